@@ -1,0 +1,1 @@
+"""The rlfleet operator: keeps fleets of vLLM workers on the weights that a trainer asks for."""

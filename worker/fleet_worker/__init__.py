@@ -1,0 +1,1 @@
+"""The rlfleet worker: stock vLLM with a latch, checked weight loads and version stamps."""

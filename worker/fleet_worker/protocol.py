@@ -1,0 +1,329 @@
+"""What the operator and a worker say to each other on the worker's admin port.
+
+This is the only module of the worker that the operator imports; it holds records and names, no
+behaviour. Every mutating call answers with the worker's whole state, so that one round trip both
+acts and observes. All calls are idempotent: sending one again is always safe.
+
+Durations are seconds on the worker's own clock (ages, never timestamps: clocks of two machines
+are not compared).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PROTOCOL_VERSION = 1
+
+VersionLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+"""Label of one set of weights, as stamped on every reply; a valid Kubernetes label value."""
+
+
+class Message(BaseModel):
+    """Base of all records: immutable; unknown keys are ignored so that versions can differ."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Phase(StrEnum):
+    """Where a worker stands. `joining` and `broken` are closed to traffic, whatever a client asks."""
+
+    STARTING = "starting"
+    """The engine is not up yet."""
+    JOINING = "joining"
+    """Up, with the latch closed: nobody is served until the operator admits the worker."""
+    SERVING = "serving"
+    """Admitted and generating."""
+    PAUSING = "pausing"
+    """A pause was asked for and running requests are drained or being stopped."""
+    PAUSED = "paused"
+    """Admitted, but nothing generates; requests are held."""
+    LOADING = "loading"
+    """New weights go into the engine; nothing generates."""
+    BROKEN = "broken"
+    """A load failed inside the engine; nothing is served from this model state, ever."""
+    DRAINING = "draining"
+    """The process is about to end."""
+
+
+class Reason(StrEnum):
+    """Why a worker refused or failed. Stable words: the operator maps them to condition reasons."""
+
+    SOURCE_NOT_FOUND = "SourceNotFound"
+    """The source, or a file that its index names, does not exist."""
+    SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
+    """The source, after links are followed, is not below an allowed root."""
+    SOURCE_UNREADABLE = "SourceUnreadable"
+    """The source exists but the worker may not or cannot read it."""
+    CHECKPOINT_TRUNCATED = "CheckpointTruncated"
+    """A file is shorter or longer than its own header says."""
+    CHECKPOINT_MALFORMED = "CheckpointMalformed"
+    """A file is not what its name says (not safetensors, no JSON, pickled)."""
+    CHECKPOINT_MISMATCH = "CheckpointMismatch"
+    """Architecture, tensor names, shapes or types differ from the running model's."""
+    CHECKPOINT_CHANGED = "CheckpointChanged"
+    """The files changed between staging and loading."""
+    DIGEST_MISMATCH = "DigestMismatch"
+    """The files are not those that the digest names."""
+    STALE_EPOCH = "StaleEpoch"
+    """The call comes from an older leader or an older rollout than one seen before."""
+    HELD_BY_ANOTHER = "HeldByAnother"
+    """Another driver holds the pause lease."""
+    WRONG_PHASE = "WrongPhase"
+    """The call does not fit the phase the worker is in."""
+    NOT_STAGED = "NotStaged"
+    """A load was asked for a version that is not staged."""
+    VERSION_MISMATCH = "VersionMismatch"
+    """Resume or admit named another version than the one in the engine."""
+    VERSION_REUSED = "VersionReused"
+    """The version's label already stands for other weights on this worker."""
+    BROKEN = "Broken"
+    """The engine's weights are not to be trusted; only a reload or a restart helps."""
+    ENGINE_FAILED = "EngineFailed"
+    """The engine failed while it was asked to do the work."""
+    PROBE_FAILED = "ProbeFailed"
+    """The new weights do not compute (not a number, or the forward pass fails)."""
+    DRAIN_TIMED_OUT = "DrainTimedOut"
+    """Requests were still running at the drain deadline."""
+    UNAUTHORIZED = "Unauthorized"
+    """No bearer token, or a wrong one."""
+    BAD_REQUEST = "BadRequest"
+    """The body does not fit the call."""
+
+
+class PauseMode(StrEnum):
+    """vLLM's pause modes (`POST /pause?mode=`, vLLM 0.32)."""
+
+    KEEP = "keep"
+    """Requests are frozen and go on after resume; new ones wait."""
+    WAIT = "wait"
+    """Running requests finish first, up to the drain deadline."""
+    ABORT = "abort"
+    """Running requests end at once with the tokens they have."""
+
+
+class Epoch(Message):
+    """Fences off late calls: compared as a pair, the older one is refused.
+
+    Fields:
+        term: the leader's term, `leaseTransitions` of the Lease; grows with every new leader.
+        sequence: grows within one leader with every new target of the fleet.
+    """
+
+    term: Annotated[int, Field(ge=0)]
+    sequence: Annotated[int, Field(ge=0)]
+
+    def __lt__(self, other: Epoch) -> bool:
+        return (self.term, self.sequence) < (other.term, other.sequence)
+
+
+class HuggingFaceSource(Message):
+    """A repository in the local Hugging Face cache; nothing is downloaded while serving."""
+
+    repo: Annotated[str, Field(min_length=1, max_length=200)]
+    revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
+
+
+class Source(Message):
+    """Where weights come from: exactly one of a directory or a cached repository."""
+
+    path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    hugging_face: Annotated[HuggingFaceSource | None, Field(alias="huggingFace")] = None
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.path is None) == (self.hugging_face is None):
+            raise ValueError("exactly one of path and huggingFace must be set")
+        return self
+
+    def __str__(self) -> str:
+        if self.hugging_face is not None:
+            return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"
+        return str(self.path)
+
+
+# --- requests -------------------------------------------------------------------------------
+
+
+class StageRequest(Message):
+    """`PUT /v1/worker/stage`: check a source and hold its bytes, while serving."""
+
+    version: VersionLabel
+    source: Source
+    digest: str | None = None
+    epoch: Epoch
+
+
+class PauseRequest(Message):
+    """`PUT /v1/worker/pause`: stop generating; also renews the lease of a worker that is paused.
+
+    Fields:
+        drain_timeout_seconds: how long `wait` may take; afterwards the pause falls back to `keep`.
+        lease_seconds: without a renewal within this time the worker opens again by itself if its
+            weights are untouched, else it closes its latch.
+        holder: who drives, shown to a second driver.
+    """
+
+    mode: PauseMode
+    drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
+    lease_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    holder: Annotated[str, Field(min_length=1, max_length=253)] = "operator"
+    epoch: Epoch
+
+
+class LoadRequest(Message):
+    """`PUT /v1/worker/load`: put the staged version into the engine. Only paused or joining."""
+
+    version: VersionLabel
+    epoch: Epoch
+
+
+class OpenRequest(Message):
+    """`PUT /v1/worker/resume` (paused) and `/admit` (joining): serve, if this is the version."""
+
+    version: VersionLabel
+    epoch: Epoch
+
+
+class FenceRequest(Message):
+    """`PUT /v1/worker/fence`: close the latch; running requests end with the tokens they have."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    epoch: Epoch
+
+
+# --- state ----------------------------------------------------------------------------------
+
+
+class Staged(Message):
+    """A version that passed all checks and waits for its load."""
+
+    version: str
+    source: Source
+    size_bytes: int
+    in_memory: bool
+    """False: larger than the staging budget; only the page cache was warmed."""
+
+
+class Operation(Message):
+    """Work under way right now."""
+
+    kind: Literal["stage", "pause", "load", "resume", "fence", "drain"]
+    version: str | None = None
+    running_seconds: float
+
+
+class PauseState(Message):
+    """Present while paused."""
+
+    mode: PauseMode
+    holder: str
+    paused_seconds: float
+    lease_remaining_seconds: float
+
+
+class Failure(Message):
+    """The last refusal of a stage, or the last failure of a load; gone after the next success."""
+
+    version: str | None
+    reason: Reason
+    message: Annotated[str, Field(max_length=1000)]
+    age_seconds: float
+
+
+class SwapTimings(Message):
+    """The last completed swap, in seconds. `paused` spans from pause to resume."""
+
+    version: str
+    stage_seconds: float | None = None
+    pause_seconds: float | None = None
+    load_seconds: float | None = None
+    resume_seconds: float | None = None
+    paused_seconds: float | None = None
+
+
+class EngineInfo(Message):
+    """What runs underneath."""
+
+    name: Literal["vllm"] = "vllm"
+    version: str
+    model: str
+    world_size: int = 1
+
+
+class WorkerState(Message):
+    """`GET /v1/worker/state`, and the answer to every mutating call.
+
+    Fields:
+        instance: new for every process start; a change means that everything else started anew.
+        admitted: whether the latch is open. `serving`, `pausing`, `paused` imply it.
+        version: label of the weights in the engine; set after a load succeeded, None when the
+            engine's weights are not to be trusted.
+        requests_running / requests_held: generating now / waiting for resume.
+    """
+
+    protocol: int = PROTOCOL_VERSION
+    worker: str
+    instance: str
+    uptime_seconds: float
+    phase: Phase
+    admitted: bool
+    version: str | None
+    source: Source | None = None
+    digest: str | None = None
+    staged: Staged | None = None
+    operation: Operation | None = None
+    requests_running: int = 0
+    requests_held: int = 0
+    pause: PauseState | None = None
+    lease_expiries: int = 0
+    epoch: Epoch | None = None
+    stage_failure: Failure | None = None
+    load_failure: Failure | None = None
+    timings: SwapTimings | None = None
+    engine: EngineInfo | None = None
+
+
+class ErrorDetail(Message):
+    """Why a call was refused, in words fit for a person."""
+
+    reason: Reason
+    message: Annotated[str, Field(max_length=1000)]
+    retry_after_seconds: float | None = None
+
+
+class ErrorReply(Message):
+    """Body of every answer that is not 2xx: 4xx is a refusal, 5xx a failure of the engine."""
+
+    error: ErrorDetail
+    state: WorkerState | None = None
+
+
+# --- names ----------------------------------------------------------------------------------
+
+STATE_PATH = "/v1/worker/state"
+STAGE_PATH = "/v1/worker/stage"
+PAUSE_PATH = "/v1/worker/pause"
+LOAD_PATH = "/v1/worker/load"
+RESUME_PATH = "/v1/worker/resume"
+ADMIT_PATH = "/v1/worker/admit"
+FENCE_PATH = "/v1/worker/fence"
+DRAIN_PATH = "/v1/worker/drain"
+LIVE_PATH = "/livez"
+READY_PATH = "/readyz"
+
+ENV_WORKER_NAME = "RLFLEET_WORKER_NAME"
+"""Pod name; shown in state and logs."""
+ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a secret
+"""File that holds the bearer token of the admin port; read again when it changes."""
+ENV_START_VERSION = "RLFLEET_START_VERSION"
+ENV_START_PATH = "RLFLEET_START_PATH"
+"""The version that the fleet serves now and its directory, filled in at every container start.
+
+A (re)started worker starts on it, if it passes the checks, so that it need not load twice; else on
+the model's own weights.
+"""
