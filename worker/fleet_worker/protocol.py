@@ -11,7 +11,7 @@ are not compared).
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -61,12 +61,16 @@ class Reason(StrEnum):
     """A file is shorter or longer than its own header says."""
     CHECKPOINT_MALFORMED = "CheckpointMalformed"
     """A file is not what its name says (not safetensors, no JSON, pickled)."""
+    CHECKPOINT_NOT_FINITE = "CheckpointNotFinite"
+    """A tensor holds values that are infinite or not a number."""
     CHECKPOINT_MISMATCH = "CheckpointMismatch"
     """Architecture, tensor names, shapes or types differ from the running model's."""
     CHECKPOINT_CHANGED = "CheckpointChanged"
     """The files changed between staging and loading."""
     DIGEST_MISMATCH = "DigestMismatch"
     """The files are not those that the digest names."""
+    SUPERSEDED = "Superseded"
+    """A newer stage call took over while this one was running."""
     STALE_EPOCH = "StaleEpoch"
     """The call comes from an older leader or an older rollout than one seen before."""
     HELD_BY_ANOTHER = "HeldByAnother"
@@ -149,12 +153,26 @@ class Source(Message):
 # --- requests -------------------------------------------------------------------------------
 
 
+Holder = Annotated[str, Field(min_length=1, max_length=253)]
+"""Who drives a worker; shown to a second driver, which is refused while the first one's lease runs."""
+
+
 class StageRequest(Message):
-    """`PUT /v1/worker/stage`: check a source and hold its bytes, while serving."""
+    """`PUT /v1/worker/stage`: check a source and hold its bytes; answers when that is done.
+
+    Serving, joining or paused. Staging another version replaces what is staged, also while it is
+    still being read (`Superseded` for the caller that waits for it). The same version again joins
+    the work under way or answers at once.
+
+    Fields:
+        digest: `sha256:` and 64 hex digits over the lines `<sha256 of the file>  <file name>\\n` of
+            the weight files, their index if there is one, and config.json, sorted by file name
+            (what `sha256sum` prints, piped through `sort -k2 | sha256sum`).
+    """
 
     version: VersionLabel
     source: Source
-    digest: str | None = None
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     epoch: Epoch
 
 
@@ -171,14 +189,19 @@ class PauseRequest(Message):
     mode: PauseMode
     drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)]
-    holder: Annotated[str, Field(min_length=1, max_length=253)] = "operator"
+    holder: Holder = "operator"
     epoch: Epoch
 
 
 class LoadRequest(Message):
-    """`PUT /v1/worker/load`: put the staged version into the engine. Only paused or joining."""
+    """`PUT /v1/worker/load`: put the staged version into the engine. Only paused or joining.
+
+    A failure inside the engine answers 500; by then the last good version has been put back once
+    and the worker is `joining` on it with `load_failure` set, or the process is about to end.
+    """
 
     version: VersionLabel
+    holder: Holder = "operator"
     epoch: Epoch
 
 
@@ -186,6 +209,7 @@ class OpenRequest(Message):
     """`PUT /v1/worker/resume` (paused) and `/admit` (joining): serve, if this is the version."""
 
     version: VersionLabel
+    holder: Holder = "operator"
     epoch: Epoch
 
 
@@ -218,9 +242,15 @@ class Operation(Message):
 
 
 class PauseState(Message):
-    """Present while paused."""
+    """Present while paused.
+
+    Fields:
+        mode: how requests were stopped; `keep` after a `wait` whose drain deadline passed.
+        drain_timed_out: whether that happened.
+    """
 
     mode: PauseMode
+    drain_timed_out: bool = False
     holder: str
     paused_seconds: float
     lease_remaining_seconds: float
@@ -316,8 +346,16 @@ DRAIN_PATH = "/v1/worker/drain"
 LIVE_PATH = "/livez"
 READY_PATH = "/readyz"
 
+HEADER_VERSION_START = "x-weight-version-start"
+"""Version of the first token of a reply; on every reply with tokens, streamed or not."""
+HEADER_VERSION_END = "x-weight-version-end"
+"""Version of the last token of a reply; only where the reply is not streamed."""
+
 ENV_WORKER_NAME = "RLFLEET_WORKER_NAME"
 """Pod name; shown in state and logs."""
+ENV_ADMIN_HOST = "RLFLEET_ADMIN_HOST"
+ENV_ADMIN_PORT = "RLFLEET_ADMIN_PORT"
+"""Where this worker's admin port listens, for `drain`."""
 ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a secret
 """File that holds the bearer token of the admin port; read again when it changes."""
 ENV_START_VERSION = "RLFLEET_START_VERSION"
@@ -326,4 +364,64 @@ ENV_START_PATH = "RLFLEET_START_PATH"
 
 A (re)started worker starts on it, if it passes the checks, so that it need not load twice; else on
 the model's own weights.
+"""
+
+
+class OwnedFlag(NamedTuple):
+    """A flag of `vllm serve` that a fleet's `engine.args` may not hold.
+
+    Fields:
+        flag: its long name; its `--no-` form is owned with it.
+        reason: why, ready for the refusal.
+        short: other names of the same flag.
+        family: every flag whose name begins like this one (or like its short name) is meant.
+    """
+
+    flag: str
+    reason: str
+    short: str = ""
+    family: bool = False
+
+
+OWNED_ENGINE_FLAGS = (
+    OwnedFlag("--model", "spec.model.source chooses the model"),
+    OwnedFlag("--revision", "spec.model.source chooses the revision"),
+    OwnedFlag("--code-revision", "spec.model.source chooses the revision"),
+    OwnedFlag("--served-model-name", "spec.model.name is the served name, stable over versions"),
+    OwnedFlag("--load-format", "weights are safetensors that the worker has checked"),
+    OwnedFlag("--host", "the worker binds the pod's address"),
+    OwnedFlag("--port", "spec.serving.port chooses the port"),
+    OwnedFlag("--uds", "the worker listens on spec.serving.port"),
+    OwnedFlag("--root-path", "the latch and the probes know the paths as vLLM serves them"),
+    OwnedFlag("--config", "a file could set flags that the worker owns"),
+    OwnedFlag("--middleware", "the latch is the outermost middleware"),
+    OwnedFlag("--worker-cls", "the worker extension needs vLLM's own worker class"),
+    OwnedFlag("--worker-extension-cls", "checks, loads and probes run in the worker's extension"),
+    OwnedFlag("--enable-scale-out", "the worker turns the token route on"),
+    OwnedFlag("--tokens-only", "it would open an abort route without authentication"),
+    OwnedFlag("--api-server-count", "one process must see all requests of a worker", "-asc"),
+    OwnedFlag("--headless", "the worker is the API server of its engine"),
+    OwnedFlag("--grpc", "only the HTTP routes carry weight versions", family=True),
+    OwnedFlag(
+        "--data-parallel", "a worker is one engine; raise spec.replicas instead", "-dp", family=True
+    ),
+    OwnedFlag("--nnodes", "a worker is one pod", "-n"),
+    OwnedFlag("--node-rank", "a worker is one pod", "-r"),
+    OwnedFlag("--enable-elastic-ep", "it changes the engine's size behind the operator's back"),
+    OwnedFlag("--enable-fault-tolerance", "it opens control routes on the public port"),
+    OwnedFlag("--profiler-config", "it opens control routes on the public port"),
+    OwnedFlag("--enable-tokenizer-info-endpoint", "the public port serves no such route"),
+    OwnedFlag("--shutdown-timeout", "the worker drains by itself"),
+    OwnedFlag("--weight-transfer-config", "versions are loaded from directories"),
+    OwnedFlag("--kv-transfer-config", "keys and values of other weights could be read"),
+    OwnedFlag("--enable-lora", "an adapter's tokens would be labelled with the base version only"),
+    OwnedFlag("--lora-modules", "an adapter's tokens would be labelled with the base version only"),
+    OwnedFlag("--logging-config", "--log-format and --log-level of the worker choose it"),
+    OwnedFlag("--log-config-file", "--log-format and --log-level of the worker choose it"),
+    OwnedFlag("--log-level", "--log-format and --log-level of the worker choose it"),
+)
+"""What rlfleet owns among the flags of vLLM 0.32, with the reason that a refusal names.
+
+Compared after `_` became `-`; an unambiguous beginning of a name counts as the name, as it does
+for vLLM's own parser.
 """

@@ -1,0 +1,187 @@
+"""The Kubernetes API over HTTP, in raw JSON.
+
+Configuration and authentication (kubeconfig, exec plugins, in-cluster token with refresh, TLS) are
+the `kubernetes` library's; its models are not used, since parsing 10,000 pods into them costs
+seconds and hundreds of megabytes.
+
+Source: Kubernetes API concepts (server-side apply, watch), `kubernetes` 37 `aio.client.rest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from fleet_operator.api.names import FIELD_MANAGER
+from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, Unknown
+from fleet_operator.ports import Json
+
+REQUEST_TIMEOUT_SECONDS = 15.0
+WATCH_SILENCE_SECONDS = 70.0
+"""A watch with bookmarks says something at least each minute; a silent one is dead."""
+
+
+class KubeClient:
+    """One connection pool to the API server. Implements `ports.Kube`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._rest = RESTClientObject(configuration)
+
+    @classmethod
+    async def connect(cls) -> KubeClient:
+        """Connect as the pod's service account, or else as the kubeconfig says.
+
+        Errors: Terminal when there is neither.
+        """
+        configuration = Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            try:
+                await config.load_kube_config(client_configuration=configuration)
+            except config.ConfigException as error:
+                raise Terminal(
+                    f"no cluster: neither a pod's service account nor a kubeconfig ({error})"
+                ) from error
+        configuration.connection_pool_maxsize = 64
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._rest.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """Read one object or one page of a list."""
+        return await self._request("GET", path, params)
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object; `Conflict` if it is there already."""
+        return await self._request("POST", path, {"fieldManager": FIELD_MANAGER}, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """Replace an object at its resourceVersion; `Conflict` if it changed."""
+        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, body)
+
+    async def apply(self, path: str, body: Json) -> Json:
+        """Server-side apply: afterwards our fields are exactly those of the body."""
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._request("PATCH", path, params, body, "application/apply-patch+yaml")
+
+    async def merge(self, path: str, body: Json) -> Json:
+        """JSON merge patch."""
+        params = {"fieldManager": FIELD_MANAGER}
+        return await self._request("PATCH", path, params, body, "application/merge-patch+json")
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object if it still is the one with this uid; silent if it is gone."""
+        try:
+            await self._request("DELETE", path, None, {"preconditions": {"uid": uid}})
+        except (NotFound, Conflict):
+            return
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
+        """Stream watch events until the server ends the stream.
+
+        Errors: `Conflict` when the resourceVersion is too old (410), so that the caller lists anew.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
+        response = await self._send("GET", path, {**params, "watch": "1"}, None, None, timeout)
+        try:
+            await _raise_for_status(response, "GET", path)
+            while line := await response.content.readline():
+                event: Json = json.loads(line)
+                if event["type"] == "ERROR":
+                    _raise(int(event["object"].get("code", 500)), event["object"], "GET", path)
+                yield event
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Retryable(f"the watch of {path} broke: {_words(error)}") from error
+        finally:
+            response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        response = await self._send(method, path, params, body, content_type, timeout)
+        try:
+            await _raise_for_status(response, method, path)
+            answer: Json = await response.json()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _lost(method, path, error) from error
+        finally:
+            response.release()
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        query = f"?{urlencode(params)}" if params else ""
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if token:
+            headers["Authorization"] = token.replace("bearer ", "Bearer ", 1)
+        if content_type:
+            headers["Content-Type"] = content_type
+        url = f"{self._configuration.host}{path}{query}"
+        try:
+            answer = await self._rest.request(
+                method, url, headers=headers, body=body, _request_timeout=timeout
+            )
+        except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
+            raise _lost(method, path, error) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+def _lost(method: str, path: str, error: Exception) -> Retryable:
+    told = f"{method} {path}: {_words(error)}"
+    unsent = isinstance(error, aiohttp.ClientConnectorError)
+    return Retryable(told) if unsent or method == "GET" else Unknown(told)
+
+
+async def _raise_for_status(response: aiohttp.ClientResponse, method: str, path: str) -> None:
+    if response.status < 400:
+        return
+    try:
+        status: dict[str, Any] = await response.json(content_type=None)
+    except ValueError:
+        status = {}
+    after = response.headers.get("Retry-After", "")
+    _raise(response.status, status, method, path, float(after) if after.isdigit() else None)
+
+
+def _raise(
+    code: int, status: Json, method: str, path: str, after_seconds: float | None = None
+) -> None:
+    told = f"{method} {path}: {code} {status.get('message', '')}".strip()
+    if code == 404:
+        raise NotFound(told)
+    if code in {409, 410}:
+        raise Conflict(told)
+    if code == 429 or code >= 500:
+        raise Retryable(told, after_seconds=after_seconds)
+    raise Terminal(told)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

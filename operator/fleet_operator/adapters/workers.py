@@ -1,0 +1,116 @@
+"""Client of the worker protocol. Implements `ports.Workers`.
+
+One keep-alive pool for all workers, since fan-out over fresh connections costs twice the time.
+Proxies of the environment are not used: workers are reached by pod address.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import httpx
+from pydantic import ValidationError
+
+from fleet_operator.core.actions import Admit, Fence, Load, Pause, Resume, Stage, WorkerCall
+from fleet_operator.ports import WorkerAnswer
+from fleet_worker import protocol
+
+CONNECT_SECONDS = 2.0
+QUESTION_SECONDS = 3.0
+SHORT_CALL_SECONDS = 10.0
+MAX_CONNECTIONS = 4096
+
+
+class WorkerClient:
+    """Talks to workers' admin ports."""
+
+    def __init__(self) -> None:
+        self._http = httpx.AsyncClient(
+            trust_env=False,
+            limits=httpx.Limits(
+                max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
+            ),
+            timeout=httpx.Timeout(SHORT_CALL_SECONDS, connect=CONNECT_SECONDS),
+        )
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._http.aclose()
+
+    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+        """Ask a worker for its state."""
+        request = self._http.build_request(
+            "GET",
+            base_url + protocol.STATE_PATH,
+            headers=_headers(token),
+            timeout=httpx.Timeout(QUESTION_SECONDS, connect=CONNECT_SECONDS),
+        )
+        return await self._send(request)
+
+    async def call(
+        self, base_url: str, token: str, action: WorkerCall, epoch: protocol.Epoch
+    ) -> WorkerAnswer:
+        """Ask a worker to act, and wait for the end of it."""
+        path, body, seconds = _request_of(action, epoch)
+        request = self._http.build_request(
+            "PUT",
+            base_url + path,
+            headers=_headers(token),
+            json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
+            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
+        )
+        return await self._send(request)
+
+    async def _send(self, request: httpx.Request) -> WorkerAnswer:
+        try:
+            response = await self._http.send(request)
+        except httpx.HTTPError as error:
+            told = str(error) or type(error).__name__
+            return WorkerAnswer(silent=True, message=told)
+        try:
+            if response.is_success:
+                return WorkerAnswer(state=protocol.WorkerState.model_validate_json(response.content))
+            reply = protocol.ErrorReply.model_validate_json(response.content)
+        except ValidationError:
+            told = f"answers {response.status_code} with a body that is not of this protocol"
+            return WorkerAnswer(silent=True, message=told)
+        return WorkerAnswer(
+            state=reply.state, reason=reply.error.reason, message=reply.error.message
+        )
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _request_of(
+    action: WorkerCall, epoch: protocol.Epoch
+) -> tuple[str, protocol.Message, float]:
+    """Path, body and longest duration in seconds of a call."""
+    match action:
+        case Stage():
+            source = action.source.to_protocol()
+            stage = protocol.StageRequest(version=action.version, source=source, epoch=epoch)
+            return protocol.STAGE_PATH, stage, action.timeout_seconds
+        case Pause():
+            pause = protocol.PauseRequest(
+                mode=protocol.PauseMode(action.mode),
+                drain_timeout_seconds=action.drain_timeout_seconds,
+                lease_seconds=action.lease_seconds,
+                epoch=epoch,
+            )
+            return protocol.PAUSE_PATH, pause, action.drain_timeout_seconds + SHORT_CALL_SECONDS
+        case Load():
+            load = protocol.LoadRequest(version=action.version, epoch=epoch)
+            return protocol.LOAD_PATH, load, action.timeout_seconds
+        case Resume():
+            opened = protocol.OpenRequest(version=action.version, epoch=epoch)
+            return protocol.RESUME_PATH, opened, SHORT_CALL_SECONDS
+        case Admit():
+            opened = protocol.OpenRequest(version=action.version, epoch=epoch)
+            return protocol.ADMIT_PATH, opened, SHORT_CALL_SECONDS
+        case Fence():
+            fence = protocol.FenceRequest(reason=action.reason[:500], epoch=epoch)
+            return protocol.FENCE_PATH, fence, SHORT_CALL_SECONDS
+        case _:
+            assert_never(action)

@@ -1,0 +1,1 @@
+"""What users see: the two resources, their conditions, and the names of everything we create."""

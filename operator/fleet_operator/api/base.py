@@ -1,0 +1,41 @@
+"""Base of the resource models: camelCase in JSON, snake_case here, immutable.
+
+Unknown keys are ignored on reading: the API server has pruned them already, and an object that a
+newer release wrote must not stop an older operator.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+
+def _parse_time(value: Any) -> Any:
+    if isinstance(value, str):
+        return datetime.fromisoformat(value)
+    return value
+
+
+def _format_time(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+Timestamp = Annotated[
+    datetime, BeforeValidator(_parse_time), PlainSerializer(_format_time, return_type=str)
+]
+"""RFC 3339 with microseconds: phases of small models last milliseconds."""
+
+
+class Resource(BaseModel):
+    """Base of everything that stands in a Kubernetes object."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object as the API server stores it; absent fields are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,132 @@
+"""Condition types and reasons, and the one way to set a condition.
+
+A reason is a constant with one sentence that says in which situation it is used. Messages name
+pods and numbers and say what to do. `lastTransitionTime` moves only when the status flips.
+Source: Kubernetes API conventions, "Typical status properties".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from fleet_operator.api.base import Resource, Timestamp
+
+MAX_MESSAGE_CHARACTERS = 1024
+
+
+class ConditionType(StrEnum):
+    """What a condition speaks of."""
+
+    READY = "Ready"
+    """This generation of the object is fully in effect."""
+    AVAILABLE = "Available"
+    """Fleet: enough workers serve the applied version."""
+    PROGRESSING = "Progressing"
+    """Work is under way and inside its deadline."""
+    STALLED = "Stalled"
+    """A person is needed. Present only while true."""
+
+
+class ConditionReason(StrEnum):
+    """Why a condition has its status."""
+
+    ALL_WORKERS_SERVING = "AllWorkersServing"
+    """Every wanted worker serves the desired version."""
+    ROLLING_OUT = "RollingOut"
+    """Workers are being brought to the desired version."""
+    WAITING_FOR_WORKERS = "WaitingForWorkers"
+    """Workers are missing, starting or joining."""
+    NO_WORKERS = "NoWorkers"
+    """The fleet has no workers at all; success is never claimed for zero workers."""
+
+    MINIMUM_SERVING = "MinimumServing"
+    """At least replicas - maxUnavailable workers serve."""
+    BELOW_MINIMUM = "BelowMinimum"
+    """Fewer than replicas - maxUnavailable workers serve."""
+
+    STAGING = "Staging"
+    """Workers check the new weights and bring them into memory, while serving."""
+    PAUSING = "Pausing"
+    """Workers stop generating; requests are held."""
+    LOADING = "Loading"
+    """The new weights go into the engines."""
+    RESUMING = "Resuming"
+    """All workers hold the new weights and open again."""
+    REPLACING_WORKERS = "ReplacingWorkers"
+    """Workers of an older template are replaced, or the number of workers changes."""
+    UP_TO_DATE = "UpToDate"
+    """Nothing is left to do."""
+    HALTED = "Halted"
+    """The rollout was stopped; the reason stands in Stalled."""
+
+    FLEET_NOT_FOUND = "FleetNotFound"
+    """The WeightVersion names a fleet that does not exist in its namespace."""
+    SECOND_BASE_VERSION = "SecondBaseVersion"
+    """Another, older WeightVersion already steers this fleet's base weights."""
+    SOURCE_NOT_FOUND = "SourceNotFound"
+    """Workers cannot find the source, or a file that its index names."""
+    SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
+    """The source does not lie below one of the fleet's weight roots."""
+    SOURCE_UNREADABLE = "SourceUnreadable"
+    """Workers find the source but cannot read it."""
+    CHECKPOINT_TRUNCATED = "CheckpointTruncated"
+    """A file is shorter or longer than its own header says."""
+    CHECKPOINT_MALFORMED = "CheckpointMalformed"
+    """A file is not what its name says."""
+    CHECKPOINT_MISMATCH = "CheckpointMismatch"
+    """Architecture, tensor names, shapes or types differ from the running model's."""
+    CHECKPOINT_CHANGED = "CheckpointChanged"
+    """Files changed between staging and loading."""
+    FAILURE_BUDGET_EXCEEDED = "FailureBudgetExceeded"
+    """More workers failed to take the version than maxFailures allows."""
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    """A phase did not finish within its timeout."""
+    WORKERS_FAILING = "WorkersFailing"
+    """Worker pods cannot be created, scheduled or started."""
+    INVALID_SPEC = "InvalidSpec"
+    """The stored object does not fit the schema that this operator knows."""
+
+
+class Condition(Resource):
+    """One entry of `status.conditions`."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: ConditionReason
+    message: str
+    observed_generation: int
+    last_transition_time: Timestamp
+
+
+def condition_of(
+    conditions: Iterable[Condition], condition_type: ConditionType
+) -> Condition | None:
+    """The condition of that type, if it is there."""
+    return next((c for c in conditions if c.type == condition_type), None)
+
+
+def new_condition(
+    previous: Iterable[Condition],
+    condition_type: ConditionType,
+    *,
+    holds: bool,
+    reason: ConditionReason,
+    message: str,
+    generation: int,
+    now: datetime,
+) -> Condition:
+    """A condition that keeps its transition time unless its status flips."""
+    status: Literal["True", "False"] = "True" if holds else "False"
+    before = condition_of(previous, condition_type)
+    since = before.last_transition_time if before and before.status == status else now
+    return Condition(
+        type=condition_type,
+        status=status,
+        reason=reason,
+        message=message[:MAX_MESSAGE_CHARACTERS],
+        observed_generation=generation,
+        last_transition_time=since,
+    )

@@ -1,0 +1,172 @@
+"""InferenceFleet: worker pods running vLLM on GPUs, and how new weights reach them.
+
+`crds/inferencefleets.yaml` is the public form; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.base import Resource
+from fleet_operator.api.conditions import Condition
+from fleet_operator.api.source import AbsolutePath, VersionLabel, WeightSource
+
+MAX_REPLICAS = 10_000
+MAX_LAGGARDS = 20
+
+
+class Model(Resource):
+    """The model that the fleet serves before any WeightVersion."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    source: WeightSource
+    version: VersionLabel = "base"
+
+
+class EnvironmentVariable(Resource):
+    """One variable of the worker container."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    value: Annotated[str, Field(max_length=4096)] = ""
+
+
+class Engine(Resource):
+    """How vLLM is started."""
+
+    image: Annotated[str, Field(max_length=500)] = ""
+    args: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=100)] = []
+    env: Annotated[list[EnvironmentVariable], Field(max_length=100)] = []
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class ResourceRequirements(Resource):
+    """Kubernetes resource quantities of the worker container."""
+
+    limits: dict[str, int | str] = {}
+    requests: dict[str, int | str] = {}
+
+
+class ClaimReference(Resource):
+    """A PersistentVolumeClaim of the fleet's namespace."""
+
+    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class WeightVolume(Resource):
+    """A volume that every worker mounts."""
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    ]
+    mount_path: AbsolutePath
+    read_only: bool = True
+    persistent_volume_claim: ClaimReference
+
+
+class Weights(Resource):
+    """What workers may load from."""
+
+    roots: Annotated[list[AbsolutePath], Field(min_length=1, max_length=16)]
+    volumes: Annotated[list[WeightVolume], Field(max_length=16)] = []
+
+
+class Pause(Resource):
+    """How generation stops before a load."""
+
+    mode: Literal["keep", "wait", "abort"] = "keep"
+    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
+
+
+class Timeouts(Resource):
+    """Longest duration of each phase of a rollout."""
+
+    stage_seconds: Annotated[int, Field(ge=1, le=86_400)] = 900
+    pause_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
+    load_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+
+
+class Rollout(Resource):
+    """How a new version reaches the workers."""
+
+    strategy: Literal["Synchronized"] = "Synchronized"
+    pause: Pause = Pause()
+    timeouts: Timeouts = Timeouts()
+    max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
+    on_failure: Literal["Halt"] = "Halt"
+
+
+class Update(Resource):
+    """How a change of the pod template reaches the workers."""
+
+    max_unavailable: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
+
+
+class Serving(Resource):
+    """Ports of a worker."""
+
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
+    admin_port: Annotated[int, Field(ge=1024, le=65_535)] = 8081
+
+
+class FleetSpec(Resource):
+    """What a person wants of a fleet."""
+
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
+    model: Model
+    engine: Engine = Engine()
+    resources: ResourceRequirements = ResourceRequirements()
+    weights: Weights
+    rollout: Rollout = Rollout()
+    update: Update = Update()
+    serving: Serving = Serving()
+    pod_overlay: dict[str, Any] = {}
+
+
+class WorkerCounts(Resource):
+    """Workers by what they do now; `total` counts pods that exist and are not being deleted."""
+
+    total: int = 0
+    serving: int = 0
+    joining: int = 0
+    staging: int = 0
+    paused: int = 0
+    loading: int = 0
+    broken: int = 0
+    quarantined: int = 0
+
+
+class Laggard(Resource):
+    """A worker that is not where it should be."""
+
+    pod: str
+    version: str | None = None
+    state: str
+    reason: str
+    message: str = ""
+
+
+class AppliedWeights(Resource):
+    """The weights that the fleet served last with one voice; joiners are brought to these."""
+
+    version: str
+    source: WeightSource
+
+
+class FleetStatus(Resource):
+    """What the operator sees of a fleet."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    selector: str = ""
+    desired_version: str | None = None
+    applied_version: str | None = None
+    applied: AppliedWeights | None = None
+    workers: WorkerCounts = WorkerCounts()
+    laggards: list[Laggard] = []
+    endpoint: str = ""
+    conditions: list[Condition] = []

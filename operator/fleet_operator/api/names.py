@@ -1,0 +1,74 @@
+"""Names of the API group and of every object that the operator makes for a fleet.
+
+Everything about one fleet is found by its labels or derives from its name, so that no object
+needs a record of where the others are.
+"""
+
+from __future__ import annotations
+
+GROUP = "rlfleet.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+FLEET_KIND = "InferenceFleet"
+FLEET_PLURAL = "inferencefleets"
+WEIGHTS_KIND = "WeightVersion"
+WEIGHTS_PLURAL = "weightversions"
+
+FIELD_MANAGER = "rlfleet-operator"
+"""Owner of the fields that the operator applies (server-side apply)."""
+
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_NAME = "app.kubernetes.io/name"
+LABEL_FLEET = f"{GROUP}/fleet"
+LABEL_ORDINAL = f"{GROUP}/ordinal"
+LABEL_REVISION = f"{GROUP}/revision"
+LABEL_TRAFFIC = f"{GROUP}/traffic"
+"""`allowed`, or `fenced` for a quarantined worker: the fleet's Service selects on it."""
+
+ANNOTATION_QUARANTINE = f"{GROUP}/quarantine"
+"""Why a worker was taken out of service, as JSON; it survives a restart of the operator."""
+
+MANAGED_BY = "rlfleet"
+APP_NAME = "rlfleet-worker"
+TRAFFIC_ALLOWED = "allowed"
+TRAFFIC_FENCED = "fenced"
+
+WORKER_CONTAINER = "worker"
+ADMIN_TOKEN_KEY = "token"  # noqa: S105 - the name of a key, not a secret
+APPLIED_VERSION_KEY = "version"
+APPLIED_PATH_KEY = "path"
+
+
+def pod_name(fleet: str, ordinal: int) -> str:
+    """Stable name of one worker; trainers list these as admin URLs, in rank order."""
+    return f"{fleet}-{ordinal}"
+
+
+def headless_service_name(fleet: str) -> str:
+    """Service that gives every worker a name of its own in DNS, ready or not."""
+    return f"{fleet}-workers"
+
+
+def admin_token_secret_name(fleet: str) -> str:
+    """Secret that holds the bearer token of the workers' admin ports."""
+    return f"{fleet}-admin-token"
+
+
+def applied_config_map_name(fleet: str) -> str:
+    """ConfigMap that tells a (re)starting worker which version the fleet serves."""
+    return f"{fleet}-applied"
+
+
+def fleet_labels(fleet: str) -> dict[str, str]:
+    """Labels that every object of a fleet carries."""
+    return {LABEL_MANAGED_BY: MANAGED_BY, LABEL_NAME: APP_NAME, LABEL_FLEET: fleet}
+
+
+def fleet_selector(fleet: str) -> str:
+    """Label selector of a fleet's pods, in the API's string form."""
+    return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_FLEET}={fleet}"
+
+
+def endpoint_url(fleet: str, namespace: str, port: int) -> str:
+    """Address of the fleet inside the cluster."""
+    return f"http://{fleet}.{namespace}.svc:{port}"

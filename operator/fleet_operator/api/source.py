@@ -1,0 +1,65 @@
+"""Where weights come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from fleet_operator.api.base import Resource
+from fleet_worker import protocol
+
+VERSION_PLACEHOLDER = "{version}"
+
+VersionLabel = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+"""What every reply is stamped with; also fits a label value."""
+
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/[^\x00]*$")]
+
+
+class HuggingFaceSource(Resource):
+    """A repository in the workers' local Hugging Face cache."""
+
+    repo: Annotated[str, Field(min_length=1, max_length=200)]
+    revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
+
+
+class WeightSource(Resource):
+    """Exactly one of a directory that workers see or a cached repository.
+
+    In a WeightVersion, `{version}` in the path or the revision stands for the version's label, so
+    that a trainer patches one field.
+    """
+
+    path: AbsolutePath | None = None
+    hugging_face: HuggingFaceSource | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.path is None) == (self.hugging_face is None):
+            raise ValueError("exactly one of path and huggingFace must be set")
+        return self
+
+    def resolve(self, version: str) -> WeightSource:
+        """The source with the placeholder filled in."""
+        if self.hugging_face is not None:
+            revision = self.hugging_face.revision.replace(VERSION_PLACEHOLDER, version)
+            filled = HuggingFaceSource(repo=self.hugging_face.repo, revision=revision)
+            return WeightSource(hugging_face=filled)
+        return WeightSource(path=(self.path or "").replace(VERSION_PLACEHOLDER, version))
+
+    def __str__(self) -> str:
+        if self.hugging_face is not None:
+            return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"
+        return str(self.path)
+
+    def to_protocol(self) -> protocol.Source:
+        """The source in the words of the worker protocol."""
+        return protocol.Source.model_validate(self.to_json())
+
+
+def from_protocol(source: protocol.Source) -> WeightSource:
+    """The source in the words of the resources."""
+    return WeightSource.model_validate(source.model_dump(by_alias=True, exclude_none=True))

@@ -1,0 +1,107 @@
+"""WeightVersion: the long-lived pointer that a trainer patches at each step.
+
+`crds/weightversions.yaml` is the public form; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.base import Resource, Timestamp
+from fleet_operator.api.conditions import Condition
+from fleet_operator.api.fleet import Laggard
+from fleet_operator.api.source import VersionLabel, WeightSource
+
+MAX_HISTORY = 10
+
+
+class FleetReference(Resource):
+    """An InferenceFleet of the same namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+
+
+class WeightsSpec(Resource):
+    """Which weights a fleet should serve."""
+
+    fleet_ref: FleetReference
+    version: VersionLabel
+    source: WeightSource
+
+
+class RolloutPhase(StrEnum):
+    """Where the rollout of the desired version stands."""
+
+    PENDING = "Pending"
+    """No worker can take the version yet."""
+    STAGING = "Staging"
+    """Workers check the weights and hold the bytes, while they serve."""
+    PAUSING = "Pausing"
+    """Workers stop generating."""
+    LOADING = "Loading"
+    """The weights go into the engines."""
+    RESUMING = "Resuming"
+    """All hold the new weights and open again."""
+    APPLIED = "Applied"
+    """Every worker serves the desired version."""
+    HALTED = "Halted"
+    """Stopped after a failure; the applied version goes on serving."""
+
+
+class RolloutWorkers(Resource):
+    """How many workers have come how far."""
+
+    total: int = 0
+    staged: int = 0
+    paused: int = 0
+    applied: int = 0
+    failed: int = 0
+
+
+class RolloutTimings(Resource):
+    """Durations of one rollout as the operator saw them."""
+
+    stage_seconds: float = 0
+    pause_seconds: float = 0
+    load_seconds: float = 0
+    resume_seconds: float = 0
+    total_seconds: float = 0
+    max_worker_pause_seconds: float = 0
+
+
+class HistoryEntry(Resource):
+    """One rollout that has ended."""
+
+    version: str
+    result: Literal["Applied", "Superseded", "Halted"]
+    started_at: Timestamp
+    total_seconds: float
+    max_worker_pause_seconds: float = 0
+    reason: str = ""
+
+
+class WeightsStatus(Resource):
+    """What the operator sees of the rollout.
+
+    Fields:
+        applied_version: what every admitted worker serves; absent while they differ.
+        workers_applied: `applied/wanted` for people, as a printer column.
+        started_at / phase_started_at: deadlines are counted from these, over operator restarts.
+    """
+
+    observed_generation: int = 0
+    desired_version: str | None = None
+    applied_version: str | None = None
+    phase: RolloutPhase = RolloutPhase.PENDING
+    started_at: Timestamp | None = None
+    phase_started_at: Timestamp | None = None
+    workers: RolloutWorkers = RolloutWorkers()
+    workers_applied: str = ""
+    laggards: list[Laggard] = []
+    timings: RolloutTimings = RolloutTimings()
+    superseded_versions: int = 0
+    history: list[HistoryEntry] = []
+    conditions: list[Condition] = []

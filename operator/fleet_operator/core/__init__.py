@@ -1,0 +1,1 @@
+"""Decisions. Pure: no I/O, no clock, no randomness, no logging; `now` comes in as an argument."""

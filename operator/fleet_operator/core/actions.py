@@ -1,0 +1,112 @@
+"""The closed set of things that the planners may ask for.
+
+Each action is idempotent and carries its reason, which becomes the log line and the event
+unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fleet_operator.api.source import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePod:
+    """Create the worker of one ordinal."""
+
+    name: str
+    manifest: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePod:
+    """Delete one pod, guarded by its uid; its preStop hook drains it."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Take a pod out of the Service, durably, and write down why."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAction:
+    """Base of the calls to one worker's admin port."""
+
+    kind: ClassVar[str]
+
+    pod_uid: str
+    pod_name: str
+    reason: str
+    version: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names the work. While work of one key is in flight it is not sent again."""
+        return f"{self.kind} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage(WorkerAction):
+    """Check a source and hold its bytes."""
+
+    kind: ClassVar[str] = "stage"
+
+    source: WeightSource
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(WorkerAction):
+    """Stop generating, or renew the lease of a pause."""
+
+    kind: ClassVar[str] = "pause"
+
+    mode: str
+    drain_timeout_seconds: float
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(WorkerAction):
+    """Put the staged version into the engine."""
+
+    kind: ClassVar[str] = "load"
+
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(WorkerAction):
+    """Generate again, on this version."""
+
+    kind: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit(WorkerAction):
+    """Open the latch of a joiner, on this version."""
+
+    kind: ClassVar[str] = "admit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence(WorkerAction):
+    """Close the latch: the worker joins again when it can."""
+
+    kind: ClassVar[str] = "fence"
+
+
+WorkerCall = Stage | Pause | Load | Resume | Admit | Fence
+PodAction = CreatePod | DeletePod | Quarantine
+Action = WorkerCall | PodAction

@@ -1,0 +1,118 @@
+"""Makes the calls to workers: every planner uses these, so that reasons and limits are the same.
+
+Units: seconds everywhere.
+"""
+
+from __future__ import annotations
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core.actions import (
+    Admit,
+    Fence,
+    Load,
+    Pause,
+    Quarantine,
+    Resume,
+    Stage,
+)
+from fleet_operator.core.observed import Standing, Target, WorkerView
+from fleet_worker.protocol import Failure
+
+LEASE_SECONDS = 30.0
+"""A pause ends by itself this long after the operator was last heard of; longer than it takes a
+standby to take over (20 s)."""
+RENEW_BELOW_SECONDS = 15.0
+RETRY_SECONDS = 30.0
+"""A refusal is asked about again after this long: a file may have been missing only for now."""
+
+
+def stage(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) -> Stage:
+    """Ask a worker to check the target and to hold its bytes."""
+    return Stage(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=target.version,
+        source=target.source,
+        timeout_seconds=settings.timeouts.stage_seconds,
+    )
+
+
+def pause(worker: WorkerView, settings: Rollout, *, reason: str) -> Pause:
+    """Ask a worker to stop generating, or to stay stopped."""
+    return Pause(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        mode=settings.pause.mode,
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+        lease_seconds=LEASE_SECONDS,
+    )
+
+
+def load(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) -> Load:
+    """Ask a worker to put the staged target into its engine."""
+    return Load(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=target.version,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def resume(worker: WorkerView, *, version: str, reason: str) -> Resume:
+    """Let a held worker generate on the version it reports."""
+    return Resume(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, version=version)
+
+
+def admit(worker: WorkerView, *, version: str, reason: str) -> Admit:
+    """Open a joiner's latch on the version it reports."""
+    return Admit(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, version=version)
+
+
+def expel(worker: WorkerView, *, reason: str) -> Fence | Quarantine:
+    """Take a worker out of service: by its own latch if it listens, else by the Service."""
+    if worker.standing is Standing.UNKNOWN:
+        return Quarantine(name=worker.pod.name, uid=worker.pod.uid, reason=reason)
+    return Fence(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason)
+
+
+def lease_remaining_seconds(worker: WorkerView) -> float:
+    """Seconds until a worker's pause ends by itself; 0 if it is not paused."""
+    if worker.state is None or worker.state.pause is None:
+        return 0
+    return worker.state.pause.lease_remaining_seconds - worker.state_age_seconds
+
+
+def needs_renewal(worker: WorkerView) -> bool:
+    """Whether a held worker's pause would end soon. A load under way is not cut by its lease."""
+    state = worker.state
+    return (
+        worker.standing is Standing.HELD
+        and state is not None
+        and state.pause is not None
+        and not worker.operation.startswith("load")
+        and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS
+    )
+
+
+def failure_of(worker: WorkerView, version: str) -> Failure | None:
+    """Why this worker could not take this version, if it could not."""
+    if worker.state is None:
+        return None
+    for failure in (worker.state.load_failure, worker.state.stage_failure):
+        if failure is not None and failure.version == version:
+            return failure
+    return None
+
+
+def failed_lately(worker: WorkerView, version: str) -> bool:
+    """Whether a new attempt should wait."""
+    failure = failure_of(worker, version)
+    return failure is not None and retry_in_seconds(worker, failure) > 0
+
+
+def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
+    """Seconds until a refusal is asked about again; negative when that time has come."""
+    return RETRY_SECONDS - failure.age_seconds - worker.state_age_seconds

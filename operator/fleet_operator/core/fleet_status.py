@@ -1,0 +1,162 @@
+"""The status of an InferenceFleet, computed anew from what is observed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+from fleet_operator.api import names
+from fleet_operator.api.conditions import (
+    Condition,
+    ConditionReason,
+    ConditionType,
+    new_condition,
+)
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus, WorkerCounts
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.fleet_plan import FleetPlan
+from fleet_operator.core.laggards import laggards_of
+from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
+from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_worker.protocol import Phase
+
+
+def fleet_status(
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, *, now: datetime
+) -> FleetStatus:
+    """What a person should see of the fleet now."""
+    live = [w for w in observed.workers if not w.pod.deleting]
+    applied = rollout.applied
+    return FleetStatus(
+        observed_generation=observed.generation,
+        replicas=len(live),
+        ready_replicas=sum(w.pod.ready for w in live),
+        updated_replicas=sum(w.pod.revision == pods.revision for w in live),
+        selector=names.fleet_selector(observed.name),
+        desired_version=rollout.desired.version,
+        applied_version=rollout.serving,
+        applied=AppliedWeights(version=applied.version, source=applied.source),
+        workers=_counts(live),
+        laggards=laggards_of(observed, rollout.desired),
+        endpoint=names.endpoint_url(
+            observed.name, observed.namespace, observed.spec.serving.port
+        ),
+        conditions=_conditions(observed, rollout, pods, now),
+    )
+
+
+def serving_count(observed: FleetObserved, version: str) -> int:
+    """Workers that generate with this version."""
+    return sum(w.standing is Standing.OPEN and w.version == version for w in observed.workers)
+
+
+def _counts(live: list[WorkerView]) -> WorkerCounts:
+    phases = Counter(w.state.phase for w in live if w.state and w.standing is not Standing.ABSENT)
+    return WorkerCounts(
+        total=len(live),
+        serving=phases[Phase.SERVING],
+        joining=phases[Phase.JOINING] + phases[Phase.STARTING],
+        staging=sum(w.operation.startswith("stage") for w in live),
+        paused=phases[Phase.PAUSED] + phases[Phase.PAUSING],
+        loading=phases[Phase.LOADING],
+        broken=phases[Phase.BROKEN],
+        quarantined=sum(bool(w.pod.quarantine) for w in live),
+    )
+
+
+def _conditions(
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+) -> list[Condition]:
+    made = [
+        _ready(observed, rollout, pods),
+        _available(observed, rollout),
+        _progressing(observed, rollout, pods),
+    ]
+    if (stalled := _stalled(observed, rollout)) is not None:
+        made.append(stalled)
+    return [
+        new_condition(
+            observed.status.conditions,
+            kind,
+            holds=holds,
+            reason=reason,
+            message=message,
+            generation=observed.generation,
+            now=now,
+        )
+        for kind, holds, reason, message in made
+    ]
+
+
+_Made = tuple[ConditionType, bool, ConditionReason, str]
+
+
+def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
+    replicas = observed.spec.replicas
+    serving = serving_count(observed, rollout.desired.version)
+    told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
+    if replicas == 0:
+        return ConditionType.READY, False, ConditionReason.NO_WORKERS, "replicas is 0"
+    if rollout.halted:
+        told = f"{told}; version {rollout.desired.version} was given up"
+        return ConditionType.READY, False, ConditionReason.HALTED, told
+    if rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
+        return ConditionType.READY, False, ConditionReason.ROLLING_OUT, _rolling(rollout)
+    if serving < replicas or pods.outdated or len(observed.workers) > replicas:
+        return ConditionType.READY, False, ConditionReason.WAITING_FOR_WORKERS, told
+    return ConditionType.READY, True, ConditionReason.ALL_WORKERS_SERVING, told
+
+
+def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
+    # A pause holds requests for a moment; it does not make a fleet unavailable.
+    members = sum(
+        w.standing in {Standing.OPEN, Standing.HELD} and w.version == rollout.applied.version
+        for w in observed.workers
+    )
+    least = max(1, observed.spec.replicas - observed.spec.update.max_unavailable)
+    told = f"{members} workers serve version {rollout.applied.version}, at least {least} should"
+    if rollout.step.disturbed or members >= least:
+        return ConditionType.AVAILABLE, True, ConditionReason.MINIMUM_SERVING, _minimum(least)
+    reason = ConditionReason.NO_WORKERS if members == 0 else ConditionReason.BELOW_MINIMUM
+    return ConditionType.AVAILABLE, False, reason, told
+
+
+def _minimum(least: int) -> str:
+    return f"at least {least} workers serve"
+
+
+def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
+    if rollout.step.phase.value in _ROLLING_REASONS and rollout.step.problem is None:
+        reason = _ROLLING_REASONS[rollout.step.phase.value]
+        return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
+    if pods.actions or pods.outdated or len(observed.workers) != observed.spec.replicas:
+        told = f"{len(observed.workers)} of {observed.spec.replicas} pods, {pods.outdated} outdated"
+        return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
+    return ConditionType.PROGRESSING, False, ConditionReason.UP_TO_DATE, "nothing is left to do"
+
+
+_ROLLING_REASONS = {
+    RolloutPhase.STAGING.value: ConditionReason.STAGING,
+    RolloutPhase.PAUSING.value: ConditionReason.PAUSING,
+    RolloutPhase.LOADING.value: ConditionReason.LOADING,
+    RolloutPhase.RESUMING.value: ConditionReason.RESUMING,
+}
+
+
+def _stalled(observed: FleetObserved, rollout: RolloutPlan) -> _Made | None:
+    problem = rollout.step.problem
+    if problem is not None:
+        return ConditionType.STALLED, True, problem.reason, problem.message
+    if rollout.halted and observed.base_weights is not None:
+        told = f"see WeightVersion {observed.base_weights.name}"
+        return ConditionType.STALLED, True, ConditionReason.HALTED, told
+    troubled = [w for w in observed.workers if w.pod.trouble and not w.pod.deleting]
+    if troubled:
+        first = troubled[0]
+        told = f"{len(troubled)} workers cannot run. {first.pod.name}: {first.pod.trouble}"
+        return ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told
+    return None
+
+
+def _rolling(rollout: RolloutPlan) -> str:
+    return f"version {rollout.step.goal.version}: {rollout.step.note}"

@@ -1,0 +1,99 @@
+"""Brings workers with a closed latch to the version that the fleet serves, and admits them.
+
+A joiner is new, restarted, or was fenced. It started on the version that was applied when its
+container started, or on the model's own weights; whatever it holds, it is admitted only at the
+version named by the strategy, and only when the strategy says that this disturbs nobody.
+
+A joiner whose version cannot be had any more (trainers delete old checkpoints) prepares the
+fallback instead and waits for the fleet to get there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.observed import Target, WorkerView
+from fleet_operator.core.problems import problem_of
+from fleet_operator.core.step import Problem
+from fleet_worker.protocol import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What joiners are brought to.
+
+    Fields:
+        open_now: joiners at the version may be admitted at once.
+        first: the fleet has no member; if nobody can take the version, the fallback serves.
+    """
+
+    version: Target
+    fallback: Target
+    open_now: bool
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """The calls to the joiners, and what hinders them."""
+
+    actions: tuple[WorkerCall, ...] = ()
+    problem: Problem | None = None
+    requeue_after_seconds: float | None = None
+
+
+def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> Joining:
+    """Decide the next call to every joiner."""
+    ready = [j for j in joiners if j.state is not None and j.state.phase is Phase.JOINING]
+    wanted, problem = _wanted(ready, admission, settings)
+    actions: list[WorkerCall] = []
+    retries: list[float] = []
+    for joiner in ready:
+        own = _own_goal(joiner, wanted, admission)
+        if joiner.version == wanted.version:
+            if admission.open_now and not joiner.operation:
+                reason = f"it reports the version that the fleet serves, {wanted.version}"
+                actions.append(calls.admit(joiner, version=wanted.version, reason=reason))
+        elif joiner.version == own.version or joiner.operation.startswith("load"):
+            continue
+        elif (failure := calls.failure_of(joiner, own.version)) and calls.failed_lately(
+            joiner, own.version
+        ):
+            retries.append(calls.retry_in_seconds(joiner, failure))
+        elif joiner.staged_version == own.version:
+            actions.append(calls.load(joiner, own, settings, reason="it joins the fleet"))
+        elif joiner.operation != f"stage {own.version}":
+            actions.append(calls.stage(joiner, own, settings, reason="it joins the fleet"))
+    return Joining(
+        actions=tuple(actions),
+        problem=problem,
+        requeue_after_seconds=min(retries, default=None),
+    )
+
+
+def _wanted(
+    ready: list[WorkerView], admission: Admission, settings: Rollout
+) -> tuple[Target, Problem | None]:
+    wanted = admission.version
+    if not admission.first or any(j.version == wanted.version for j in ready):
+        return wanted, None
+    refused = [j for j in ready if calls.failure_of(j, wanted.version)]
+    if len(refused) <= settings.max_failures:
+        return wanted, None
+    # Nobody serves and nobody can take it: better the last good version than none.
+    problem = problem_of(refused, wanted, RolloutPhase.STAGING, settings, halt=False)
+    return admission.fallback, problem
+
+
+def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Target:
+    """What this joiner prepares: the fallback while the wanted version cannot be had."""
+    failure = calls.failure_of(joiner, wanted.version)
+    if failure is not None and calls.failed_lately(joiner, wanted.version):
+        other = admission.fallback if wanted != admission.fallback else admission.version
+        if calls.failure_of(joiner, other.version) is None:
+            return other
+    return wanted

@@ -1,0 +1,160 @@
+"""What the operator knows about one fleet at one moment, frozen.
+
+Everything that the planners read stands here; what is not here cannot influence a decision. The
+records are built by `runtime.observe` and by the builders of the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_worker.protocol import Phase, WorkerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """The few facts of a pod that decisions need; 10,000 of these are held in memory.
+
+    Fields:
+        running: the worker container runs right now.
+        trouble: the cluster's own words for why the pod does not run (scheduler, image, crash).
+        quarantine: why the operator took it out of service; empty otherwise.
+    """
+
+    uid: str
+    name: str
+    ordinal: int
+    revision: str
+    ip: str | None = None
+    node: str | None = None
+    phase: str = "Pending"
+    running: bool = False
+    ready: bool = False
+    deleting: bool = False
+    restarts: int = 0
+    trouble: str = ""
+    quarantine: str = ""
+
+
+class Standing(Enum):
+    """What a worker can do to a client right now."""
+
+    ABSENT = auto()
+    """Nothing runs, or the cluster has taken it out of service: it cannot generate for anybody."""
+    CLOSED = auto()
+    """Runs with its latch closed."""
+    OPEN = auto()
+    """Generates."""
+    HELD = auto()
+    """Admitted and paused or loading: requests wait, nothing generates."""
+    UNKNOWN = auto()
+    """In service but does not answer: it may generate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One worker: its pod, what it last said, and how long it has not answered.
+
+    Fields:
+        state: the last answer of the process that runs now; None if there was none.
+        state_age_seconds: how old that answer is; ages and lease times in it have moved on by it.
+        silent_seconds: 0 while it answers, else seconds since the first failed question.
+        call: what the operator is asking of it right now, empty if nothing.
+    """
+
+    pod: PodView
+    state: WorkerState | None = None
+    state_age_seconds: float = 0
+    silent_seconds: float = 0
+    silence: str = ""
+    call: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        """What this worker can do to a client right now, judged on the safe side."""
+        if self.pod.deleting or self.pod.quarantine or not self.pod.running:
+            return Standing.ABSENT
+        if self.silent_seconds > 0 or self.state is None:
+            # Not ready means that the kubelet's probe fails too, or that its node is lost: the
+            # Service has dropped it and clients do not reach it. Otherwise it may be answering.
+            return Standing.UNKNOWN if self.pod.ready else Standing.ABSENT
+        match self.state.phase:
+            case Phase.SERVING | Phase.PAUSING:
+                return Standing.OPEN
+            case Phase.PAUSED | Phase.LOADING:
+                return Standing.HELD if self.state.admitted else Standing.CLOSED
+            case Phase.STARTING | Phase.JOINING | Phase.BROKEN | Phase.DRAINING:
+                return Standing.CLOSED
+
+    @property
+    def version(self) -> str | None:
+        """Label of the weights in its engine, as far as known."""
+        return self.state.version if self.state else None
+
+    @property
+    def staged_version(self) -> str | None:
+        """Version whose bytes it holds, ready to load."""
+        return self.state.staged.version if self.state and self.state.staged else None
+
+    @property
+    def operation(self) -> str:
+        """`kind version` of the work it does right now, by its own account; empty if none."""
+        if self.state is None or self.state.operation is None:
+            return ""
+        return f"{self.state.operation.kind} {self.state.operation.version or ''}".strip()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works on something, by its own account or by a call of ours in flight."""
+        return bool(self.call or self.operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsView:
+    """One WeightVersion object."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created_at: datetime
+    spec: WeightsSpec
+    status: WeightsStatus = field(default_factory=WeightsStatus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Weights with their label."""
+
+    version: str
+    source: WeightSource
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetObserved:
+    """One fleet with everything that belongs to it.
+
+    Shapes: workers in order of ordinal, at most 10,000; weights in order of creation.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: FleetSpec
+    status: FleetStatus = field(default_factory=FleetStatus)
+    weights: tuple[WeightsView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+
+    @property
+    def base_weights(self) -> WeightsView | None:
+        """The WeightVersion that steers the base weights: the oldest, so that it never changes."""
+        return min(self.weights, key=lambda w: (w.created_at, w.name), default=None)

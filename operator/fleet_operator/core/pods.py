@@ -1,0 +1,216 @@
+"""The worker pod of a fleet, built purely from its spec.
+
+Restricted by default: non-root, read-only root, no capabilities, no API token. What a site needs
+beyond (node selectors, tolerations, schedulers, resource claims) comes in through `podOverlay`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.source import WeightSource
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.overlay import merge
+from fleet_worker import protocol
+
+USER_ID = 1000
+TERMINATION_GRACE_SECONDS = 60
+"""preStop cuts running requests within a second; the rest is for an engine that hangs."""
+START_LIMIT_SECONDS = 3600
+"""Loading a large model from a cold shared file system takes long; the probe asks each second."""
+TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
+_NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
+
+
+def revision_of(observed: FleetObserved, default_image: str) -> str:
+    """Hash over everything in the pod template; a pod with another one is out of date."""
+    template = build_pod(observed, 0, default_image, revision="")
+    template["metadata"].pop("name")
+    for key in ("hostname",):
+        template["spec"].pop(key)
+    template["metadata"]["labels"].pop(names.LABEL_ORDINAL)
+    canonical = json.dumps(template, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+
+def build_pod(
+    observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
+) -> dict[str, Any]:
+    """The manifest of one worker.
+
+    Source: Kubernetes core/v1 Pod.
+    """
+    name = names.pod_name(observed.name, ordinal)
+    labels = names.fleet_labels(observed.name) | {
+        names.LABEL_ORDINAL: str(ordinal),
+        names.LABEL_REVISION: revision,
+        names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED,
+    }
+    worker = _container(observed, default_image)
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {},
+        "spec": {
+            "hostname": name,
+            "subdomain": names.headless_service_name(observed.name),
+            # A Service named `vllm` would otherwise set VLLM_PORT, which kills the engine.
+            "enableServiceLinks": False,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [worker],
+            "volumes": _volumes(observed),
+        },
+    }
+    merged = merge(pod, observed.spec.pod_overlay)
+    # Written after the overlay: these tie the pod to its fleet, and the worker to its latch.
+    metadata = merged["metadata"]
+    metadata["name"] = name
+    metadata["namespace"] = observed.namespace
+    metadata["labels"] = metadata.get("labels", {}) | labels
+    metadata["ownerReferences"] = [owner_reference(observed)]
+    merged["spec"]["hostname"] = name
+    merged["spec"]["subdomain"] = names.headless_service_name(observed.name)
+    for container in merged["spec"]["containers"]:
+        if container["name"] == names.WORKER_CONTAINER:
+            container.update({key: worker[key] for key in _NOT_OVERLAID})
+    return merged
+
+
+def owner_reference(observed: FleetObserved) -> dict[str, Any]:
+    """Lets the garbage collector delete everything with the fleet."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.FLEET_KIND,
+        "name": observed.name,
+        "uid": observed.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
+    spec = observed.spec
+    mounts = [
+        {"name": v.name, "mountPath": v.mount_path, "readOnly": v.read_only}
+        for v in spec.weights.volumes
+    ]
+    return {
+        "name": names.WORKER_CONTAINER,
+        "image": spec.engine.image or default_image,
+        # The image's entry point is `python3 -m fleet_worker`.
+        "args": ["serve", *_arguments(spec)],
+        "env": _environment(observed),
+        "ports": [
+            {"name": "http", "containerPort": spec.serving.port},
+            {"name": "admin", "containerPort": spec.serving.admin_port},
+        ],
+        "resources": spec.resources.to_json(),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "startupProbe": _probe(spec, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
+        "livenessProbe": _probe(spec, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
+        "readinessProbe": _probe(spec, protocol.READY_PATH, 1, 2),
+        "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},
+        "volumeMounts": [
+            *mounts,
+            {"name": "admin-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
+        ],
+    }
+
+
+def _arguments(spec: FleetSpec) -> list[str]:
+    arguments = [*_source_arguments(spec.model.source)]
+    arguments += ["--served-model-name", spec.model.name, "--version", spec.model.version]
+    arguments += ["--port", str(spec.serving.port)]
+    arguments += [
+        "--admin-host",
+        f"$({protocol.ENV_ADMIN_HOST})",
+        "--admin-port",
+        str(spec.serving.admin_port),
+    ]
+    for root in spec.weights.roots:
+        arguments += ["--weights-root", root]
+    engine = [
+        f"--tensor-parallel-size={spec.engine.tensor_parallel_size}",
+        f"--pipeline-parallel-size={spec.engine.pipeline_parallel_size}",
+    ]
+    return [*arguments, "--", *engine, *spec.engine.args]
+
+
+def _source_arguments(source: WeightSource) -> list[str]:
+    if source.hugging_face is not None:
+        return ["--model", source.hugging_face.repo, "--revision", source.hugging_face.revision]
+    return ["--model", str(source.path)]
+
+
+def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
+    spec = observed.spec
+    applied = names.applied_config_map_name(observed.name)
+    own: list[dict[str, Any]] = [
+        _own_field(protocol.ENV_ADMIN_HOST, "status.podIP"),
+        _own_field(protocol.ENV_WORKER_NAME, "metadata.name"),
+        {
+            "name": protocol.ENV_ADMIN_TOKEN_FILE,
+            "value": f"{TOKEN_FOLDER}/{names.ADMIN_TOKEN_KEY}",
+        },
+        {"name": protocol.ENV_ADMIN_PORT, "value": str(spec.serving.admin_port)},
+        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the pod's own
+    ]
+    # The kubelet reads the ConfigMap at every container start, so that a restarted worker starts
+    # on what the fleet serves now, not on what it served when the pod was made.
+    for name, key in (
+        (protocol.ENV_START_VERSION, names.APPLIED_VERSION_KEY),
+        (protocol.ENV_START_PATH, names.APPLIED_PATH_KEY),
+    ):
+        reference = {"name": applied, "key": key, "optional": True}
+        own.append({"name": name, "valueFrom": {"configMapKeyRef": reference}})
+    # Ours come last: of two variables with one name the later one wins.
+    return [*(v.to_json() for v in spec.engine.env), *own]
+
+
+def _own_field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(spec: FleetSpec, path: str, period_seconds: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": spec.serving.admin_port},
+        "periodSeconds": period_seconds,
+        "failureThreshold": failures,
+    }
+
+
+def _volumes(observed: FleetObserved) -> list[dict[str, Any]]:
+    claims = [
+        {
+            "name": v.name,
+            "persistentVolumeClaim": {
+                "claimName": v.persistent_volume_claim.claim_name,
+                "readOnly": v.read_only,
+            },
+        }
+        for v in observed.spec.weights.volumes
+    ]
+    secret = names.admin_token_secret_name(observed.name)
+    return [
+        *claims,
+        {"name": "admin-token", "secret": {"secretName": secret, "defaultMode": 0o444}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]

@@ -1,0 +1,72 @@
+"""Says in words why workers do not take a version, and what a person can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.observed import Standing, Target, WorkerView
+from fleet_operator.core.step import Problem
+
+_NAMED_AT_MOST = 3
+
+
+def problem_of(
+    failed: Sequence[WorkerView],
+    goal: Target,
+    phase: RolloutPhase,
+    settings: Rollout,
+    *,
+    halt: bool,
+) -> Problem:
+    """The problem that more workers than allowed failed to take the goal."""
+    reason = _reason(failed, goal, phase)
+    causes = "; ".join(f"{w.pod.name}: {why(w, goal)}" for w in failed[:_NAMED_AT_MOST])
+    if len(failed) > _NAMED_AT_MOST:
+        causes += f"; and {len(failed) - _NAMED_AT_MOST} more"
+    way_out = (
+        "It will not be tried again: publish another version."
+        if halt
+        else f"Checked again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish "
+        "another version."
+    )
+    message = (
+        f"{len(failed)} workers fail to take {goal}, {settings.max_failures} may. {causes}. "
+        f"The applied version keeps serving. {way_out}"
+    )
+    return Problem(reason=reason, message=message, halt=halt)
+
+
+def why(worker: WorkerView, goal: Target) -> str:
+    """Why this worker does not take the goal."""
+    failure = calls.failure_of(worker, goal.version)
+    if failure is not None:
+        return f"{failure.reason}: {failure.message}"
+    if worker.standing is Standing.UNKNOWN:
+        return f"does not answer: {worker.silence}"
+    doing = worker.operation or (worker.state.phase if worker.state else "starting")
+    return f"not done within the time-out, it is at {doing!r}"
+
+
+def some(workers: Sequence[WorkerView]) -> str:
+    """The first few names, and how many more."""
+    names = ", ".join(w.pod.name for w in workers[:_NAMED_AT_MOST])
+    more = len(workers) - _NAMED_AT_MOST
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
+    """All names, in the order given."""
+    return tuple(w.pod.name for w in workers)
+
+
+def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> ConditionReason:
+    failures = [f for w in failed if (f := calls.failure_of(w, goal.version))]
+    if not failures:
+        return ConditionReason.DEADLINE_EXCEEDED
+    if phase is RolloutPhase.STAGING and failures[0].reason in ConditionReason:
+        return ConditionReason(failures[0].reason)
+    return ConditionReason.FAILURE_BUDGET_EXCEEDED

@@ -1,0 +1,78 @@
+"""What a strategy is given and what it answers: the small interface between the rollout planner
+and the strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.observed import Standing, Target, WorkerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutView:
+    """A rollout at one moment.
+
+    Fields:
+        target: what the trainer wants.
+        applied: what the members served last with one voice.
+        halted: the target failed in this generation; it is not tried again.
+        members: admitted workers, and those in service that do not answer.
+        joiners: workers that run with a closed latch.
+        phase, phase_seconds: the recorded phase of this target and how long it has lasted.
+    """
+
+    target: Target
+    applied: Target
+    halted: bool
+    settings: Rollout
+    members: tuple[WorkerView, ...]
+    joiners: tuple[WorkerView, ...]
+    phase: RolloutPhase
+    phase_seconds: float
+
+    @property
+    def held(self) -> tuple[WorkerView, ...]:
+        """Members that hold their requests."""
+        return tuple(m for m in self.members if m.standing is Standing.HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a rollout cannot go on.
+
+    Fields:
+        halt: the target is given up in this generation; otherwise it is tried again by itself.
+    """
+
+    reason: ConditionReason
+    message: str
+    halt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The next step of a rollout.
+
+    Fields:
+        goal: the weights that this step works towards; differs from the target while a rollout
+            that was overtaken is brought to its end, or after a halt.
+        disturbed: members are held; the fleet should not be changed otherwise now.
+        requeue_after_seconds: look again after this long even if nothing happens.
+    """
+
+    goal: Target
+    phase: RolloutPhase
+    actions: tuple[WorkerCall | Quarantine, ...] = ()
+    note: str = ""
+    problem: Problem | None = None
+    failed: tuple[str, ...] = ()
+    disturbed: bool = False
+    requeue_after_seconds: float | None = None
+
+
+Strategy = Callable[[RolloutView], Step]

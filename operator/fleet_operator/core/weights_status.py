@@ -1,0 +1,258 @@
+"""The status of a WeightVersion, computed from what is observed and from its last status.
+
+The last status is needed for what cannot be observed: when the rollout and its phase began, what
+came before, and that a generation was halted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fleet_operator.api.conditions import (
+    Condition,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+    new_condition,
+)
+from fleet_operator.api.weights import (
+    MAX_HISTORY,
+    HistoryEntry,
+    RolloutPhase,
+    RolloutTimings,
+    RolloutWorkers,
+    WeightsStatus,
+)
+from fleet_operator.core.fleet_status import serving_count
+from fleet_operator.core.laggards import laggards_of
+from fleet_operator.core.observed import FleetObserved, Standing, WeightsView
+from fleet_operator.core.rollout_plan import RolloutPlan
+
+_TIMED = {
+    RolloutPhase.STAGING: "stage_seconds",
+    RolloutPhase.PAUSING: "pause_seconds",
+    RolloutPhase.LOADING: "load_seconds",
+    RolloutPhase.RESUMING: "resume_seconds",
+}
+
+
+def weights_status(
+    observed: FleetObserved, weights: WeightsView, rollout: RolloutPlan, *, now: datetime
+) -> WeightsStatus:
+    """What a person should see of the rollout now."""
+    before = weights.status
+    fresh = before.desired_version != rollout.desired.version or before.started_at is None
+    phase = RolloutPhase.HALTED if rollout.halted else rollout.step.phase
+    started_at = now if fresh or before.started_at is None else before.started_at
+    moved = fresh or phase is not before.phase
+    timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
+    serving = serving_count(observed, rollout.desired.version)
+    return WeightsStatus(
+        observed_generation=weights.generation,
+        desired_version=rollout.desired.version,
+        applied_version=rollout.serving,
+        phase=phase,
+        started_at=started_at,
+        phase_started_at=now if moved else before.phase_started_at,
+        workers=_workers(observed, rollout),
+        workers_applied=f"{serving}/{observed.spec.replicas}",
+        laggards=laggards_of(observed, rollout.desired),
+        timings=timings,
+        superseded_versions=before.superseded_versions + _was_overtaken(before, fresh=fresh),
+        history=_history(before, rollout, phase, timings, started_at, fresh=fresh, now=now),
+        conditions=_conditions(observed, weights, rollout, phase, serving, now),
+    )
+
+
+def refused_status(
+    weights: WeightsView, *, reason: ConditionReason, message: str, now: datetime
+) -> WeightsStatus:
+    """Status of a WeightVersion that steers nothing: no such fleet, or it is not the first one."""
+    before = weights.status.conditions
+    made = (
+        (ConditionType.READY, False),
+        (ConditionType.PROGRESSING, False),
+        (ConditionType.STALLED, True),
+    )
+    return WeightsStatus(
+        observed_generation=weights.generation,
+        desired_version=weights.spec.version,
+        phase=RolloutPhase.PENDING,
+        conditions=[
+            new_condition(
+                before,
+                kind,
+                holds=holds,
+                reason=reason,
+                message=message,
+                generation=weights.generation,
+                now=now,
+            )
+            for kind, holds in made
+        ],
+    )
+
+
+def _was_overtaken(before: WeightsStatus, *, fresh: bool) -> bool:
+    ended = before.phase in {RolloutPhase.APPLIED, RolloutPhase.HALTED}
+    return fresh and before.desired_version is not None and not ended
+
+
+def _workers(observed: FleetObserved, rollout: RolloutPlan) -> RolloutWorkers:
+    live = [w for w in observed.workers if not w.pod.deleting]
+    version = rollout.desired.version
+    return RolloutWorkers(
+        total=len(live),
+        staged=sum(version in {w.staged_version, w.version} for w in live),
+        paused=sum(w.standing is Standing.HELD for w in live),
+        applied=sum(
+            w.version == version and w.standing in {Standing.OPEN, Standing.HELD} for w in live
+        ),
+        failed=len(rollout.step.failed),
+    )
+
+
+def _timings(
+    observed: FleetObserved,
+    before: WeightsStatus,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    *,
+    fresh: bool,
+    now: datetime,
+) -> RolloutTimings:
+    if fresh:
+        return RolloutTimings()
+    timings = before.timings
+    if phase is not before.phase and before.phase in _TIMED and before.phase_started_at:
+        field = _TIMED[before.phase]
+        spent = getattr(timings, field) + (now - before.phase_started_at).total_seconds()
+        timings = timings.model_copy(update={field: round(spent, 3)})
+    if phase is RolloutPhase.APPLIED and before.phase is not phase and before.started_at:
+        total = (now - before.started_at).total_seconds()
+        pauses = [
+            w.state.timings.paused_seconds or 0.0
+            for w in observed.workers
+            if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
+        ]
+        timings = timings.model_copy(
+            update={
+                "total_seconds": round(total, 3),
+                "max_worker_pause_seconds": round(max(pauses, default=0.0), 3),
+            }
+        )
+    return timings
+
+
+def _history(
+    before: WeightsStatus,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    timings: RolloutTimings,
+    started_at: datetime,
+    *,
+    fresh: bool,
+    now: datetime,
+) -> list[HistoryEntry]:
+    entries = list(before.history)
+    if _was_overtaken(before, fresh=fresh) and before.started_at:
+        overtaken = HistoryEntry(
+            version=str(before.desired_version),
+            result="Superseded",
+            started_at=before.started_at,
+            total_seconds=round((now - before.started_at).total_seconds(), 3),
+            reason=f"version {rollout.desired.version} was asked for",
+        )
+        entries.insert(0, overtaken)
+    version = rollout.desired.version
+    recorded = bool(entries) and entries[0].version == version
+    if phase is RolloutPhase.APPLIED and not recorded:
+        done = HistoryEntry(
+            version=version,
+            result="Applied",
+            started_at=started_at,
+            total_seconds=timings.total_seconds,
+            max_worker_pause_seconds=timings.max_worker_pause_seconds,
+        )
+        entries.insert(0, done)
+    if phase is RolloutPhase.HALTED and not recorded and rollout.step.problem:
+        halted = HistoryEntry(
+            version=version,
+            result="Halted",
+            started_at=started_at,
+            total_seconds=round((now - started_at).total_seconds(), 3),
+            reason=str(rollout.step.problem.reason),
+        )
+        entries.insert(0, halted)
+    return entries[:MAX_HISTORY]
+
+
+def _conditions(
+    observed: FleetObserved,
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    serving: int,
+    now: datetime,
+) -> list[Condition]:
+    replicas = observed.spec.replicas
+    told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
+    made = [
+        (ConditionType.READY, *_ready(rollout, phase, serving, replicas, told)),
+        (ConditionType.PROGRESSING, *_progressing(rollout, phase, told)),
+    ]
+    if (stalled := _stalled(weights, rollout)) is not None:
+        made.append((ConditionType.STALLED, True, *stalled))
+    return [
+        new_condition(
+            weights.status.conditions,
+            kind,
+            holds=holds,
+            reason=reason,
+            message=message,
+            generation=weights.generation,
+            now=now,
+        )
+        for kind, holds, reason, message in made
+    ]
+
+
+def _ready(
+    rollout: RolloutPlan, phase: RolloutPhase, serving: int, replicas: int, told: str
+) -> tuple[bool, ConditionReason, str]:
+    if replicas == 0:
+        return False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"
+    if phase is RolloutPhase.HALTED:
+        return False, ConditionReason.HALTED, told
+    if phase is RolloutPhase.APPLIED and serving == replicas:
+        return True, ConditionReason.ALL_WORKERS_SERVING, told
+    if phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
+        return False, ConditionReason.WAITING_FOR_WORKERS, told
+    return False, ConditionReason.ROLLING_OUT, f"{told}; {rollout.step.note}"
+
+
+def _progressing(
+    rollout: RolloutPlan, phase: RolloutPhase, told: str
+) -> tuple[bool, ConditionReason, str]:
+    if phase is RolloutPhase.HALTED:
+        return False, ConditionReason.HALTED, told
+    if phase is RolloutPhase.APPLIED:
+        return False, ConditionReason.UP_TO_DATE, told
+    if phase is RolloutPhase.PENDING:
+        return True, ConditionReason.WAITING_FOR_WORKERS, told
+    if rollout.step.problem is not None:
+        return False, rollout.step.problem.reason, rollout.step.problem.message
+    return True, ConditionReason(phase.value), rollout.step.note
+
+
+def _stalled(
+    weights: WeightsView, rollout: RolloutPlan
+) -> tuple[ConditionReason, str] | None:
+    if rollout.step.problem is not None:
+        return rollout.step.problem.reason, rollout.step.problem.message
+    if not rollout.halted:
+        return None
+    before = condition_of(weights.status.conditions, ConditionType.STALLED)
+    if before is None:
+        return ConditionReason.HALTED, "the version was given up; publish another one"
+    return before.reason, before.message

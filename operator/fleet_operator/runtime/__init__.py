@@ -1,0 +1,1 @@
+"""The order of things: watches, queue, reconcile, lease. Decides nothing."""
