@@ -1,0 +1,71 @@
+"""The few questions to the API server that starting a cluster needs, without a client library."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from devcluster.errors import CommandError
+
+Object = dict[str, Any]
+
+
+class Api:
+    """One user's access to an API server, as told by a kubeconfig of ours."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self._context = ssl.create_default_context(cadata=authority)
+        self._server = urlsplit(cluster["server"])
+        self._token = config["users"][0]["user"]["token"]
+
+    def get(self, path: str) -> Object | None:
+        """Read an object or a list.
+
+        Returns:
+            None when there is none of this name, or the server does not answer (yet).
+        """
+        try:
+            status, body = self._request("GET", path)
+        except (OSError, http.client.HTTPException):
+            return None
+        return json.loads(body) if status == 200 else None
+
+    def is_ready(self) -> bool:
+        """Whether the server says that it is."""
+        try:
+            return self._request("GET", "/readyz")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def patch(self, path: str, operations: list[Object]) -> None:
+        """Apply a JSON patch.
+
+        Errors:
+            CommandError: the server refused; its words are in the message.
+        """
+        status, body = self._request(
+            "PATCH", path, json.dumps(operations), "application/json-patch+json"
+        )
+        if status != 200:
+            raise CommandError(f"patch of {path}: {status} {body.decode(errors='replace')}")
+
+    def _request(
+        self, method: str, path: str, body: str | None = None, kind: str = "application/json"
+    ) -> tuple[int, bytes]:
+        host, port = self._server.hostname or "", self._server.port
+        connection = http.client.HTTPSConnection(host, port, timeout=10.0, context=self._context)
+        try:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()

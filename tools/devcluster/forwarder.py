@@ -1,0 +1,113 @@
+"""Lets programs on the machine reach into a cluster: from a port on 127.0.0.1 to an address inside.
+
+A socket belongs to the network namespace in which it was made, not to the process that uses it.
+So the keeper listens on the machine, and for each connection steps into the cluster's namespace
+just long enough to make the socket towards the inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+
+from devcluster.linux import enter_network
+
+_CHUNK_BYTES = 256 * 1024
+_CONNECT_SECONDS = 10.0
+
+
+def reserve_port() -> socket.socket:
+    """A socket bound to a free port of 127.0.0.1."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+class Forwarder:
+    """All forwards into one network namespace."""
+
+    def __init__(self, namespace: int) -> None:
+        """Take over the descriptor of the cluster's network namespace."""
+        self._inside = namespace
+        self._outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+
+    async def add(self, address: str, port: int, listener: socket.socket | None = None) -> int:
+        """Forward to an address inside; asked for the same again, the same port is returned.
+
+        Returns:
+            The port on 127.0.0.1.
+        """
+        server = self._servers.get((address, port))
+        if server is None:
+            server = await asyncio.start_server(
+                lambda reader, writer: self._forward(reader, writer, (address, port)),
+                sock=listener or reserve_port(),
+                limit=_CHUNK_BYTES,
+            )
+            self._servers[address, port] = server
+        local: int = server.sockets[0].getsockname()[1]
+        return local
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        target: tuple[str, int],
+    ) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                inner_reader, inner_writer = await self._connect(target)
+        except OSError:
+            _reset(writer)
+            return
+        try:
+            async with asyncio.TaskGroup() as both_ways:
+                both_ways.create_task(_copy(reader, inner_writer))
+                both_ways.create_task(_copy(inner_reader, writer))
+        except* OSError:
+            # A reset on one side is passed on as such: it is not the end of a complete answer.
+            _reset(writer)
+            _reset(inner_writer)
+        finally:
+            writer.close()
+            inner_writer.close()
+
+    async def _connect(
+        self, target: tuple[str, int]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection = self._socket_inside()
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, target)
+        except BaseException:
+            connection.close()
+            raise
+        return await asyncio.open_connection(sock=connection, limit=_CHUNK_BYTES)
+
+    def _socket_inside(self) -> socket.socket:
+        enter_network(self._inside)
+        try:
+            connection = socket.socket()
+        finally:
+            enter_network(self._outside)
+        connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
+        return connection
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close so that the other side sees a reset."""
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,102 @@
+"""Removes what a cluster leaves: its processes, control groups and folder.
+
+Used by the keeper at the end of a cluster, and by every command for clusters whose keeper was
+killed: their folder's lock is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from devcluster import cgroups
+from devcluster.errors import DevclusterError
+from devcluster.paths import clusters_folder
+
+PATIENCE_SECONDS = 30.0
+_LOCK = "lock"
+_GROUPS = "groups"
+
+
+def new_folder(run: Path) -> int:
+    """Make a cluster's folder, locked from its first moment.
+
+    Returns:
+        The descriptor that holds the lock; to be inherited by the keeper.
+
+    Errors:
+        DevclusterError: a cluster of this id runs already.
+    """
+    run.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".new-{run.name}-", dir=run.parent))
+    lock = os.open(fresh / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fresh.rename(run)
+    except OSError as error:
+        os.close(lock)
+        shutil.rmtree(fresh)
+        raise DevclusterError(
+            f"cluster {run.name} runs already", way_out=f"end it with `down --id {run.name}`"
+        ) from error
+    return lock
+
+
+def is_kept(run: Path) -> bool:
+    """Whether a keeper holds the folder's lock."""
+    try:
+        lock = os.open(run / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def remember_groups(run: Path, groups: Sequence[Path]) -> None:
+    """Note the control groups for whoever cleans up."""
+    (run / _GROUPS).write_text("".join(f"{group}\n" for group in groups))
+
+
+def clean_once(run: Path) -> bool:
+    """Try to remove everything; False when processes are still ending, to be tried again."""
+    noted = run / _GROUPS
+    lines = noted.read_text().splitlines() if noted.exists() else []
+    groups = tuple(Path(line) for line in lines)
+    # The groups are ours alone: whoever lives in them was started by this cluster.
+    for process in cgroups.processes(groups):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    if not cgroups.remove(groups):
+        return False
+    shutil.rmtree(run, ignore_errors=True)
+    return not run.exists()
+
+
+def sweep() -> None:
+    """Remove what is left of clusters whose keeper was killed.
+
+    Errors:
+        DevclusterError: something cannot be removed.
+    """
+    if not clusters_folder().is_dir():
+        return
+    for run in clusters_folder().iterdir():
+        if not (run / _LOCK).exists() or is_kept(run):
+            continue
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not clean_once(run):
+            if time.monotonic() > deadline:
+                raise DevclusterError(f"{run} cannot be removed", way_out="look who uses it")
+            time.sleep(0.05)

@@ -1,0 +1,157 @@
+"""The process that owns a cluster: starts its nodes, forwards into it, and cleans up after it.
+
+    python -m devcluster.keeper RUN-FOLDER LOCK-DESCRIPTOR
+
+It ends the cluster when it is asked to, when it gets SIGTERM, or when the starter is gone, however
+that died. Should the keeper itself be killed, the kernel kills its nodes; what then remains are
+an unlocked folder and empty control groups, which the next command sweeps (see `janitor`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from devcluster import control, credentials, janitor, network, nodes
+from devcluster.control import Message
+from devcluster.forwarder import Forwarder, reserve_port
+from devcluster.linux import adopt_orphans
+from devcluster.spec import Spec, load_spec
+
+
+class Keeper:
+    """One cluster's owner."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._nodes: dict[int, nodes.Node] = {}
+        self._forwarder: Forwarder | None = None
+        self._api_port = 0
+        self._end = asyncio.Event()
+        self._gone = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start the cluster, keep it, and clean up."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end.set)
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._watch_starter(loop)
+        server = await control.serve(self._spec.run, self._handle)
+        starting = asyncio.create_task(self._start())
+        ending = asyncio.create_task(self._end.wait())
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and starting.exception() is None:
+            await ending
+        ending.cancel()
+        starting.cancel()
+        failure = None if starting.cancelled() or not starting.done() else starting.exception()
+        if failure is not None:
+            self._print_node_logs()  # the starter reads them; the folder is gone in a moment
+        await self._clean_up()
+        self._gone.set()
+        server.close()
+        if failure is not None:
+            raise failure
+
+    def _watch_starter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Notice the starter's death. Watches the process, not a thread of it as PDEATHSIG does."""
+        if self._spec.starter is None:
+            return
+        try:
+            starter = os.pidfd_open(self._spec.starter)
+        except ProcessLookupError:
+            self._end.set()
+            return
+        # Its number may already belong to somebody else.
+        if os.getppid() != self._spec.starter:
+            self._end.set()
+        loop.add_reader(starter, self._end.set)
+
+    async def _start(self) -> None:
+        spec = self._spec
+        listener = reserve_port()
+        self._api_port = listener.getsockname()[1]
+        credentials.create(spec, self._api_port)
+        for number in range(1, spec.nodes + 1):
+            nodes.write_files(spec, number)
+            self._nodes[number] = nodes.Node(number, nodes.create_groups(spec, number))
+        janitor.remember_groups(spec.run, [g for n in self._nodes.values() for g in n.groups])
+        await asyncio.gather(*(n.launch(spec, self._api_port) for n in self._nodes.values()))
+        first = self._nodes[1].pid
+        namespace = os.open(f"/proc/{first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._forwarder = Forwarder(namespace)
+        await self._forwarder.add("127.0.0.1", self._api_port, listener)
+        if first is not None and (second := self._nodes.get(2)) and second.pid is not None:
+            network.link_nodes(first, second.pid)
+        await asyncio.gather(*(node.go() for node in self._nodes.values()))
+
+    async def _handle(self, request: Message) -> Message:
+        match request["op"]:
+            case "status":
+                return await self._status()
+            case "forward":
+                assert self._forwarder is not None, "the cluster still starts"  # noqa: S101
+                return {"port": await self._forwarder.add(request["address"], request["port"])}
+            case "kill-node":
+                self._nodes[request["node"]].kill()
+                return {}
+            case "kill" | "start":
+                return await self._nodes[request["node"]].ask(request)
+            case "down":
+                self._end.set()
+                await self._gone.wait()
+                return {}
+            case other:
+                raise LookupError(f"no operation {other}")
+
+    async def _status(self) -> Message:
+        described = {}
+        for number, node in self._nodes.items():
+            alive = node.pid is not None and self._forwarder is not None
+            components = (await node.ask({"op": "status"}))["components"] if alive else []
+            described[number] = {"pid": node.pid, "components": components}
+        return {"api_port": self._api_port, "keeper": os.getpid(), "nodes": described}
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for node in self._nodes.values():
+                if node.pid == pid:
+                    node.ended()
+
+    def _print_node_logs(self) -> None:
+        for log in sorted(self._spec.run.glob("node-*/logs/node.log")):
+            print(log.read_text(errors="replace"), file=sys.stderr)
+
+    async def _clean_up(self) -> None:
+        for node in self._nodes.values():
+            node.kill()
+        deadline = asyncio.get_running_loop().time() + janitor.PATIENCE_SECONDS
+        while not janitor.clean_once(self._spec.run):
+            if asyncio.get_running_loop().time() > deadline:
+                print("not everything could be removed", file=sys.stderr)
+                return
+            await asyncio.sleep(0.02)
+
+
+def main(run: Path) -> None:
+    """Keep the cluster of a folder; the caller's lock on the folder is held until the end."""
+    os.umask(0o022)
+    adopt_orphans()
+    # Every forwarded connection takes two descriptors.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    asyncio.run(Keeper(load_spec(run)).run())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

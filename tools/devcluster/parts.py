@@ -1,0 +1,141 @@
+"""What is built, from which sources, and the key that says whether it already was.
+
+The versions stand in the two go.mod files, one for Kubernetes and one for the container runtime:
+these projects are tested with different versions of the libraries they share, and one go.mod
+would force one version on both. go.sum verifies every module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster.paths import SOURCES, programs_folder
+
+_KUBERNETES = SOURCES / "kubernetes"
+_RUNTIME = SOURCES / "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of programs that is built, kept and found together."""
+
+    name: str
+    module: Path
+    """The folder with go.mod."""
+    packages: tuple[str, ...]
+    """Main packages, as `go build` takes them; each becomes one program."""
+    link: tuple[str, ...] = ("-s", "-w")
+    tags: tuple[str, ...] = ()
+    cgo: bool = False
+    names: tuple[str, ...] = ()
+    """Further names (symbolic links) of the part's single multi-call program."""
+
+    def key(self) -> str:
+        """Sixteen hex digits that change with anything the programs are built from.
+
+        The Go version is left out: go.mod says the least that is needed, and a build of several
+        minutes at each update of Go would surprise more than it is worth.
+        """
+        digest = hashlib.sha256()
+        recipe = (self.packages, self.link, self.tags, self.cgo, self.names, platform.machine())
+        digest.update(repr(recipe).encode())
+        for source in sorted(self.module.rglob("*")):
+            if source.suffix in {".go", ".mod", ".sum"}:
+                digest.update(source.name.encode() + b"\0" + source.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def folder(self) -> Path:
+        """Where the finished programs lie; exists only when they are complete."""
+        return programs_folder() / f"{self.name}-{self.key()}"
+
+
+def required_version(module: Path, path: str) -> str:
+    """The version, as v1.2.3, at which a go.mod asks for a module."""
+    found = re.search(rf"^\s*{re.escape(path)} (v\S+)", (module / "go.mod").read_text(), re.M)
+    if found is None:
+        raise LookupError(f"{path} is not in {module}/go.mod")
+    return found[1]
+
+
+def go_version(module: Path) -> tuple[int, ...]:
+    """The least Go version that a go.mod asks for, as (1, 26, 0)."""
+    found = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.M)
+    if found is None:
+        raise LookupError(f"no go line in {module}/go.mod")
+    return tuple(int(number) for number in found[1].split("."))
+
+
+def kubernetes_version() -> str:
+    """As v1.36.3."""
+    return required_version(_KUBERNETES, "k8s.io/kubernetes")
+
+
+def helm_version() -> str:
+    """As v4.2.4."""
+    return required_version(_KUBERNETES, "helm.sh/helm/v4")
+
+
+def _version_flags() -> tuple[str, ...]:
+    """Linker flags for the versions that the programs report.
+
+    Without them kubectl and helm call themselves v0.0.0 and refuse to compare versions.
+    """
+    version = kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    flags = [f"-X {p}.{name}={value}" for p in packages for name, value in values.items()]
+    return (*flags, f"-X helm.sh/helm/v4/internal/version.version={helm_version()}")
+
+
+KUBE = Part(
+    name="kube",
+    module=_KUBERNETES,
+    packages=("./kube",),
+    link=("-s", "-w", *_version_flags()),
+    names=(
+        "etcd",
+        "helm",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-proxy",
+        "kube-scheduler",
+        "kubectl",
+        "kubelet",
+    ),
+)
+DNS = Part(name="dns", module=_KUBERNETES, packages=("./coredns",))
+CERTS = Part(name="certs", module=_RUNTIME, packages=("./certs",))
+CONTAINERS = Part(
+    name="containers",
+    module=_RUNTIME,
+    packages=(
+        "./pause",
+        "github.com/containerd/containerd/v2/cmd/containerd",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2/cmd/ctr",
+        "github.com/containernetworking/plugins/plugins/ipam/host-local",
+        "github.com/containernetworking/plugins/plugins/main/bridge",
+    ),
+    # Snapshotters that need headers or kernel parts of their own; only overlayfs is used.
+    tags=("no_btrfs", "no_zfs", "no_devmapper", "no_blockfile", "no_aufs", "no_erofs"),
+)
+RUNC = Part(
+    name="runc",
+    module=_RUNTIME,
+    packages=("github.com/opencontainers/runc",),
+    link=(
+        *("-s", "-w", "-linkmode external", "-extldflags -static"),
+        f"-X main.version={required_version(_RUNTIME, 'github.com/opencontainers/runc')[1:]}",
+    ),
+    # Every sandbox carries a seccomp profile, so a runc without it starts no pod at all.
+    tags=("seccomp", "netgo", "osusergo"),
+    cgo=True,
+)
+
+API_PARTS = (KUBE, CERTS)
+NODE_PARTS = (*API_PARTS, DNS, CONTAINERS)

@@ -1,0 +1,203 @@
+"""From nothing to a ready cluster: the folder, the keeper, and the wait."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from devcluster import control, janitor, preflight, programs
+from devcluster.api import Api
+from devcluster.errors import DevclusterError, NotRunningError, StartError
+from devcluster.paths import TOOLS, run_folder
+from devcluster.profiles import Profile
+from devcluster.spec import Spec, load_spec, node_name
+
+_POLL_SECONDS = 0.05
+_LOG_BYTES = 3000
+_GPU = "nvidia.com/gpu"
+
+_keepers: dict[Path, subprocess.Popen[bytes]] = {}
+"""The keepers that this process started and must reap."""
+
+
+def random_id() -> str:
+    """An id that nobody else uses."""
+    return f"c-{secrets.token_hex(4)}"
+
+
+def start(
+    cluster_id: str,
+    *,
+    profile: Profile,
+    nodes: int,
+    mounts: tuple[tuple[str, str], ...],
+    detach: bool,
+) -> Path:
+    """Start a cluster's keeper and wait until the API server's credentials are there.
+
+    Returns:
+        The cluster's folder.
+
+    Errors:
+        See `Cluster.start`.
+    """
+    _check_arguments(profile, nodes, mounts)
+    preflight.require(profile)
+    found = programs.ensure(profile)
+    janitor.sweep()
+    run = run_folder(cluster_id)
+    lock = janitor.new_folder(run)
+    try:
+        spec = Spec(
+            id=cluster_id,
+            run=run,
+            profile=profile,
+            nodes=nodes,
+            mounts=mounts,
+            programs=tuple(str(folder) for folder in found.folders),
+            starter=None if detach else os.getpid(),
+        )
+        spec.save()
+        _start_keeper(run, lock)
+    finally:
+        os.close(lock)
+    return run
+
+
+def _check_arguments(profile: Profile, nodes: int, mounts: tuple[tuple[str, str], ...]) -> None:
+    if nodes not in {1, 2} or (profile == "api" and nodes != 1):
+        raise DevclusterError(f"{nodes} nodes with profile {profile}", way_out="1, or 2 with node")
+    for source, destination in mounts:
+        if not Path(source).is_absolute() or not Path(source).exists():
+            raise DevclusterError(f"mount source {source} must be an absolute path that exists")
+        if not Path(destination).is_absolute():
+            raise DevclusterError(f"mount destination {destination} must be absolute")
+
+
+def _start_keeper(run: Path, lock: int) -> None:
+    with (run / "keeper.log").open("w+b") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "devcluster.keeper", str(run)],
+            cwd="/",
+            env=os.environ | {"PYTHONPATH": str(TOOLS), "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock,),
+            # Ctrl-C on the terminal is for the starter, which then asks for an orderly end.
+            start_new_session=True,
+        )
+        _keepers[run] = keeper
+        while not _is_launched(run):
+            if keeper.poll() is not None:
+                # Our descriptor still reads the log, though the folder is gone.
+                log.seek(0)
+                said = log.read()[-_LOG_BYTES:].decode(errors="replace")
+                raise StartError(f"cluster {run.name} could not be set up:\n{said}")
+            time.sleep(_POLL_SECONDS)
+
+
+def _is_launched(run: Path) -> bool:
+    """Whether all nodes are set up and their components being started."""
+    try:
+        status = control.ask(run, {"op": "status"})
+    except NotRunningError:
+        return False
+    nodes = status["nodes"].values()
+    return bool(nodes) and all(node["components"] for node in nodes)
+
+
+def reap(run: Path) -> None:
+    """Wait for a keeper that was told to end, if this process is its parent."""
+    keeper = _keepers.pop(run, None)
+    if keeper is not None:
+        keeper.wait()
+
+
+def wait_until_ready(run: Path, api: Api, *, timeout_seconds: float) -> None:
+    """Wait for the API server, the default namespace's account, and every node.
+
+    Errors:
+        StartError: not ready in time; the message has the end of the logs.
+    """
+    spec = load_spec(run)
+
+    def is_ready() -> bool:
+        if not api.is_ready():
+            return False
+        # Without it pods are refused for the first moments of a namespace.
+        if api.get("/api/v1/namespaces/default/serviceaccounts/default") is None:
+            return False
+        if spec.profile == "api":
+            return True
+        nodes = (api.get("/api/v1/nodes") or {}).get("items", [])
+        ready = [node for node in nodes if _condition(node, "Ready") == "True"]
+        return len(ready) == spec.nodes
+
+    try:
+        _wait(is_ready, timeout_seconds)
+    except TimeoutError as error:
+        raise StartError(
+            f"cluster {run.name} is not ready after {timeout_seconds:.0f} s\n{_ends_of_logs(run)}"
+        ) from error
+
+
+def wait_for_component(run: Path, name: str, node: int, timeout_seconds: float = 60.0) -> None:
+    """Wait until a component that was started again is ready."""
+
+    def is_ready() -> bool:
+        components = control.ask(run, {"op": "status"})["nodes"][str(node)]["components"]
+        return any(each["name"] == name and each["ready"] for each in components)
+
+    try:
+        _wait(is_ready, timeout_seconds)
+    except TimeoutError as error:
+        raise StartError(f"{name} is not ready again\n{_ends_of_logs(run)}") from error
+
+
+def set_gpus(api: Api, node: int, count: int) -> None:
+    """Write a number of GPUs into a node's status, and wait until the kubelet made it allocatable.
+
+    The kubelet leaves resources alone that it knows nothing about, and copies their capacity.
+    """
+    name = node_name(node)
+    escaped = _GPU.replace("/", "~1")
+    path = f"/status/capacity/{escaped}"
+    api.patch(
+        f"/api/v1/nodes/{name}/status", [{"op": "add", "path": path, "value": str(count)}]
+    )
+
+    def is_allocatable() -> bool:
+        status = (api.get(f"/api/v1/nodes/{name}") or {}).get("status", {})
+        return bool(status.get("allocatable", {}).get(_GPU) == str(count))
+
+    _wait(is_allocatable, 30.0)
+
+
+def _condition(item: dict[str, object], kind: str) -> str:
+    status = item["status"]
+    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    return next((str(c["status"]) for c in conditions if c["type"] == kind), "")
+
+
+def _wait(condition: Callable[[], bool], timeout_seconds: float) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(_POLL_SECONDS)
+
+
+def _ends_of_logs(run: Path) -> str:
+    """The last lines of every component that says something like an error."""
+    texts = []
+    for log in sorted(run.glob("node-*/logs/*.log")):
+        lines = log.read_text(errors="replace").splitlines()[-8:]
+        if lines:
+            texts.append(f"--- {log.relative_to(run)}\n" + "\n".join(lines))
+    return "\n".join(texts)
