@@ -9,7 +9,6 @@ Source: Kubernetes API concepts (server-side apply, watch), `kubernetes` 37 `aio
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -133,7 +132,7 @@ class KubeClient:
         params: Mapping[str, str] | None,
         body: Json | None,
         content_type: str | None,
-        timeout: aiohttp.ClientTimeout,
+        limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         query = f"?{urlencode(params)}" if params else ""
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
@@ -145,9 +144,9 @@ class KubeClient:
         url = f"{self._configuration.host}{path}{query}"
         try:
             answer = await self._rest.request(
-                method, url, headers=headers, body=body, _request_timeout=timeout
+                method, url, headers=headers, body=body, _request_timeout=limits
             )
-        except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise _lost(method, path, error) from error
         response: aiohttp.ClientResponse = answer.response
         return response

@@ -69,7 +69,9 @@ class WorkerClient:
             return WorkerAnswer(silent=True, message=told)
         try:
             if response.is_success:
-                return WorkerAnswer(state=protocol.WorkerState.model_validate_json(response.content))
+                return WorkerAnswer(
+                    state=protocol.WorkerState.model_validate_json(response.content)
+                )
             reply = protocol.ErrorReply.model_validate_json(response.content)
         except ValidationError:
             told = f"answers {response.status_code} with a body that is not of this protocol"
@@ -83,9 +85,7 @@ def _headers(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _request_of(
-    action: WorkerCall, epoch: protocol.Epoch
-) -> tuple[str, protocol.Message, float]:
+def _request_of(action: WorkerCall, epoch: protocol.Epoch) -> tuple[str, protocol.Message, float]:
     """Path, body and longest duration in seconds of a call."""
     match action:
         case Stage():

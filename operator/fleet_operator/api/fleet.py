@@ -36,8 +36,8 @@ class Engine(Resource):
     """How vLLM is started."""
 
     image: Annotated[str, Field(max_length=500)] = ""
-    args: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=100)] = []
-    env: Annotated[list[EnvironmentVariable], Field(max_length=100)] = []
+    args: Annotated[tuple[Annotated[str, Field(max_length=2000)], ...], Field(max_length=100)] = ()
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=100)] = ()
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
 
@@ -45,8 +45,8 @@ class Engine(Resource):
 class ResourceRequirements(Resource):
     """Kubernetes resource quantities of the worker container."""
 
-    limits: dict[str, int | str] = {}
-    requests: dict[str, int | str] = {}
+    limits: dict[str, int | str] = Field(default_factory=dict)
+    requests: dict[str, int | str] = Field(default_factory=dict)
 
 
 class ClaimReference(Resource):
@@ -69,8 +69,8 @@ class WeightVolume(Resource):
 class Weights(Resource):
     """What workers may load from."""
 
-    roots: Annotated[list[AbsolutePath], Field(min_length=1, max_length=16)]
-    volumes: Annotated[list[WeightVolume], Field(max_length=16)] = []
+    roots: Annotated[tuple[AbsolutePath, ...], Field(min_length=1, max_length=16)]
+    volumes: Annotated[tuple[WeightVolume, ...], Field(max_length=16)] = ()
 
 
 class Pause(Resource):
@@ -122,7 +122,7 @@ class FleetSpec(Resource):
     rollout: Rollout = Rollout()
     update: Update = Update()
     serving: Serving = Serving()
-    pod_overlay: dict[str, Any] = {}
+    pod_overlay: dict[str, Any] = Field(default_factory=dict)
 
 
 class WorkerCounts(Resource):
@@ -167,6 +167,6 @@ class FleetStatus(Resource):
     applied_version: str | None = None
     applied: AppliedWeights | None = None
     workers: WorkerCounts = WorkerCounts()
-    laggards: list[Laggard] = []
+    laggards: tuple[Laggard, ...] = ()
     endpoint: str = ""
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()

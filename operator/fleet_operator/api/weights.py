@@ -100,8 +100,8 @@ class WeightsStatus(Resource):
     phase_started_at: Timestamp | None = None
     workers: RolloutWorkers = RolloutWorkers()
     workers_applied: str = ""
-    laggards: list[Laggard] = []
+    laggards: tuple[Laggard, ...] = ()
     timings: RolloutTimings = RolloutTimings()
     superseded_versions: int = 0
-    history: list[HistoryEntry] = []
-    conditions: list[Condition] = []
+    history: tuple[HistoryEntry, ...] = ()
+    conditions: tuple[Condition, ...] = ()

@@ -38,9 +38,7 @@ def fleet_status(
         applied=AppliedWeights(version=applied.version, source=applied.source),
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),
-        endpoint=names.endpoint_url(
-            observed.name, observed.namespace, observed.spec.serving.port
-        ),
+        endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         conditions=_conditions(observed, rollout, pods, now),
     )
 
@@ -66,7 +64,7 @@ def _counts(live: list[WorkerView]) -> WorkerCounts:
 
 def _conditions(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
-) -> list[Condition]:
+) -> tuple[Condition, ...]:
     made = [
         _ready(observed, rollout, pods),
         _available(observed, rollout),
@@ -74,7 +72,7 @@ def _conditions(
     ]
     if (stalled := _stalled(observed, rollout)) is not None:
         made.append(stalled)
-    return [
+    return tuple(
         new_condition(
             observed.status.conditions,
             kind,
@@ -85,7 +83,7 @@ def _conditions(
             now=now,
         )
         for kind, holds, reason, message in made
-    ]
+    )
 
 
 _Made = tuple[ConditionType, bool, ConditionReason, str]

@@ -15,11 +15,11 @@ from fleet_worker.protocol import Failure, Phase
 _MAX_MESSAGE = 300
 
 
-def laggards_of(observed: FleetObserved, desired: Target) -> list[Laggard]:
+def laggards_of(observed: FleetObserved, desired: Target) -> tuple[Laggard, ...]:
     """The laggards of a fleet with respect to the desired weights, worst first."""
     ranked = [(rank, w.pod.ordinal, w) for w in observed.workers if (rank := _rank(w, desired))]
     ranked.sort(key=lambda entry: entry[:2])
-    return [_laggard(w, desired) for _, _, w in ranked[:MAX_LAGGARDS]]
+    return tuple(_laggard(w, desired) for _, _, w in ranked[:MAX_LAGGARDS])
 
 
 def _rank(worker: WorkerView, desired: Target) -> int:

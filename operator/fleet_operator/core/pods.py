@@ -72,7 +72,7 @@ def build_pod(
             "volumes": _volumes(observed),
         },
     }
-    merged = merge(pod, observed.spec.pod_overlay)
+    merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay)
     # Written after the overlay: these tie the pod to its fleet, and the worker to its latch.
     metadata = merged["metadata"]
     metadata["name"] = name

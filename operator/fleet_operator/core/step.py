@@ -1,5 +1,6 @@
 """What a strategy is given and what it answers: the small interface between the rollout planner
-and the strategies."""
+and the strategies.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def refused_status(
         observed_generation=weights.generation,
         desired_version=weights.spec.version,
         phase=RolloutPhase.PENDING,
-        conditions=[
+        conditions=tuple(
             new_condition(
                 before,
                 kind,
@@ -89,7 +89,7 @@ def refused_status(
                 now=now,
             )
             for kind, holds in made
-        ],
+        ),
     )
 
 
@@ -153,7 +153,7 @@ def _history(
     *,
     fresh: bool,
     now: datetime,
-) -> list[HistoryEntry]:
+) -> tuple[HistoryEntry, ...]:
     entries = list(before.history)
     if _was_overtaken(before, fresh=fresh) and before.started_at:
         overtaken = HistoryEntry(
@@ -184,7 +184,7 @@ def _history(
             reason=str(rollout.step.problem.reason),
         )
         entries.insert(0, halted)
-    return entries[:MAX_HISTORY]
+    return tuple(entries[:MAX_HISTORY])
 
 
 def _conditions(
@@ -194,7 +194,7 @@ def _conditions(
     phase: RolloutPhase,
     serving: int,
     now: datetime,
-) -> list[Condition]:
+) -> tuple[Condition, ...]:
     replicas = observed.spec.replicas
     told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
     made = [
@@ -203,7 +203,7 @@ def _conditions(
     ]
     if (stalled := _stalled(weights, rollout)) is not None:
         made.append((ConditionType.STALLED, True, *stalled))
-    return [
+    return tuple(
         new_condition(
             weights.status.conditions,
             kind,
@@ -214,7 +214,7 @@ def _conditions(
             now=now,
         )
         for kind, holds, reason, message in made
-    ]
+    )
 
 
 def _ready(
@@ -245,9 +245,7 @@ def _progressing(
     return True, ConditionReason(phase.value), rollout.step.note
 
 
-def _stalled(
-    weights: WeightsView, rollout: RolloutPlan
-) -> tuple[ConditionReason, str] | None:
+def _stalled(weights: WeightsView, rollout: RolloutPlan) -> tuple[ConditionReason, str] | None:
     if rollout.step.problem is not None:
         return rollout.step.problem.reason, rollout.step.problem.message
     if not rollout.halted:

@@ -33,8 +33,8 @@ are left behind, with their latch closed, and join again when they can.
 
 from __future__ import annotations
 
-from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.joiners import Admission, join

@@ -1,0 +1,87 @@
+"""Projects a pod, as the API server gives it, to the few facts that decisions need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.core.observed import PodView
+
+# Reasons for waiting that do not pass by themselves within seconds.
+_TROUBLES = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """The view of one pod.
+
+    Source: Kubernetes core/v1 Pod.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels = metadata.get("labels", {})
+    container = _worker_container(status)
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    return PodView(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        ordinal=int(labels.get(names.LABEL_ORDINAL, 0)),
+        revision=labels.get(names.LABEL_REVISION, ""),
+        ip=status.get("podIP"),
+        node=spec.get("nodeName"),
+        phase=status.get("phase", "Pending"),
+        running="running" in container.get("state", {}),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        restarts=container.get("restartCount", 0),
+        trouble=_trouble(status, conditions, container),
+        quarantine=_quarantine(metadata),
+    )
+
+
+def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:
+    for container in status.get("containerStatuses", ()):
+        if container["name"] == names.WORKER_CONTAINER:
+            found: dict[str, Any] = container
+            return found
+    return {}
+
+
+def _trouble(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', 'Unscheduled')}: {scheduled.get('message', '')}"
+    waiting = container.get("state", {}).get("waiting", {})
+    if waiting.get("reason") in _TROUBLES:
+        told = f"{waiting['reason']}: {waiting.get('message', '')}".strip()
+        ended = container.get("lastState", {}).get("terminated", {})
+        if "exitCode" in ended:
+            why = ended.get("message") or ended.get("reason") or ""
+            told = f"{told}; it last ended with exit code {ended['exitCode']} {why}".strip()
+        return told
+    if status.get("phase") == "Failed":
+        return f"{status.get('reason', 'Failed')}: {status.get('message', '')}".strip()
+    return ""
+
+
+def _quarantine(metadata: Mapping[str, Any]) -> str:
+    written = metadata.get("annotations", {}).get(names.ANNOTATION_QUARANTINE)
+    if written is None:
+        return ""
+    try:
+        return str(json.loads(written)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return str(written)[:200]

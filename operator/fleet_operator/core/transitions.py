@@ -1,0 +1,72 @@
+"""What is worth an Event: differences between two statuses, never a path through the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import WeightsStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One Event in the making."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def fleet_transitions(before: FleetStatus, after: FleetStatus) -> list[Transition]:
+    """Events of a fleet."""
+    found = _stalls(before.conditions, after.conditions)
+    was = condition_of(before.conditions, ConditionType.AVAILABLE)
+    now = condition_of(after.conditions, ConditionType.AVAILABLE)
+    if was is not None and now is not None and was.status != now.status:
+        kind: Literal["Normal", "Warning"] = "Normal" if now.status == "True" else "Warning"
+        found.append(Transition(type=kind, reason=now.reason, message=now.message))
+    return found
+
+
+def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Transition]:
+    """Events of a WeightVersion."""
+    found = _stalls(before.conditions, after.conditions)
+    newest = after.history[0] if after.history else None
+    known = {(e.version, e.started_at) for e in before.history}
+    if newest and newest.result == "Applied" and (newest.version, newest.started_at) not in known:
+        told = (
+            f"version {newest.version} on {after.workers_applied} workers after "
+            f"{newest.total_seconds:.2f} s; no worker paused longer than "
+            f"{newest.max_worker_pause_seconds:.3f} s"
+        )
+        found.append(Transition(type="Normal", reason="WeightsApplied", message=told))
+    return found
+
+
+def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[Transition]:
+    was = condition_of(before, ConditionType.STALLED)
+    now = condition_of(after, ConditionType.STALLED)
+    if now is not None and (was is None or was.reason != now.reason):
+        return [Transition(type="Warning", reason=now.reason, message=now.message)]
+    if was is not None and now is None and was.reason is not ConditionReason.WORKERS_FAILING:
+        told = f"{was.reason} is over"
+        return [Transition(type="Normal", reason="Recovered", message=told)]
+    return []
+
+
+def is_urgent(before: FleetStatus | WeightsStatus, after: FleetStatus | WeightsStatus) -> bool:
+    """Whether a status must be written at once; mere progress may wait and be folded."""
+    if (before.observed_generation, before.desired_version) != (
+        after.observed_generation,
+        after.desired_version,
+    ):
+        return True
+    return _verdicts(before.conditions) != _verdicts(after.conditions)
+
+
+def _verdicts(conditions: Iterable[Condition]) -> set[tuple[str, str]]:
+    # Progressing flips within milliseconds on small models; it goes along with the others.
+    return {(c.type, c.status) for c in conditions if c.type is not ConditionType.PROGRESSING}

@@ -1,0 +1,143 @@
+"""Asks workers, many at a time: for their state, and to act.
+
+A slow or silent worker never holds up the others: callers wait for a moment, what is not done by
+then goes on in the background, and its end asks for another reconcile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.observed import PodView
+from fleet_operator.ports import WorkerAnswer, Workers
+from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.worker_book import WorkerBook
+from fleet_worker.protocol import Epoch, Reason
+
+logger = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 1024
+SETTLE_SECONDS = 0.25
+"""How long a reconcile waits for answers; small models swap in less."""
+FOLD_SECONDS = 0.02
+"""Ends of background calls within this time lead to one reconcile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who is asked: the fleet's key, token, admin port and epoch."""
+
+    key: FleetKey
+    token: str
+    admin_port: int
+    epoch: Epoch
+
+    def base_url(self, pod: PodView) -> str:
+        """Address of a worker's admin port."""
+        host = f"[{pod.ip}]" if pod.ip and ":" in pod.ip else pod.ip
+        return f"http://{host}:{self.admin_port}"
+
+
+class Calls:
+    """Questions and calls in flight to all workers."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        book: WorkerBook,
+        metrics: Metrics,
+        *,
+        again: Callable[[FleetKey, float], None],
+        outgrow: Callable[[int], None],
+    ) -> None:
+        self._workers = workers
+        self._book = book
+        self._metrics = metrics
+        self._again = again
+        self._outgrow = outgrow
+        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._questions: set[asyncio.Task[None]] = set()
+
+    async def ask(self, caller: Caller, pods: Iterable[PodView]) -> None:
+        """Ask workers for their state; wait a moment for the answers."""
+        tasks = [asyncio.create_task(self._question(caller, pod)) for pod in pods]
+        self._questions.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self._questions.discard)
+        await self._settle(caller.key, tasks)
+
+    async def act(
+        self, caller: Caller, actions: Iterable[WorkerCall], pods: dict[str, PodView]
+    ) -> bool:
+        """Send calls to workers; wait a moment for the outcomes.
+
+        Returns: whether any call was sent; those in flight already are not sent again.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        for action in actions:
+            if self._book.call_in_flight(action.pod_uid) == action.key:
+                continue
+            task = asyncio.create_task(self._call(caller, action, pods[action.pod_uid]))
+            self._book.begin_call(action.pod_uid, action.key, task)
+            tasks.append(task)
+        await self._settle(caller.key, tasks)
+        return bool(tasks)
+
+    async def stop(self) -> None:
+        """Give up everything in flight; its end is not known, and the next leader will look."""
+        tasks = [*self._questions, *self._book.tasks()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self, key: FleetKey, tasks: list[asyncio.Task[None]]) -> None:
+        if not tasks:
+            return
+        _, slow = await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
+        for task in slow:
+            task.add_done_callback(lambda _: self._again(key, FOLD_SECONDS))
+
+    async def _question(self, caller: Caller, pod: PodView) -> None:
+        self._book.begin_question(pod, _now())
+        answer = WorkerAnswer(silent=True, message="the question was given up")
+        try:
+            async with self._limit:
+                answer = await self._workers.state(caller.base_url(pod), caller.token)
+        finally:
+            self._book.end_question(pod, answer, _now())
+
+    async def _call(self, caller: Caller, action: WorkerCall, pod: PodView) -> None:
+        answer = WorkerAnswer(silent=True, message="the call was given up")
+        started = _now()
+        try:
+            async with self._limit:
+                answer = await self._workers.call(
+                    caller.base_url(pod), caller.token, action, caller.epoch
+                )
+        finally:
+            self._book.end_call(action.pod_uid, action.key, answer, _now())
+        outcome = "silent" if answer.silent else str(answer.reason or "done")
+        self._metrics.calls.labels(action.kind, outcome).inc()
+        logger.log(
+            logging.DEBUG if outcome == "done" else logging.WARNING,
+            "%s on %s: %s",
+            action.key,
+            action.pod_name,
+            outcome,
+            extra={
+                "reason": action.reason,
+                "message_of_worker": answer.message,
+                "seconds": round(_now() - started, 3),
+            },
+        )
+        if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
+            self._outgrow(answer.state.epoch.term)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

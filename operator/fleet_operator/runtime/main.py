@@ -1,0 +1,211 @@
+"""Builds everything, waits to lead, runs, and ends in order.
+
+    start → web port → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
+
+A process that loses the Lease ends at once with a non-zero code: whatever it still has in flight
+carries an old term, which workers refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+
+from fleet_operator.adapters.kube import KubeClient
+from fleet_operator.adapters.workers import WorkerClient
+from fleet_operator.api import names
+from fleet_operator.errors import FleetError, NotFound, Terminal
+from fleet_operator.ports import Kube
+from fleet_operator.runtime import logs, permissions, triggers, web
+from fleet_operator.runtime.calls import Calls
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.informer import FleetKey, PodInformer
+from fleet_operator.runtime.lease import Lease
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.reconcile import Reconciler
+from fleet_operator.runtime.recorder import Recorder
+from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.statuses import Statuses
+from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.worker_book import WorkerBook
+from fleet_operator.runtime.workqueue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+FLEETS_AT_ONCE = 16
+SWEEP_SECONDS = 300.0
+EXIT_LOST_LEASE = 3
+EXIT_CANNOT_START = 2
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(self, settings: Settings, kube: Kube, worker_client: WorkerClient) -> None:
+        self._settings = settings
+        self._kube = kube
+        self.metrics = metrics = Metrics()
+        self.queue: WorkQueue[FleetKey] = WorkQueue()
+        self.lease = Lease(
+            kube,
+            namespace=settings.lease_namespace,
+            name=settings.lease_name,
+            identity=settings.identity,
+        )
+        self.recorder = Recorder(kube, instance=settings.identity)
+        self.store = Store(self.queue.add)
+        scopes: tuple[str | None, ...] = settings.namespaces or (None,)
+        self.pods = PodInformer(kube, scopes, self.queue.add)
+        self.book = WorkerBook()
+        self.objects = Objects(kube, metrics)
+        self.calls = Calls(
+            worker_client,
+            self.book,
+            metrics,
+            again=self._again,
+            outgrow=self.lease.outgrow,
+        )
+        self.reconcile = Reconciler(
+            store=self.store,
+            pods=self.pods,
+            book=self.book,
+            calls=self.calls,
+            objects=self.objects,
+            statuses=Statuses(self.objects, self.recorder),
+            epochs=Epochs(lambda: self.lease.term),
+            metrics=metrics,
+            default_image=settings.default_image,
+            resync_seconds=settings.resync_seconds,
+            again=self._again,
+        )
+        self.synced = False
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Run until told to stop. Returns: the exit code."""
+        async with AsyncExitStack() as stack:
+            runner = await web.serve(
+                self._settings.port, self.metrics, live=self._not_live, ready=self._not_ready
+            )
+            stack.push_async_callback(runner.cleanup)
+            await permissions.check(self._kube, self._settings.namespaces)
+            if not await _first(self.lease.acquire(), stop.wait()):
+                return 0
+            stack.push_async_callback(self.lease.release)
+            self.metrics.leading.set(1)
+            return await self._lead(stop)
+
+    async def _lead(self, stop: asyncio.Event) -> int:
+        # The lease is renewed from before the watches to after them: kopf, when it ends, cancels
+        # whatever was started after it.
+        holding = asyncio.create_task(self.lease.hold(), name="lease")
+        watching_ends = asyncio.Event()
+        tasks = [asyncio.create_task(self.pods.run(), name="pods")]
+        try:
+            await self._fill()
+            tasks.append(asyncio.create_task(self._work(), name="queue"))
+            tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
+            watching = triggers.run(self.store, self._settings.namespaces, watching_ends)
+            tasks.append(asyncio.create_task(watching, name="watches"))
+            stopping = asyncio.create_task(stop.wait(), name="stop")
+            done, _ = await asyncio.wait(
+                [holding, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED
+            )
+            if stopping in done:
+                logger.info("stopping")
+                return 0
+            if holding in done:
+                logger.error("leadership is lost; ending so that nothing old is written")
+                return EXIT_LOST_LEASE
+            for task in done:
+                logger.error("%s ended by itself", task.get_name(), exc_info=task.exception())
+            return 1
+        finally:
+            watching_ends.set()
+            await self.calls.stop()
+            for task in (*tasks, holding):
+                if task.get_name() != "watches":
+                    task.cancel()
+            await asyncio.wait([holding, *tasks], timeout=5)
+            await self.recorder.flush()
+
+    async def _fill(self) -> None:
+        """Fill the caches before anything is decided on them."""
+        for namespace in self._settings.namespaces or (None,):
+            scope = f"/namespaces/{namespace}" if namespace else ""
+            root = f"/apis/{names.GROUP}/{names.VERSION}{scope}"
+            for plural, put in (
+                (names.FLEET_PLURAL, self.store.put_fleet),
+                (names.WEIGHTS_PLURAL, self.store.put_weights),
+            ):
+                try:
+                    found = await self._kube.get(f"{root}/{plural}")
+                except NotFound as error:
+                    raise Terminal(
+                        f"the cluster does not know {plural}.{names.GROUP}: install the CRDs "
+                        "(helm value crds.enabled, or kubectl apply -f crds/)"
+                    ) from error
+                for item in found["items"]:
+                    put(item)
+        await self.pods.synced()
+        self.synced = True
+
+    async def _work(self) -> None:
+        await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
+
+    async def _sweep(self) -> None:
+        """Now and then look at everything again, and drop what is gone."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.objects.forget_written()
+            self.book.forget_all_but(set(self.pods.uids()))
+            for key in self.store.fleet_keys():
+                self.queue.add(key)
+
+    def _again(self, key: FleetKey, after_seconds: float) -> None:
+        self.queue.add(key, after_seconds=after_seconds)
+
+    def _not_live(self) -> str:
+        # That this is answered at all proves that the loop turns; a leader must also be leading.
+        return "the lease ran out" if self.synced and not self.lease.held else ""
+
+    def _not_ready(self) -> str:
+        self.metrics.queue_depth.set(self.queue.depth())
+        return "the caches are being filled" if self.lease.held and not self.synced else ""
+
+
+async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
+    """Run two awaitables until one is done; whether it was the first."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+    return tasks[0] in done
+
+
+async def run(settings: Settings) -> int:
+    """Run an operator process. Returns: its exit code."""
+    logs.set_up(log_format=settings.log_format, log_level=settings.log_level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        kube = await KubeClient.connect()
+        workers = WorkerClient()
+        try:
+            return await Operator(settings, kube, workers).run(stop)
+        finally:
+            await workers.close()
+            await kube.close()
+    except Terminal as error:
+        logger.error("cannot start: %s", error)
+        return EXIT_CANNOT_START
+    except FleetError as error:
+        logger.error("%s", error)
+        return 1

@@ -1,0 +1,121 @@
+"""Writes a fleet's objects: pods, Services, the token, and statuses.
+
+Every write is idempotent and guarded, so that a leader that died between two of them, or that did
+not see its own yet, does no harm.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import secrets
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.core import children
+from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.observed import FleetObserved, Target
+from fleet_operator.errors import Conflict, NotFound
+from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+TOKEN_BYTES = 32
+
+
+class Objects:
+    """The Kubernetes objects of all fleets, as this process writes them."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._metrics = metrics
+        self._written: dict[str, str] = {}
+
+    async def change_pod(self, namespace: str, action: PodAction) -> None:
+        """Create, delete or quarantine one pod."""
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        match action:
+            case CreatePod():
+                self._count("pod")
+                try:
+                    await self._kube.create(pods, action.manifest)
+                except Conflict:
+                    # Its predecessor is not gone yet, or our view is late: look again.
+                    return
+            case DeletePod():
+                self._count("pod")
+                await self._kube.delete(f"{pods}/{action.name}", uid=action.uid)
+            case Quarantine():
+                self._count("pod")
+                written = json.dumps({"reason": action.reason})
+                patch = {
+                    "metadata": {
+                        "uid": action.uid,
+                        "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_FENCED},
+                        "annotations": {names.ANNOTATION_QUARANTINE: written},
+                    }
+                }
+                try:
+                    await self._kube.merge(f"{pods}/{action.name}", patch)
+                except (NotFound, Conflict):
+                    return
+        logger.info("%s %s: %s", type(action).__name__, action.name, action.reason)
+
+    async def ensure_children(self, observed: FleetObserved, applied: Target) -> None:
+        """Make the Services and the ConfigMap be as they should, writing only differences."""
+        for manifest, plural in (
+            (children.service(observed), "services"),
+            (children.headless_service(observed), "services"),
+            (children.applied_config_map(observed, applied), "configmaps"),
+        ):
+            metadata = manifest["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+            await self._apply(path, manifest)
+
+    async def ensure_token(self, observed: FleetObserved) -> str:
+        """The bearer token of the fleet's admin ports, made if there is none."""
+        namespace = observed.namespace
+        collection = f"/api/v1/namespaces/{namespace}/secrets"
+        path = f"{collection}/{names.admin_token_secret_name(observed.name)}"
+        try:
+            secret = await self._kube.get(path)
+        except NotFound:
+            made = children.admin_token_secret(observed, secrets.token_urlsafe(TOKEN_BYTES))
+            self._count("secret")
+            secret = await self._kube.create(collection, made)
+        return base64.b64decode(secret["data"][names.ADMIN_TOKEN_KEY]).decode()
+
+    async def write_status(
+        self, plural: str, *, namespace: str, name: str, uid: str, status: Json
+    ) -> None:
+        """Replace our part of a status. An object that is gone or was made anew is left alone."""
+        self._count(plural)
+        kind = names.FLEET_KIND if plural == names.FLEET_PLURAL else names.WEIGHTS_KIND
+        body: dict[str, Any] = {
+            "apiVersion": names.API_VERSION,
+            "kind": kind,
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "status": status,
+        }
+        root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{plural}"
+        try:
+            await self._kube.apply(f"{root}/{name}/status", body)
+        except (NotFound, Conflict) as error:
+            logger.debug("status not written: %s", error)
+
+    def forget_written(self) -> None:
+        """Write every child again when it is next looked at: somebody may have changed it."""
+        self._written.clear()
+
+    async def _apply(self, path: str, manifest: Json) -> None:
+        content = json.dumps(manifest, sort_keys=True)
+        if self._written.get(path) == content:
+            return
+        self._count("child")
+        await self._kube.apply(path, manifest)
+        self._written[path] = content
+
+    def _count(self, kind: str) -> None:
+        self._metrics.writes.labels(kind).inc()

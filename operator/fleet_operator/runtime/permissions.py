@@ -1,0 +1,67 @@
+"""Asks, before anything is started, whether the API server will allow what the operator needs.
+
+A missing right would otherwise show as a watch that never comes, minutes later.
+
+Source: Kubernetes authorization/v1 SelfSubjectAccessReview.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fleet_operator.api import names
+from fleet_operator.errors import Terminal
+from fleet_operator.ports import Kube
+
+NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (names.GROUP, names.FLEET_PLURAL, ("list", "watch")),
+    (names.GROUP, f"{names.FLEET_PLURAL}/status", ("patch",)),
+    (names.GROUP, names.WEIGHTS_PLURAL, ("list", "watch")),
+    (names.GROUP, f"{names.WEIGHTS_PLURAL}/status", ("patch",)),
+    ("", "pods", ("list", "watch", "create", "delete", "patch")),
+    ("", "services", ("create", "patch")),
+    ("", "configmaps", ("create", "patch")),
+    ("", "secrets", ("get", "create")),
+    ("", "events", ("create",)),
+)
+"""Group, resource and verbs of every request in the watched namespaces; the chart's role grants
+exactly these, and a test compares them."""
+
+
+async def check(kube: Kube, namespaces: tuple[str, ...]) -> None:
+    """Compare what is needed with what is allowed.
+
+    Errors: Terminal, naming every verb that is missing.
+    """
+    asked = [
+        (namespace, group, resource, verb)
+        for namespace in namespaces or ("",)
+        for group, resource, verbs in NEEDED
+        for verb in verbs
+    ]
+    answers = await asyncio.gather(*(_allowed(kube, *question) for question in asked))
+    missing = [q for q, allowed in zip(asked, answers, strict=True) if not allowed]
+    if missing:
+        told = ", ".join(
+            f"{verb} {resource}{'.' if group else ''}{group} in {namespace or 'all namespaces'}"
+            for namespace, group, resource, verb in missing
+        )
+        raise Terminal(f"the operator's service account may not: {told}. See the chart's RBAC")
+
+
+async def _allowed(kube: Kube, namespace: str, group: str, resource: str, verb: str) -> bool:
+    name, _, subresource = resource.partition("/")
+    attributes = {
+        "namespace": namespace,
+        "group": group,
+        "resource": name,
+        "subresource": subresource,
+        "verb": verb,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await kube.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])

@@ -1,0 +1,106 @@
+"""Writes Kubernetes Events, deduplicated and limited.
+
+kopf's own are not used: they need the context of a handler, and are neither.
+
+Source: Kubernetes core/v1 Event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fleet_operator.api import names
+from fleet_operator.core.transitions import Transition
+from fleet_operator.errors import FleetError
+from fleet_operator.ports import Kube
+
+logger = logging.getLogger(__name__)
+
+REPEAT_AFTER_SECONDS = 120.0
+MAX_MESSAGE_CHARACTERS = 1024
+BURST = 25
+REFILL_PER_SECOND = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The object that an Event is about."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class Recorder:
+    """Posts Events in the background; losing one is never an error."""
+
+    def __init__(self, kube: Kube, *, instance: str) -> None:
+        self._kube = kube
+        self._instance = instance
+        self._said: dict[tuple[str, str, str], float] = {}
+        self._tokens = float(BURST)
+        self._refilled_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def record(self, subject: Subject, transition: Transition) -> None:
+        """Post an Event unless the same was said lately or too many were."""
+        now = asyncio.get_running_loop().time()
+        level = logging.WARNING if transition.type == "Warning" else logging.INFO
+        told = (subject.kind, subject.namespace, subject.name, transition.reason)
+        logger.log(level, "%s %s/%s: %s: %s", *told, transition.message)
+        self._said = {k: t for k, t in self._said.items() if now - t < REPEAT_AFTER_SECONDS}
+        key = (subject.uid, transition.reason, transition.message)
+        if key in self._said or not self._may_post(now):
+            return
+        self._said[key] = now
+        task = asyncio.create_task(self._post(subject, transition))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def flush(self) -> None:
+        """Wait for Events on their way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _may_post(self, now: float) -> bool:
+        grown = (now - self._refilled_at) * REFILL_PER_SECOND
+        self._tokens = min(float(BURST), self._tokens + grown)
+        self._refilled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def _post(self, subject: Subject, transition: Transition) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "generateName": f"{subject.name}.",
+                "namespace": subject.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": subject.kind,
+                "namespace": subject.namespace,
+                "name": subject.name,
+                "uid": subject.uid,
+            },
+            "type": transition.type,
+            "reason": transition.reason,
+            "message": transition.message[:MAX_MESSAGE_CHARACTERS],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": names.FIELD_MANAGER, "host": self._instance},
+            "reportingComponent": names.FIELD_MANAGER,
+            "reportingInstance": self._instance,
+        }
+        try:
+            await self._kube.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
+        except FleetError as error:
+            logger.warning("an event could not be posted: %s", error)

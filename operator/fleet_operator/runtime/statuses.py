@@ -1,0 +1,127 @@
+"""Statuses: what was last written, what is held back, and what each difference says to the world.
+
+A verdict is written at once; mere progress at most once a second, so that a rollout over any
+number of workers costs a handful of writes, and a quiet fleet none. What was computed last is what
+the planners see, written or not: times in it must not start over because a write was held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.transitions import fleet_transitions, is_urgent, weights_transitions
+from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.recorder import Recorder, Subject
+from fleet_operator.runtime.store import FleetRecord
+
+PROGRESS_SECONDS = 1.0
+NEVER = float("inf")
+
+S = TypeVar("S", FleetStatus, WeightsStatus)
+
+
+@dataclass(slots=True)
+class _Written(Generic[S]):
+    computed: S
+    written: S
+    written_at: float
+    due: bool = False
+
+
+class Statuses:
+    """Statuses of all objects, by uid."""
+
+    def __init__(self, objects: Objects, recorder: Recorder) -> None:
+        self._objects = objects
+        self._recorder = recorder
+        self._fleets: dict[str, _Written[FleetStatus]] = {}
+        self._weights: dict[str, _Written[WeightsStatus]] = {}
+        self._keys: dict[FleetKey, set[str]] = {}
+
+    def fleet(self, record: FleetRecord) -> FleetStatus:
+        """The fleet's last status: our own if we computed one, else the stored one."""
+        known = self._fleets.get(record.uid)
+        return known.computed if known else record.status
+
+    def weights(self, view: WeightsView) -> WeightsView:
+        """The WeightVersion with its last status."""
+        known = self._weights.get(view.uid)
+        return replace(view, status=known.computed) if known else view
+
+    async def write_fleet(self, observed: FleetObserved, status: FleetStatus) -> None:
+        """Take over a fleet's new status: events for what changed, and a write if one is due."""
+        known = self._fleets.setdefault(
+            observed.uid, _Written(observed.status, observed.status, -NEVER)
+        )
+        subject = Subject(
+            kind=names.FLEET_KIND,
+            namespace=observed.namespace,
+            name=observed.name,
+            uid=observed.uid,
+        )
+        for transition in fleet_transitions(known.computed, status):
+            self._recorder.record(subject, transition)
+        known.computed = status
+        self._keys.setdefault((observed.namespace, observed.name), set()).add(observed.uid)
+        await self._write(known, names.FLEET_PLURAL, subject)
+
+    async def write_weights(self, weights: WeightsView, status: WeightsStatus) -> bool:
+        """The same for a WeightVersion. Returns: whether its rollout has just been applied."""
+        known = self._weights.setdefault(
+            weights.uid, _Written(weights.status, weights.status, -NEVER)
+        )
+        subject = Subject(
+            kind=names.WEIGHTS_KIND,
+            namespace=weights.namespace,
+            name=weights.name,
+            uid=weights.uid,
+        )
+        for transition in weights_transitions(known.computed, status):
+            self._recorder.record(subject, transition)
+        applied = RolloutPhase.APPLIED
+        ended = status.phase is applied and known.computed.phase is not applied
+        known.computed = status
+        key = (weights.namespace, weights.spec.fleet_ref.name)
+        self._keys.setdefault(key, set()).add(weights.uid)
+        await self._write(known, names.WEIGHTS_PLURAL, subject)
+        return ended
+
+    def held_back_seconds(self, key: FleetKey) -> float:
+        """Seconds until a status of this fleet that was held back is due; infinite if none is."""
+        now = asyncio.get_running_loop().time()
+        uids = self._keys.get(key, set())
+        known = [k for uid in uids for k in (self._fleets.get(uid), self._weights.get(uid))]
+        due = (k.written_at + PROGRESS_SECONDS - now for k in known if k is not None and k.due)
+        return max(min(due, default=NEVER), 0)
+
+    def forget(self, key: FleetKey) -> None:
+        """Drop what is known of a fleet that is gone."""
+        for uid in self._keys.pop(key, ()):
+            self._fleets.pop(uid, None)
+
+    async def _write(self, known: _Written[S], plural: str, subject: Subject) -> None:
+        now = asyncio.get_running_loop().time()
+        if known.computed == known.written:
+            known.due = False
+            return
+        if not is_urgent(known.written, known.computed) and now - known.written_at < (
+            PROGRESS_SECONDS
+        ):
+            known.due = True
+            return
+        status = known.computed
+        await self._objects.write_status(
+            plural,
+            namespace=subject.namespace,
+            name=subject.name,
+            uid=subject.uid,
+            status=status.to_json(),
+        )
+        known.written, known.written_at, known.due = status, now, False

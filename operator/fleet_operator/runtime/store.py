@@ -1,0 +1,119 @@
+"""The two custom resources as last seen, parsed once.
+
+Filled by a list at start, so that nothing is decided on half of the objects, and by kopf's watch
+from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.core.observed import WeightsView
+from fleet_operator.runtime.informer import FleetKey
+
+logger = logging.getLogger(__name__)
+
+RawObject = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRecord:
+    """One InferenceFleet as stored."""
+
+    uid: str
+    generation: int
+    deleting: bool
+    spec: FleetSpec
+    status: FleetStatus
+
+
+class Store:
+    """Fleets and the WeightVersions that refer to them."""
+
+    def __init__(self, on_change: Callable[[FleetKey], None]) -> None:
+        self._on_change = on_change
+        self._fleets: dict[FleetKey, FleetRecord] = {}
+        self._weights: dict[FleetKey, WeightsView] = {}
+
+    def fleet(self, key: FleetKey) -> FleetRecord | None:
+        """The fleet, unless it is gone or going."""
+        found = self._fleets.get(key)
+        return None if found is None or found.deleting else found
+
+    def fleet_keys(self) -> list[FleetKey]:
+        """All fleets."""
+        return list(self._fleets)
+
+    def weights_of(self, key: FleetKey) -> tuple[WeightsView, ...]:
+        """The WeightVersions that name this fleet, oldest first."""
+        namespace, name = key
+        found = (
+            w
+            for w in self._weights.values()
+            if w.namespace == namespace and w.spec.fleet_ref.name == name
+        )
+        return tuple(sorted(found, key=lambda w: (w.created_at, w.name)))
+
+    def put_fleet(self, body: RawObject) -> None:
+        """Take in a fleet that was added or modified."""
+        key = _key(body)
+        try:
+            self._fleets[key] = FleetRecord(
+                uid=body["metadata"]["uid"],
+                generation=body["metadata"]["generation"],
+                deleting="deletionTimestamp" in body["metadata"],
+                spec=FleetSpec.model_validate(body["spec"]),
+                status=FleetStatus.model_validate(body.get("status") or {}),
+            )
+        except ValidationError as error:
+            # The API server holds the same schema, so this is an object of another release.
+            logger.error("InferenceFleet %s/%s cannot be read: %s", *key, error)
+            return
+        self._on_change(key)
+
+    def put_weights(self, body: RawObject) -> None:
+        """Take in a WeightVersion that was added or modified."""
+        key = _key(body)
+        metadata = body["metadata"]
+        try:
+            view = WeightsView(
+                name=metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                generation=metadata["generation"],
+                created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
+                spec=WeightsSpec.model_validate(body["spec"]),
+                status=WeightsStatus.model_validate(body.get("status") or {}),
+            )
+        except ValidationError as error:
+            logger.error("WeightVersion %s/%s cannot be read: %s", *key, error)
+            return
+        if "deletionTimestamp" in metadata:
+            self.remove_weights(body)
+            return
+        self._weights[key] = view
+        self._on_change((view.namespace, view.spec.fleet_ref.name))
+
+    def remove_fleet(self, body: RawObject) -> None:
+        """Forget a fleet."""
+        key = _key(body)
+        self._fleets.pop(key, None)
+        self._on_change(key)
+
+    def remove_weights(self, body: RawObject) -> None:
+        """Forget a WeightVersion."""
+        gone = self._weights.pop(_key(body), None)
+        if gone is not None:
+            self._on_change((gone.namespace, gone.spec.fleet_ref.name))
+
+
+def _key(body: RawObject) -> FleetKey:
+    return body["metadata"]["namespace"], body["metadata"]["name"]

@@ -1,0 +1,43 @@
+"""The operator's own port: /metrics, /livez and /readyz.
+
+Live: the event loop turns, and a leader's queue is being worked on. Ready: this process leads with
+its caches filled, or stands by; a Deployment with a standby is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from fleet_operator.runtime.metrics import Metrics
+
+Check = Callable[[], str]
+"""Says what is wrong, or nothing."""
+
+
+async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> web.AppRunner:
+    """Start listening; the caller cleans the runner up."""
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        headers = {"Content-Type": metrics.content_type}
+        return web.Response(body=metrics.render(), headers=headers)
+
+    async def livez(_: web.Request) -> web.Response:
+        return _answer(live())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer(ready())
+
+    app = web.Application()
+    app.router.add_get("/metrics", show_metrics)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, port=port).start()
+    return runner
+
+
+def _answer(trouble: str) -> web.Response:
+    return web.Response(status=503 if trouble else 200, text=(trouble or "ok") + "\n")

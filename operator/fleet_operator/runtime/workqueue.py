@@ -1,0 +1,91 @@
+"""Keys to reconcile: each at most once in the queue, never in two workers at a time.
+
+Adding a key that is being worked on makes it run once more afterwards, so that no change is lost;
+adding it ten times makes it run once. Delays keep the earliest time asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class WorkQueue(Generic[Key]):
+    """Deduplicating queue with delays. Times are seconds of the event loop's clock."""
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._active: set[Key] = set()
+        self._serial = 0
+        self._changed = asyncio.Event()
+
+    def add(self, key: Key, *, after_seconds: float = 0) -> None:
+        """Ask for the key to be worked on, at the latest after this long."""
+        due = asyncio.get_running_loop().time() + max(after_seconds, 0)
+        if key in self._due and self._due[key] <= due:
+            return
+        self._due[key] = due
+        self._serial += 1
+        heapq.heappush(self._heap, (due, self._serial, key))
+        self._changed.set()
+
+    def depth(self) -> int:
+        """Keys that are due and not being worked on."""
+        now = asyncio.get_running_loop().time()
+        return sum(due <= now and key not in self._active for key, due in self._due.items())
+
+    async def run(self, work: Callable[[Key], Awaitable[None]], *, workers: int) -> None:
+        """Work on keys until cancelled. `work` must not raise."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._worker(work))
+
+    async def _worker(self, work: Callable[[Key], Awaitable[None]]) -> None:
+        while True:
+            key = await self._next()
+            try:
+                await work(key)
+            finally:
+                self._active.discard(key)
+                # A worker may sleep although this key is due again: wake one up.
+                self._changed.set()
+
+    async def _next(self) -> Key:
+        while True:
+            self._changed.clear()
+            key, wait_seconds = self._take()
+            if key is not None:
+                return key
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _take(self) -> tuple[Key | None, float | None]:
+        """The next key that is due and idle, else how long to wait for one."""
+        now = asyncio.get_running_loop().time()
+        postponed: list[tuple[float, int, Key]] = []
+        try:
+            while self._heap:
+                due, serial, key = heapq.heappop(self._heap)
+                if self._due.get(key) != due:
+                    continue  # An earlier time was asked for since.
+                if due > now:
+                    heapq.heappush(self._heap, (due, serial, key))
+                    return None, due - now
+                if key in self._active:
+                    postponed.append((due, serial, key))
+                    continue
+                del self._due[key]
+                self._active.add(key)
+                return key, None
+            return None, None
+        finally:
+            for entry in postponed:
+                heapq.heappush(self._heap, entry)
