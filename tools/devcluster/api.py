@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from devcluster.errors import CommandError
+from devcluster.errors import CommandError, DevclusterError
 
 Object = dict[str, Any]
+
+_SERVICE = ("services", "spec", "clusterIP")
+_ADDRESSES = {
+    "": _SERVICE,
+    "service": _SERVICE,
+    "svc": _SERVICE,
+    "pod": ("pods", "status", "podIP"),
+}
+"""Kind → where its address stands: resource, part of the object, field."""
 
 
 class Api:
@@ -56,6 +65,23 @@ class Api:
         )
         if status != 200:
             raise CommandError(f"patch of {path}: {status} {body.decode(errors='replace')}")
+
+    def address_of(self, namespace: str, target: str) -> str:
+        """The address of "service/NAME", "pod/NAME", or NAME for a Service.
+
+        Errors:
+            DevclusterError: no such target, or it has no address (yet).
+        """
+        kind, _, name = target.rpartition("/")
+        if kind not in _ADDRESSES:
+            raise DevclusterError(f"a {kind} has no address", way_out="service/NAME or pod/NAME")
+        plural, section, key = _ADDRESSES[kind]
+        found = self.get(f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+        address = (found or {}).get(section, {}).get(key)
+        if not address or address == "None":
+            reason = "has no address of its own" if found else "does not exist"
+            raise DevclusterError(f"{target} in namespace {namespace} {reason}")
+        return str(address)
 
     def _request(
         self, method: str, path: str, body: str | None = None, kind: str = "application/json"

@@ -42,29 +42,23 @@ def read_hierarchies(mountinfo: str, own_groups: str) -> tuple[Hierarchy, ...]:
     Returns:
         All of version 1 if its controllers are mounted, else the one of version 2, else nothing.
     """
-    paths = {}
-    for line in own_groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths[controllers] = path
-    version_1, version_2 = [], []
+    own = [line.split(":", 2)[1:] for line in own_groups.splitlines()]
+    found: dict[str, Hierarchy] = {}
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         root, top = fields.split(" ")[3:5]
-        if kind == "cgroup":
-            name = next((c for c in paths if c and set(c.split(",")) <= set(options.split(","))), "")
-            found = version_1 if name else None
-        else:
-            name, found = "", version_2 if kind == "cgroup2" and "" in paths else None
-        if found is not None:
-            # In a container the tree is mounted from a group below its root.
-            inside = os.path.relpath(paths[name], root)
-            caller = Path(top) if inside.startswith("..") else Path(top, inside)
-            found.append(Hierarchy(name, caller, Path(top)))
-    mounted = {name for hierarchy in version_1 for name in hierarchy.controllers.split(",")}
-    if mounted >= _V1_NEEDED:
-        return tuple(version_1)
-    return tuple(version_2[:1])
+        for controllers, path in own:
+            mounted = set(controllers.split(",")) <= set(options.split(","))
+            if kind == ("cgroup" if controllers else "cgroup2") and (mounted or not controllers):
+                # In a container the tree is mounted from a group below its root.
+                inside = os.path.relpath(path, root)
+                caller = Path(top) if inside.startswith("..") else Path(top, inside)
+                found.setdefault(controllers, Hierarchy(controllers, caller, Path(top)))
+    version_1 = tuple(hierarchy for name, hierarchy in found.items() if name)
+    if {name for one in version_1 for name in one.controllers.split(",")} >= _V1_NEEDED:
+        return version_1
+    return (found[""],) if "" in found else ()
 
 
 def own_hierarchies() -> tuple[Hierarchy, ...]:
@@ -121,7 +115,7 @@ def hand_on(groups: tuple[Path, ...]) -> None:
 
 def processes(groups: tuple[Path, ...]) -> set[int]:
     """Everything that lives in the groups or below."""
-    found = set()
+    found: set[int] = set()
     for group in groups:
         for members in group.rglob("cgroup.procs"):
             with contextlib.suppress(OSError):  # a group may vanish while it is read

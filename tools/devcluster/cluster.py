@@ -1,17 +1,16 @@
 """A running cluster, for Python: tests, the demo, and the command line.
 
-    with Cluster.start(mounts=[("/usr", "/usr")]) as cluster:
-        cluster.load_image("example/app:dev", {"/app": Path("app")}, ImageConfig(...))
-        cluster.kubectl("apply", "-f", "app.yaml")
-        port = cluster.forward("default", "service/app", 8000)
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+with Cluster.start(mounts=[("/usr", "/usr")]) as cluster:
+    cluster.load_image("example/app:dev", {"/app": Path("app")}, ImageConfig(...))
+    cluster.kubectl("apply", "-f", "app.yaml")
+    port = cluster.forward("default", "service/app", 8000)
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/")
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ from typing import Any, Self
 
 from devcluster import control, images, janitor, starting
 from devcluster.api import Api
-from devcluster.errors import CommandError, DevclusterError, NotRunningError
-from devcluster.paths import clusters_folder, run_folder
+from devcluster.errors import DevclusterError, NotRunningError
+from devcluster.paths import run_folder
 from devcluster.processes import run, without_proxies
 from devcluster.profiles import Profile
 from devcluster.programs import Programs
@@ -157,6 +156,7 @@ class Cluster:
             "KUBECONFIG": str(self.kubeconfig),
             "PATH": self._programs.search_path(),
             "KUBECACHEDIR": str(home / "kube"),
+            "KUBERC": "off",
             "HELM_CACHE_HOME": str(home / "helm-cache"),
             "HELM_CONFIG_HOME": str(home / "helm-config"),
             "HELM_DATA_HOME": str(home / "helm-data"),
@@ -165,9 +165,7 @@ class Cluster:
     def _client(
         self, program: Path, arguments: tuple[str, ...], stdin: str | None, *, check: bool
     ) -> Result:
-        return run(
-            [program, *arguments], stdin=stdin, check=check, environment=self.environment()
-        )
+        return run([program, *arguments], stdin=stdin, check=check, environment=self.environment())
 
     def inside(self, argv: Sequence[str], *, node: int = 1) -> list[str]:
         """The command line that runs `argv` in a node's namespaces.
@@ -244,20 +242,7 @@ class Cluster:
         Errors:
             DevclusterError: no such target, or it has no address (yet).
         """
-        kind, _, name = target.rpartition("/")
-        plural, section, key = {
-            "": ("services", "spec", "clusterIP"),
-            "service": ("services", "spec", "clusterIP"),
-            "svc": ("services", "spec", "clusterIP"),
-            "pod": ("pods", "status", "podIP"),
-        }.get(kind, ("", "", ""))
-        if not plural:
-            raise DevclusterError(f"cannot forward to a {kind}", way_out="service/NAME or pod/NAME")
-        found = self.api.get(f"/api/v1/namespaces/{namespace}/{plural}/{name}")
-        address = (found or {}).get(section, {}).get(key)
-        if not address or address == "None":
-            reason = "has no address of its own" if found else "does not exist"
-            raise DevclusterError(f"{target} in namespace {namespace} {reason}")
+        address = self.api.address_of(namespace, target)
         return self.forward_address(address, port)
 
     def forward_address(self, address: str, port: int) -> int:
@@ -290,10 +275,3 @@ class Cluster:
     def _living_nodes(self) -> Iterator[int]:
         nodes = self.status()["nodes"]
         return (int(number) for number, node in nodes.items() if node["pid"] is not None)
-
-
-def running_clusters() -> list[str]:
-    """The ids of the clusters that are up."""
-    folder = clusters_folder()
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(run.name for run in found if run.name[0] != "." and janitor.is_kept(run))

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
-_PASSWD = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n"
-_GROUP = "root:x:0:\nuser:x:1000:\n"
+_USERS = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n"
+_GROUPS = "root:x:0:\nuser:x:1000:\n"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -102,8 +102,8 @@ def _add_base(layer: tarfile.TarFile) -> None:
         link = tarfile.TarInfo(name)
         link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
         layer.addfile(link)
-    _add_bytes(layer, "etc/passwd", _PASSWD.encode())
-    _add_bytes(layer, "etc/group", _GROUP.encode())
+    _add_bytes(layer, "etc/passwd", _USERS.encode())
+    _add_bytes(layer, "etc/group", _GROUPS.encode())
     # Without it glibc asks the DNS before /etc/hosts, which holds localhost and the pod's name.
     _add_bytes(layer, "etc/nsswitch.conf", b"hosts: files dns\n")
 

@@ -64,6 +64,13 @@ def is_kept(run: Path) -> bool:
     return False
 
 
+def running_clusters() -> list[str]:
+    """The ids of the clusters that are up."""
+    folder = clusters_folder()
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(run.name for run in found if run.name[0] != "." and is_kept(run))
+
+
 def remember_groups(run: Path, groups: Sequence[Path]) -> None:
     """Note the control groups for whoever cleans up."""
     (run / _GROUPS).write_text("".join(f"{group}\n" for group in groups))

@@ -10,6 +10,7 @@ an unlocked folder and empty control groups, which the next command sweeps (see 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from devcluster import control, credentials, janitor, network, nodes
 from devcluster.control import Message
+from devcluster.errors import NotRunningError
 from devcluster.forwarder import Forwarder, reserve_port
 from devcluster.linux import adopt_orphans
 from devcluster.spec import Spec, load_spec
@@ -111,8 +113,10 @@ class Keeper:
     async def _status(self) -> Message:
         described = {}
         for number, node in self._nodes.items():
-            alive = node.pid is not None and self._forwarder is not None
-            components = (await node.ask({"op": "status"}))["components"] if alive else []
+            components: list[Message] = []
+            if node.pid is not None and self._forwarder is not None:
+                with contextlib.suppress(NotRunningError):  # it dies while we ask
+                    components = (await node.ask({"op": "status"}))["components"]
             described[number] = {"pid": node.pid, "components": components}
         return {"api_port": self._api_port, "keeper": os.getpid(), "nodes": described}
 

@@ -27,7 +27,9 @@ def _check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount as mount(2) does; `data` are the file system's own options.
+    """Mount a file system, or with `flags` do what else that system call does.
+
+    `data` are the file system's own options.
 
     Errors:
         OSError: with both paths in its text.

@@ -36,7 +36,7 @@ class Node:
         ours, theirs = socket.socketpair()
         log = (spec.node_folder(self.number) / "logs" / "node.log").open("ab")
         arguments = [str(spec.run), str(self.number), str(api_port), str(theirs.fileno())]
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
             [
                 *("unshare", *_NAMESPACES, "--mount-proc", "--propagation", "private"),
                 *("--fork", "--kill-child", "--"),

@@ -55,7 +55,9 @@ class Part:
 
 def required_version(module: Path, path: str) -> str:
     """The version, as v1.2.3, at which a go.mod asks for a module."""
-    found = re.search(rf"^\s*{re.escape(path)} (v\S+)", (module / "go.mod").read_text(), re.M)
+    found = re.search(
+        rf"^\s*{re.escape(path)} (v\S+)", (module / "go.mod").read_text(), re.MULTILINE
+    )
     if found is None:
         raise LookupError(f"{path} is not in {module}/go.mod")
     return found[1]
@@ -63,7 +65,7 @@ def required_version(module: Path, path: str) -> str:
 
 def go_version(module: Path) -> tuple[int, ...]:
     """The least Go version that a go.mod asks for, as (1, 26, 0)."""
-    found = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.M)
+    found = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
     if found is None:
         raise LookupError(f"no go line in {module}/go.mod")
     return tuple(int(number) for number in found[1].split("."))

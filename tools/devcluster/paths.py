@@ -1,8 +1,8 @@
 """Where things lie. Outside of the repository, everything is below one cache folder.
 
-    <cache>/programs/<part>-<key>/   what was built, keyed by what it was built from
-    <cache>/go/                      Go's own caches while a build lasts
-    <cache>/clusters/<id>/           one running cluster; gone after `down`
+<cache>/programs/<part>-<key>/   what was built, keyed by what it was built from
+<cache>/go/                      Go's own caches while a build lasts
+<cache>/clusters/<id>/           one running cluster; gone after `down`
 """
 
 from __future__ import annotations

@@ -1,4 +1,190 @@
-"""stub"""
+"""Says before anything is started what this machine lacks, and what to do about it.
+
+The checks are ordered: one that fails hides those behind it that could only fail for the same
+reason. What only a namespace can tell is tried in one (`probe`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import cgroups, distribution, machine, programs
+from devcluster.errors import CannotRunHereError, DevclusterError
+from devcluster.parts import CONTAINERS, KUBE, go_version
+from devcluster.paths import TOOLS, cache_folder
 from devcluster.profiles import Profile
+
+_GIB = 1 << 30
+_BUILD_DISK_GIB = 8
+_RUN_DISK_GIB = 1
+_MEMORY_GIB = 1
+_HIDDEN = ("/dev", "/proc", "/run", "/sys", "/var/log")
+_OTHER_CLUSTER = (
+    "use a cluster you have: set KUBECONFIG and run `make demo CLUSTER=existing` "
+    "(docs/how-to/dev-cluster.md)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is missing."""
+
+    what: str
+    way_out: str
+
+
+def problems(profile: Profile) -> tuple[Problem, ...]:
+    """What keeps a cluster of this profile from running here; empty when nothing does."""
+    for check in (_system, _tools, _cache, _build, _memory, _groups, _kernel):
+        found = tuple(check(profile))
+        if found:
+            return found
+    return ()
+
+
 def require(profile: Profile) -> None:
+    """Do nothing if a cluster can run here.
+
+    Errors:
+        CannotRunHereError: it cannot; the message names each missing part and its way out.
+    """
+    found = problems(profile)
+    if found:
+        raise CannotRunHereError(describe(found), way_out=_OTHER_CLUSTER)
+
+
+def describe(found: tuple[Problem, ...]) -> str:
+    """The problems as lines for a person."""
+    lines = [f"- {problem.what}\n    {problem.way_out}" for problem in found]
+    return "a cluster cannot run on this machine:\n" + "\n".join(lines)
+
+
+def _system(profile: Profile) -> Iterator[Problem]:
     del profile
+    if sys.platform != "linux":
+        yield Problem(f"this is {platform.system()}, not Linux", "run in a Linux virtual machine")
+    elif platform.machine() not in {"x86_64", "aarch64"}:
+        yield Problem(f"{platform.machine()} processors were never tried", "use x86-64 or arm64")
+    elif os.geteuid() != 0:
+        yield Problem("namespaces and mounts need root", "run as root, for example with sudo -E")
+
+
+def _tools(profile: Profile) -> Iterator[Problem]:
+    del profile
+    packages = {
+        "unshare": "util-linux",
+        "nsenter": "util-linux",
+        "mount": "mount",
+        "ip": "iproute2",
+    }
+    for program, package in packages.items():
+        if machine.find_program(program) is None:
+            yield Problem(f"the program {program} is missing", f"install the package {package}")
+
+
+def _cache(profile: Profile) -> Iterator[Problem]:
+    del profile
+    folder = cache_folder()
+    hidden = next((top for top in _HIDDEN if folder.is_relative_to(top)), None)
+    if hidden is not None:
+        yield Problem(
+            f"the cache folder {folder} is below {hidden}, which every node has for itself",
+            "set RLFLEET_CACHE to a folder elsewhere",
+        )
+
+
+def _build(profile: Profile) -> Iterator[Problem]:
+    """What building needs, as far as something is still to be built."""
+    todo = programs.missing(profile)
+    needed = _BUILD_DISK_GIB if todo else _RUN_DISK_GIB
+    free = shutil.disk_usage(_existing(cache_folder())).free / _GIB
+    if free < needed:
+        yield Problem(
+            f"{cache_folder()} has {free:.1f} GiB free of the {needed} GiB that are needed",
+            "make room, or set RLFLEET_CACHE to a larger disk",
+        )
+    if not todo:
+        return
+    version = max(go_version(part.module) for part in (KUBE, CONTAINERS))
+    if not machine.go_is_fit(version):
+        text = ".".join(map(str, version))
+        yield Problem(
+            f"Go {text} or newer is missing (to build {', '.join(todo)})",
+            f"install it from go.dev/dl, or allow an older Go to fetch {text}: GOTOOLCHAIN=auto",
+        )
+    if "runc" in todo and machine.find_program("gcc") is None:
+        yield Problem(
+            "a C compiler is missing (to build runc)", "install gcc, or runc 1.2 or newer"
+        )
+    elif "runc" in todo and not (machine.has_seccomp_headers() or distribution.can_fetch()):
+        yield Problem(
+            "libseccomp's header and static library are missing (to build runc)",
+            "install libseccomp's development package, or runc 1.2 or newer",
+        )
+    if "nftables" in todo and not distribution.can_fetch():
+        yield Problem("the program nft is missing (for kube-proxy)", "install nftables")
+
+
+def _memory(profile: Profile) -> Iterator[Problem]:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+    available = int(values["MemAvailable"].split()[0]) * 1024 / _GIB
+    if profile == "node" and available < _MEMORY_GIB:
+        yield Problem(
+            f"{available:.1f} GiB of memory are available; a node takes 0.6 without any pod",
+            "end other programs",
+        )
+
+
+def _groups(profile: Profile) -> Iterator[Problem]:
+    del profile
+    try:
+        groups = cgroups.create(f"rlfleet-probe-{secrets.token_hex(4)}")
+    except (DevclusterError, OSError) as error:
+        way_out = getattr(error, "way_out", "") or "in a container, start it privileged"
+        yield Problem(f"control groups cannot be made: {error.args[0]}", way_out)
+    else:
+        cgroups.remove(groups)
+
+
+def _kernel(profile: Profile) -> Iterator[Problem]:
+    """Try everything that needs the kernel's help, in namespaces that are gone afterwards."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".probe-") as scratch:
+        spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--mount-proc")
+        done = subprocess.run(
+            [
+                *("unshare", *spaces, "--propagation", "private", "--fork", "--kill-child", "--"),
+                *(sys.executable, "-P", "-m", "devcluster.probe", profile, scratch),
+            ],
+            cwd="/",
+            env=os.environ | {"PYTHONPATH": str(TOOLS)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        yield Problem(
+            f"namespaces cannot be made: {said[-1]}",
+            "in a container, start it privileged; on a machine, look at the kernel's settings",
+        )
+        return
+    for what, way_out in json.loads(done.stdout):
+        yield Problem(what, way_out)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    return path if path.exists() else _existing(path.parent)

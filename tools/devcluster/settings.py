@@ -95,7 +95,7 @@ def kube_proxy(spec: Spec, node: int) -> str:
 
 
 def containerd(plugins: Path, runc: Path) -> str:
-    """containerd's configuration; `plugins` is the folder with the network plugins."""
+    """The configuration of containerd; `plugins` is the folder with the network plugins."""
     runtime = "plugins.'io.containerd.cri.v1.runtime'"
     # restrict_oom_score_adj: without CAP_SYS_RESOURCE no container starts otherwise.
     return f"""\

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from devcluster import control, janitor, preflight, programs
 from devcluster.api import Api
@@ -93,13 +94,21 @@ def _start_keeper(run: Path, lock: int) -> None:
             start_new_session=True,
         )
         _keepers[run] = keeper
-        while not _is_launched(run):
-            if keeper.poll() is not None:
-                # Our descriptor still reads the log, though the folder is gone.
-                log.seek(0)
-                said = log.read()[-_LOG_BYTES:].decode(errors="replace")
-                raise StartError(f"cluster {run.name} could not be set up:\n{said}")
-            time.sleep(_POLL_SECONDS)
+        try:
+            while not _is_launched(run):
+                _check_keeper(keeper, log, run.name)
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            keeper.terminate()  # it cleans up; a detached one would stay for ever
+            reap(run)
+            raise
+
+
+def _check_keeper(keeper: subprocess.Popen[bytes], log: BinaryIO, name: str) -> None:
+    if keeper.poll() is not None:
+        log.seek(0)  # this descriptor still reads the log, though the folder is gone
+        said = log.read()[-_LOG_BYTES:].decode(errors="replace")
+        raise StartError(f"cluster {name} could not be set up:\n{said}")
 
 
 def _is_launched(run: Path) -> bool:
@@ -115,7 +124,12 @@ def _is_launched(run: Path) -> bool:
 def reap(run: Path) -> None:
     """Wait for a keeper that was told to end, if this process is its parent."""
     keeper = _keepers.pop(run, None)
-    if keeper is not None:
+    if keeper is None:
+        return
+    try:
+        keeper.wait(timeout=2 * janitor.PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        keeper.kill()  # the kernel ends its nodes, and the next sweep removes their files
         keeper.wait()
 
 
@@ -168,9 +182,7 @@ def set_gpus(api: Api, node: int, count: int) -> None:
     name = node_name(node)
     escaped = _GPU.replace("/", "~1")
     path = f"/status/capacity/{escaped}"
-    api.patch(
-        f"/api/v1/nodes/{name}/status", [{"op": "add", "path": path, "value": str(count)}]
-    )
+    api.patch(f"/api/v1/nodes/{name}/status", [{"op": "add", "path": path, "value": str(count)}])
 
     def is_allocatable() -> bool:
         status = (api.get(f"/api/v1/nodes/{name}") or {}).get("status", {})

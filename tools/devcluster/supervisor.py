@@ -128,7 +128,8 @@ class Supervisor:
 async def _wait_until_ready(state: _State) -> None:
     if state.component.task:
         return
-    while state.component.ready is not None and not await _probe(state.component.ready):
+    # There is nobody to be told by: other programs do not say when they are ready.
+    while state.component.ready is not None and not await _probe(state.component.ready):  # noqa: ASYNC110
         await asyncio.sleep(_PROBE_SECONDS)
     state.ready.set()
 

@@ -1,0 +1,7 @@
+"""The command line: python -m devcluster."""
+
+import sys
+
+from devcluster.cli import main
+
+sys.exit(main(sys.argv[1:]))
