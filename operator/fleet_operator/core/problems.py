@@ -12,6 +12,7 @@ from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
 
 _NAMED_AT_MOST = 3
+_REFUSALS = frozenset(reason.value for reason in ConditionReason)
 
 
 def problem_of(
@@ -67,6 +68,6 @@ def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> 
     failures = [f for w in failed if (f := calls.failure_of(w, goal.version))]
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
-    if phase is RolloutPhase.STAGING and failures[0].reason in ConditionReason:
-        return ConditionReason(failures[0].reason)
+    if phase is RolloutPhase.STAGING and failures[0].reason.value in _REFUSALS:
+        return ConditionReason(failures[0].reason.value)
     return ConditionReason.FAILURE_BUDGET_EXCEEDED

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from fleet_operator.api.source import from_protocol
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -50,9 +51,10 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
     members = tuple(w for w in observed.workers if _is_member(w))
     joiners = tuple(w for w in observed.workers if w.standing is Standing.CLOSED)
-    applied = _applied(observed, members)
     weights = observed.base_weights
-    desired = desired_of(weights) if weights else applied
+    wanted = desired_of(weights) if weights else None
+    applied = _applied(observed, members, wanted)
+    desired = wanted or applied
     halted = weights is not None and is_halted(weights)
     view = RolloutView(
         target=desired,
@@ -75,8 +77,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         halted = True
     return RolloutPlan(
         desired=desired,
-        applied=applied,
-        serving=_serving(members),
+        applied=_opened(step, applied),
+        serving=_serving(members, applied),
         halted=halted,
         step=step,
     )
@@ -98,7 +100,14 @@ def _is_member(worker: WorkerView) -> bool:
     return worker.standing in {Standing.OPEN, Standing.HELD, Standing.UNKNOWN}
 
 
-def _applied(observed: FleetObserved, members: tuple[WorkerView, ...]) -> Target:
+def _applied(
+    observed: FleetObserved, members: tuple[WorkerView, ...], wanted: Target | None
+) -> Target:
+    """What the fleet served last with one voice.
+
+    Members that are all held at the wanted version have loaded it and not served it yet: what
+    they served before is known from the status only.
+    """
     model = observed.spec.model
     recorded = observed.status.applied
     known = [Target(version=model.version, source=model.source)]
@@ -107,15 +116,28 @@ def _applied(observed: FleetObserved, members: tuple[WorkerView, ...]) -> Target
     versions = {m.version for m in members}
     if len(versions) != 1 or (version := versions.pop()) is None:
         return known[0]
+    held = all(m.standing is Standing.HELD for m in members)
+    if held and wanted is not None and version == wanted.version:
+        return known[0]
     told = next((m.state.source for m in members if m.state and m.state.source), None)
     if told is not None:
         return Target(version=version, source=from_protocol(told))
     return next((k for k in known if k.version == version), known[0])
 
 
-def _serving(members: tuple[WorkerView, ...]) -> str | None:
-    versions = {m.version if m.standing is Standing.OPEN else None for m in members}
-    return versions.pop() if len(versions) == 1 else None
+def _opened(step: Step, applied: Target) -> Target:
+    """The weights that clients may get from now on.
+
+    Written down with the calls that open workers, not after their answers: a worker may serve and
+    die before anybody has heard from it, and the fleet must not go back behind what it served.
+    """
+    opens = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
+    return step.goal if step.goal.version in opens else applied
+
+
+def _serving(members: tuple[WorkerView, ...], applied: Target) -> str | None:
+    one_voice = bool(members) and all(m.version == applied.version for m in members)
+    return applied.version if one_voice else None
 
 
 def _recorded_phase(weights: WeightsView | None, desired: Target) -> RolloutPhase:

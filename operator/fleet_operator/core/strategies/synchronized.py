@@ -68,7 +68,8 @@ def _goal(view: RolloutView) -> Target:
         (version,) = loaded
         ahead = next(m for m in view.held if m.version == version)
         overtaken = Target(version=str(version), source=_source_of(ahead, view))
-        if all(m.version == version or _has_bytes(m, overtaken) for m in view.members):
+        at_hand = all(m.version == version or _has_bytes(m, overtaken) for m in view.members)
+        if at_hand and not _broken(view, overtaken):
             return overtaken
     return view.target
 
@@ -131,8 +132,7 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
 
 def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
     refused = [m for m in behind if calls.failure_of(m, goal.version)]
-    # A load that failed inside the engine has closed its worker: it is no member any more.
-    broke = [j for j in view.joiners if calls.failure_of(j, goal.version)]
+    broke = _broken(view, goal)
     late = _late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
     failed = [*refused, *broke, *(m for m in late if m not in refused)]
     problem = _over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
@@ -156,6 +156,9 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
 
 def _open(view: RolloutView, goal: Target) -> Step:
     held = view.held
+    served_already = any(m.standing is Standing.OPEN for m in view.members)
+    broke = [] if served_already or not held else _broken(view, goal)
+    problem = _over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
     actions: _Actions = tuple(
         calls.resume(m, version=goal.version, reason=f"all members hold {goal.version}")
         for m in held
@@ -167,7 +170,21 @@ def _open(view: RolloutView, goal: Target) -> Step:
         phase, note = RolloutPhase.RESUMING, f"waiting for {some(held)} to resume"
     else:
         phase, note = RolloutPhase.APPLIED, f"{len(view.members)} workers serve {goal.version}"
-    return Step(goal=goal, phase=phase, actions=actions, note=note, disturbed=bool(held))
+    return Step(
+        goal=goal,
+        phase=phase,
+        actions=actions,
+        note=note,
+        problem=problem,
+        failed=names(broke),
+        disturbed=bool(held),
+    )
+
+
+def _broken(view: RolloutView, goal: Target) -> list[WorkerView]:
+    """Workers that a load of the goal has closed: members no more, but failures of this rollout."""
+    loads = ((j, j.state.load_failure) for j in view.joiners if j.state)
+    return [j for j, failure in loads if failure and failure.version == goal.version]
 
 
 def _with_joiners(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -> Step:
@@ -226,9 +243,9 @@ def _over_budget(
 ) -> Problem | None:
     if len(failed) <= view.settings.max_failures:
         return None
-    if view.halted:
-        # The way back must not be given up: say it and go on trying.
-        halt = False
+    if goal.version != view.target.version or view.halted:
+        # The way back, or out of an overtaken rollout, must not be given up: who fails is fenced.
+        return None
     return problem_of(failed, goal, phase, view.settings, halt=halt)
 
 
