@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PROTOCOL_VERSION = 1
 
-VersionLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+VersionLabel = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
 """Label of one set of weights, as stamped on every reply; a valid Kubernetes label value."""
 
 
@@ -158,14 +160,14 @@ Holder = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class StageRequest(Message):
-    """`PUT /v1/worker/stage`: check a source and hold its bytes; answers when that is done.
+    r"""`PUT /v1/worker/stage`: check a source and hold its bytes; answers when that is done.
 
     Serving, joining or paused. Staging another version replaces what is staged, also while it is
     still being read (`Superseded` for the caller that waits for it). The same version again joins
     the work under way or answers at once.
 
     Fields:
-        digest: `sha256:` and 64 hex digits over the lines `<sha256 of the file>  <file name>\\n` of
+        digest: `sha256:` and 64 hex digits over the lines `<sha256 of the file>  <file name>\n` of
             the weight files, their index if there is one, and config.json, sorted by file name
             (what `sha256sum` prints, piped through `sort -k2 | sha256sum`).
     """

@@ -1,0 +1,222 @@
+"""Write tiny real checkpoints: a Qwen3 of about 300 KB with random weights and a chat tokenizer.
+
+    python tools/checkpoints.py DIR --seed N [--hidden 64] [--layers 2] [--sharded]
+
+For tests, the demo's trainer and the provenance audit: every seed is another policy, so different
+from every other that a token of one can hardly be mistaken for a token of another (measured: the
+log-probability of a sampled token under another seed is off by 4 in the mean). Everything is
+made offline; the same seed and shape give the same bytes.
+
+A trainer loop imports `write_checkpoint` and calls it once a step: the first call of a process
+costs the import of torch and transformers (about 3 s), each further one about 2 ms.
+
+Needs the worker's environment (torch, transformers, safetensors, tokenizers).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 512
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# What the tokenizer's merges are learned from; any text does, it only has to stay the same. The
+# syllables fill the vocabulary: every id of the model shall decode to something.
+SYLLABLES = " ".join(a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrs")
+CORPUS = (
+    SYLLABLES,
+    SYLLABLES,
+    "the fleet loads new weights while requests are held and every token says which weights made it",
+    "system user assistant: one two three four five six seven eight nine ten",
+    "a trainer writes a checkpoint, the operator pauses the workers, the workers load and go on",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Size of the model; the default is what tests and the demo use."""
+
+    hidden: int = 64
+    layers: int = 2
+    max_positions: int = 4096
+
+
+def write_checkpoint(
+    directory: str | os.PathLike[str],
+    *,
+    seed: int,
+    shape: Shape | None = None,
+    sharded: bool = False,
+) -> Path:
+    """Write one complete checkpoint and return its directory.
+
+    The files are written beside the target and renamed into place, readable by everybody, so that
+    a reader sees either nothing or all of it. An existing directory is replaced.
+
+    Args:
+        directory: Target; its parent is made if need be.
+        seed: Chooses the weights.
+        shape: Size of the model.
+        sharded: Two weight files with an index instead of one file.
+    """
+    target = Path(directory)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Below the target's parent, because a rename works within one file system only.
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        shape = shape or Shape()
+        for name, content in _companions(shape).items():
+            (staging / name).write_bytes(content)
+        _write_weights(staging, _weights(shape, seed), sharded=sharded)
+        for file in staging.iterdir():
+            file.chmod(0o644)  # safetensors writes 0600, which another user's worker cannot read
+        staging.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        staging.rename(target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return target
+
+
+@functools.cache
+def _model(shape: Shape) -> Any:
+    """One model of a shape, used as the mould of all its checkpoints."""
+    import torch  # noqa: PLC0415 - heavy, and `--help` shall be fast
+    from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - heavy
+
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.hidden,
+        intermediate_size=2 * shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,  # the smallest that vLLM's attention for CPUs has a kernel for
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=0,
+        dtype="bfloat16",
+    )
+    return Qwen3ForCausalLM(config).to(torch.bfloat16)
+
+
+def _weights(shape: Shape, seed: int) -> dict[str, Any]:
+    """Random tensors, large enough that seeds disagree and small enough that nothing overflows."""
+    import torch  # noqa: PLC0415 - heavy
+
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, parameter in sorted(_model(shape).state_dict().items()):
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim == 1:  # norms scale what passes: around one
+            values = 1.0 + 0.2 * noise
+        elif "embed_tokens" in name:
+            values = noise
+        elif "lm_head" in name:  # logits of standard deviation 2: neither flat nor certain
+            values = noise * (2.0 / shape.hidden**0.5)
+        else:
+            values = noise * (1.2 / parameter.shape[1] ** 0.5)
+        weights[name] = values.to(torch.bfloat16).contiguous()
+    return weights
+
+
+def _write_weights(directory: Path, weights: dict[str, Any], *, sharded: bool) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415 - heavy
+
+    metadata = {"format": "pt"}
+    if not sharded:
+        save_file(weights, directory / "model.safetensors", metadata=metadata)
+        return
+    names = sorted(weights)
+    halves = (names[: len(names) // 2], names[len(names) // 2 :])
+    weight_map: dict[str, str] = {}
+    for number, half in enumerate(halves, start=1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        save_file({name: weights[name] for name in half}, directory / file, metadata=metadata)
+        weight_map |= dict.fromkeys(half, file)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+@functools.cache
+def _companions(shape: Shape) -> dict[str, bytes]:
+    """All files beside the weights (config, generation config, tokenizer), made once a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = _model(shape)
+        model.config.architectures = ["Qwen3ForCausalLM"]
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        _tokenizer().save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    from tokenizers import (  # noqa: PLC0415 - heavy  # type: ignore[import-not-found] # there are no types of it where ours are checked
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        trainers,
+    )
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - heavy
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=1,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|endoftext|>",  # noqa: S106 - a token of the vocabulary
+        eos_token="<|im_end|>",  # noqa: S106 - a token of the vocabulary
+        pad_token="<|endoftext|>",  # noqa: S106 - a token of the vocabulary
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=4096,
+    )
+
+
+def main() -> None:
+    """Read the command line and write one checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    default = Shape()
+    parser.add_argument("--hidden", type=int, default=default.hidden)
+    parser.add_argument("--layers", type=int, default=default.layers)
+    parser.add_argument("--sharded", action="store_true", help="two weight files and an index")
+    arguments = parser.parse_args()
+    shape = Shape(hidden=arguments.hidden, layers=arguments.layers)
+    print(
+        write_checkpoint(
+            arguments.directory, seed=arguments.seed, shape=shape, sharded=arguments.sharded
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

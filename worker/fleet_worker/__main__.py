@@ -1,0 +1,64 @@
+"""`python -m fleet_worker serve | drain | audit`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from fleet_worker.protocol import ENV_ADMIN_HOST, ENV_ADMIN_PORT
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns its exit code. Commands are imported when they are called."""
+    parser = argparse.ArgumentParser(prog="python -m fleet_worker", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_serve(commands.add_parser("serve", help="run a vLLM worker"))
+    _add_drain(commands.add_parser("drain", help="end the worker of this pod in good order"))
+    audit = commands.add_parser("audit", help="recompute who made which token", add_help=False)
+    audit.add_argument("rest", nargs=argparse.REMAINDER)
+    raw = sys.argv[1:] if arguments is None else arguments
+    if raw[:1] == ["audit"]:
+        from fleet_worker.audit.command import audit as run  # noqa: PLC0415 - one command is run
+
+        return run(raw[1:])
+    # argparse would take the flags after `--` for its own.
+    split = raw.index("--") if "--" in raw else len(raw)
+    parsed = parser.parse_args(raw[:split])
+    if parsed.command == "serve":
+        from fleet_worker.runtime.serve import serve  # noqa: PLC0415 - one command is run
+
+        parsed.engine_arguments = raw[split + 1 :]
+        return serve(parsed)
+    from fleet_worker.runtime.drain import drain  # noqa: PLC0415 - one command is run
+
+    return drain(parsed.admin_host, parsed.admin_port)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "python -m fleet_worker serve [options] [-- arguments for vllm serve]"
+    add = parser.add_argument
+    add("--model", required=True, help="directory, or repository in the local Hugging Face cache")
+    add("--revision", help="of the repository (default: main)")
+    add("--served-model-name", required=True, help="what requests name; the same for all versions")
+    add("--version", required=True, help="label of the model's own weights")
+    add("--host", default="0.0.0.0", help="of the public port (default: %(default)s)")
+    add("--port", type=int, default=8000, help="public port (default: %(default)s)")
+    add("--admin-host", default=os.environ.get(ENV_ADMIN_HOST) or "127.0.0.1")
+    add("--admin-port", type=int, default=int(os.environ.get(ENV_ADMIN_PORT) or 8081))
+    add("--weights-root", action="append", default=[], help="where versions may be; repeatable")
+    add("--staging-memory-bytes", type=int, help="default: a quarter of the container's memory")
+    add("--silence-seconds", type=float, default=120, help="of the engine, until /livez fails")
+    add("--load-seconds", type=float, default=1800, help="longest load, until /livez fails")
+    default_format = "text" if sys.stderr.isatty() else "json"
+    add("--log-format", choices=("json", "text"), default=default_format)
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def _add_drain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--admin-host")
+    parser.add_argument("--admin-port", type=int)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

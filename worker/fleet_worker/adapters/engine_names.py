@@ -1,0 +1,175 @@
+"""Every name of vLLM that the worker relies upon, looked up before anything depends on it.
+
+vLLM moves its modules at almost every release. A name that is gone shall be one clear sentence at
+start, not an AttributeError in the middle of a weight swap. The supported range stands in one
+place, the extra `worker` of our distribution's metadata (pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+DISTRIBUTION = "rlfleet"
+ENTRY_POINT_GROUP = "vllm.endpoint_plugins"
+PLUGIN = "rlfleet"
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One name: a module, an attribute in it (dots go deeper), parameters that it must take."""
+
+    module: str
+    attribute: str = ""
+    parameters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        dotted = f"{self.module}.{self.attribute}" if self.attribute else self.module
+        return f"{dotted}({', '.join(self.parameters)})" if self.parameters else dotted
+
+
+_CLIENT = "vllm.v1.engine.async_llm"
+API_SERVER_NAMES = (
+    Name(SERVER_MODULE),
+    Name("vllm.plugins", "ENDPOINT_PLUGINS_GROUP"),
+    Name("vllm.outputs", "CompletionOutput.__dataclass_fields__"),
+    Name("vllm.outputs", "WeightVersionSpan", ("version", "start", "end")),
+    Name(_CLIENT, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),
+    Name(_CLIENT, "AsyncLLM.pause_generation", ("mode", "clear_cache")),
+    Name(_CLIENT, "AsyncLLM.resume_generation"),
+    Name(_CLIENT, "AsyncLLM.collective_rpc", ("method", "args")),
+    Name(_CLIENT, "AsyncLLM.update_weight_version", ("new_version",)),
+    Name(_CLIENT, "AsyncLLM.get_weight_version"),
+    Name(_CLIENT, "AsyncLLM.reset_prefix_cache", ("reset_running_requests", "reset_connector")),
+    Name(_CLIENT, "AsyncLLM.reset_mm_cache"),
+    Name(_CLIENT, "AsyncLLM.reset_encoder_cache"),
+    Name(_CLIENT, "AsyncLLM.get_num_unfinished_requests"),
+    Name(_CLIENT, "AsyncLLM.errored"),
+)
+"""Looked up in the API server's process before vLLM starts."""
+
+WORKER_NAMES = (
+    ("reload_weights", ()),
+    ("vllm_config.model_config.quantization", ()),
+    ("model_runner.reload_weights", ("weights_iterator",)),
+    ("model_runner._dummy_run", ("num_tokens", "force_attention", "skip_eplb", "randomize_inputs")),
+    ("model_runner.get_model", ()),
+    ("model_runner.model.load_weights", ()),
+    ("model_runner.model.compute_logits", ()),
+)
+"""Looked up on the engine's own worker object: which classes it is made of depends on the device."""
+
+
+class UnsupportedEngineError(Exception):
+    """The installed vLLM is not one that the worker can drive."""
+
+
+def supported_range() -> str:
+    """The supported versions of vLLM, as our distribution declares them, e.g. `<0.33,>=0.32`."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - comes with vLLM
+
+    try:
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UnsupportedEngineError(
+            "the distribution rlfleet is not installed here, only its modules: vLLM finds its"
+            " plugin by the distribution's metadata"
+        ) from error
+    for line in lines:
+        requirement = Requirement(line)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": "worker"})
+        if requirement.name == "vllm" and wanted:
+            return str(requirement.specifier)
+    raise UnsupportedEngineError("our distribution does not say which vLLM it supports")
+
+
+def check_engine() -> str:
+    """Make sure that this vLLM has what we rely upon, and will load our plugin.
+
+    Returns the version of vLLM.
+
+    Errors:
+        UnsupportedEngineError: naming what is missing and the supported range.
+    """
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - comes with vLLM
+
+    wanted = supported_range()
+    try:
+        version = str(importlib.import_module("vllm").__version__)
+    except ImportError as error:
+        raise UnsupportedEngineError(
+            f"vLLM cannot be imported ({error}); install {wanted}"
+        ) from error
+    public = version.partition("+")[0]
+    missing = missing_names(API_SERVER_NAMES)
+    problems = [f"it lacks {name}" for name in missing]
+    if not SpecifierSet(wanted).contains(public, prereleases=True):
+        problems.insert(0, "it is outside of that range")
+    fields = getattr(importlib.import_module("vllm.outputs"), "CompletionOutput", None)
+    if "weight_versions" not in getattr(fields, "__dataclass_fields__", {}):
+        problems.append("its outputs carry no weight_versions")
+    if problems:
+        raise UnsupportedEngineError(
+            f"vLLM {version} is not supported (rlfleet needs vllm{wanted}): {'; '.join(problems)}"
+        )
+    _check_entry_point()
+    return version
+
+
+def missing_names(names: tuple[Name, ...]) -> list[str]:
+    """Those of the names that are not there, or do not take the parameters we pass."""
+    missing = []
+    for name in names:
+        try:
+            module = importlib.import_module(name.module)
+        except ImportError:
+            missing.append(str(name))
+            continue
+        if not _has(module, name.attribute, name.parameters):
+            missing.append(str(name))
+    return missing
+
+
+def missing_on(worker: object) -> list[str]:
+    """Those of `WORKER_NAMES` that a worker object of the engine lacks."""
+    return [
+        f"{attribute}({', '.join(parameters)})"
+        for attribute, parameters in WORKER_NAMES
+        if not _has(worker, attribute, parameters)
+    ]
+
+
+def _has(thing: object, attribute: str, parameters: tuple[str, ...]) -> bool:
+    try:
+        for part in filter(None, attribute.split(".")):
+            thing = getattr(thing, part)
+        if parameters:
+            known = inspect.signature(thing).parameters.values()  # type: ignore[arg-type] # callable by then
+            takes_any = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in known)
+            return takes_any or set(parameters) <= {p.name for p in known}
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _check_entry_point() -> None:
+    points = list(_entry_points())
+    if len(points) != 1:
+        raise UnsupportedEngineError(
+            f"{len(points)} entry points named {PLUGIN} in {ENTRY_POINT_GROUP}, where exactly one"
+            " is needed: without it vLLM would serve without the latch"
+        )
+    # vLLM only logs a plugin that fails to load, and then serves without it.
+    points[0].load()
+
+
+def _entry_points() -> Iterator[importlib.metadata.EntryPoint]:
+    seen = set()
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if point.name == PLUGIN and point.value not in seen:
+            seen.add(point.value)
+            yield point

@@ -1,0 +1,181 @@
+"""What runs inside the engine: reading staged bytes into the model, and probing the result.
+
+Mixed into vLLM's worker class by `--worker-extension-cls`; called by `collective_rpc`. Every method
+answers a small dict instead of raising, so that the caller knows whether the model was touched.
+
+Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy_run`, vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fleet_worker.adapters.engine_names import missing_on
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.safetensors_header import (
+    LENGTH_BYTES,
+    TensorSpec,
+    header_length,
+    parse_header,
+)
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
+# Enough tokens that every kernel of the forward pass has work, few enough to cost nothing.
+_PROBE_TOKENS = 8
+
+
+class WorkerExtension:
+    """Methods that the engine's workers gain; all names begin with `rlfleet_`."""
+
+    def rlfleet_missing_names(self) -> list[str]:
+        """Names of the engine that the methods here need and that are not there."""
+        return missing_on(self)
+
+    def rlfleet_load(self, files: list[dict[str, Any]]) -> dict[str, Any]:
+        """Put the tensors of some files into the model.
+
+        Args:
+            files: `{path, in_memory}` each; a path names an open descriptor of the API server
+                (`/proc/PID/fd/N`), so that no name is looked up a second time.
+
+        Returns:
+            `{ok, touched, error}`; `touched` tells whether the model may have changed.
+        """
+        readers: list[_Reader] = []
+        touched = False
+        try:
+            readers = [_Reader(each["path"], in_memory=each["in_memory"]) for each in files]
+            touched = True
+            self._rlfleet_reload(readers)
+        except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
+            return {"ok": False, "touched": touched, "error": _described(error)}
+        finally:
+            for reader in readers:
+                reader.close()
+        return {"ok": True, "touched": True, "error": None}
+
+    def _rlfleet_reload(self, readers: list[_Reader]) -> None:
+        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        expected = {name for name, _ in model.named_parameters()}
+        written: set[str] | None = None
+        load_weights = model.load_weights
+
+        def recording(weights: Iterator[tuple[str, torch.Tensor]]) -> set[str] | None:
+            nonlocal written
+            written = load_weights(weights)
+            return written
+
+        model.load_weights = recording
+        try:
+            self.reload_weights(weights_iterator=_tensors(readers))  # type: ignore[attr-defined]
+        finally:
+            del model.load_weights
+        # vLLM only warns when a parameter was not written: here it is an error, because such a
+        # model is half old and half new. Quantised layers have parameters of their own making.
+        quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined] # of vLLM's Worker
+        if not quantised and written is not None and (missing := expected - written):
+            raise RuntimeError(f"{len(missing)} parameters were not written, {min(missing)} first")
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    def rlfleet_probe(self) -> dict[str, Any]:
+        """Run a few tokens through the model and look at the logits.
+
+        The scheduler is paused, so no request can do this; a dummy batch writes no cache.
+
+        Returns:
+            `{ok, error}`.
+        """
+        try:
+            runner = self.model_runner  # type: ignore[attr-defined] # of vLLM's Worker
+            # Without attention its output would be whatever lies in memory (on CPUs).
+            _, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see engine_names
+                _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
+            )
+            # Only the last stage of a pipeline has hidden states to make logits of.
+            last = isinstance(hidden, torch.Tensor) and hidden.numel() > 0
+            logits = runner.get_model().compute_logits(hidden) if last else None
+            finite = logits is None or bool(torch.isfinite(logits.float()).all())
+        except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
+            return {"ok": False, "error": f"the forward pass failed: {_described(error)}"}
+        if not finite:
+            return {"ok": False, "error": "the logits are infinite or not numbers"}
+        return {"ok": True, "error": None}
+
+
+class _Reader:
+    """One file, open in this process."""
+
+    def __init__(self, path: str, *, in_memory: bool) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._mapped: mmap.mmap | None = None
+        try:
+            size = os.fstat(self._descriptor).st_size
+            length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
+            header = bytes(self._bytes(LENGTH_BYTES, length))
+            self.specs = parse_header(header, file="the file", size=size)
+            if in_memory:
+                # Only sealed bytes are mapped: a file that shrinks under a mapping would kill
+                # the engine with SIGBUS instead of raising.
+                self._mapped = mmap.mmap(self._descriptor, size, flags=mmap.MAP_PRIVATE)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def tensor(self, spec: TensorSpec) -> torch.Tensor:
+        dtype = _DTYPES[spec.dtype]
+        if spec.end == spec.begin:
+            return torch.empty(spec.shape, dtype=dtype)
+        if self._mapped is not None:
+            count = (spec.end - spec.begin) // dtype.itemsize
+            flat = torch.frombuffer(self._mapped, dtype=dtype, offset=spec.begin, count=count)
+        else:
+            flat = torch.frombuffer(self._bytes(spec.begin, spec.end - spec.begin), dtype=dtype)
+        return flat.view(spec.shape)
+
+    def _bytes(self, offset: int, length: int) -> bytearray:
+        buffer = bytearray(length)
+        view, position = memoryview(buffer), 0
+        while position < length:
+            count = os.preadv(self._descriptor, [view[position:]], offset + position)
+            if count == 0:
+                raise EOFError("a staged file became shorter")
+            position += count
+        return buffer
+
+    def close(self) -> None:
+        # The mapping goes when the last tensor over it does.
+        self._mapped = None
+        os.close(self._descriptor)
+
+
+def _tensors(readers: list[_Reader]) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors, those of one module together: vLLM then needs no buffers for half-read layers."""
+    where = [(spec, reader) for reader in readers for spec in reader.specs]
+    where.sort(key=lambda pair: pair[0].name.rpartition(".")[0])
+    for spec, reader in where:
+        yield spec.name, reader.tensor(spec)
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, Refusal):
+        return error.message
+    return f"{type(error).__name__}: {error}"[:500]

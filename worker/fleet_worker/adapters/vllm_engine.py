@@ -1,0 +1,115 @@
+"""vLLM behind our `Engine` port: the members of its engine client that the worker uses.
+
+Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are probed at start
+(`engine_names`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.protocol import EngineInfo, PauseMode, Reason
+
+T = TypeVar("T")
+
+
+class VllmEngine:
+    """One vLLM engine, reached through the client that the API server made."""
+
+    def __init__(self, client: Any, info: EngineInfo) -> None:
+        self._client = client
+        self._info = info
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it is."""
+        return self._info
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is gone."""
+        return bool(self._client.errored)
+
+    def unfinished(self) -> int:
+        """Requests that have not ended; each choice of an `n > 1` request counts."""
+        return int(self._client.get_num_unfinished_requests())
+
+    async def ping(self) -> None:
+        """One round trip to the engine core's main loop."""
+        await self._call(self._client.get_weight_version(), touched=False)
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop generating, and always clear the cache.
+
+        Kept keys and values of old weights would go into tokens of new ones, which no label could
+        say.
+        """
+        await self._call(
+            self._client.pause_generation(mode=mode.value, clear_cache=True), touched=False
+        )
+
+    async def resume(self) -> None:
+        """Generate again."""
+        await self._call(self._client.resume_generation(), touched=False)
+
+    async def load(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's bytes into the model, in every process of the engine."""
+        # By descriptor, not by name: the very files and bytes that were checked.
+        files = [
+            {
+                "path": f"/proc/{os.getpid()}/fd/{checkpoint.descriptor_of(file)}",
+                "in_memory": file.name in checkpoint.held,
+            }
+            for file in checkpoint.files
+        ]
+        answers = await self._rpc("rlfleet_load", files)
+        failed = [answer for answer in answers if not answer["ok"]]
+        if failed:
+            touched = any(answer["touched"] for answer in answers)
+            raise EngineFailure(f"the load failed: {failed[0]['error']}", touched=touched)
+
+    async def probe(self) -> None:
+        """Run a dummy batch through the model and look at the logits."""
+        for answer in await self._rpc("rlfleet_probe"):
+            if not answer["ok"]:
+                raise EngineFailure(
+                    f"the probe failed: {answer['error']}",
+                    touched=True,
+                    reason=Reason.PROBE_FAILED,
+                )
+
+    async def reset_caches(self) -> None:
+        """Drop prefix, multi-modal and encoder caches."""
+        done = await self._call(
+            self._client.reset_prefix_cache(reset_running_requests=True, reset_connector=True),
+            touched=True,
+        )
+        if not done:
+            raise EngineFailure("the prefix cache could not be reset", touched=True)
+        await self._call(self._client.reset_mm_cache(), touched=True)
+        await self._call(self._client.reset_encoder_cache(), touched=True)
+
+    async def set_version(self, version: str) -> None:
+        """Set the label and look whether it is set."""
+        await self._call(self._client.update_weight_version(version), touched=True)
+        found = await self._call(self._client.get_weight_version(), touched=True)
+        if found != version:
+            raise EngineFailure(f"the engine's label is {found}, not {version}", touched=True)
+
+    async def _rpc(self, method: str, *arguments: object) -> list[dict[str, Any]]:
+        answers = await self._call(
+            self._client.collective_rpc(method, args=arguments), touched=True
+        )
+        return list(answers)
+
+    async def _call(self, call: Awaitable[T], *, touched: bool) -> T:
+        try:
+            return await call
+        except Exception as error:
+            # What the engine raises depends on what broke in it; it is one thing to us.
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise EngineFailure(words, touched=touched) from error

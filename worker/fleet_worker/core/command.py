@@ -1,0 +1,70 @@
+"""The command line that vLLM gets: the flags that rlfleet owns, then what the fleet adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXTENSION = "fleet_worker.adapters.extension.WorkerExtension"
+GATE = "fleet_worker.wire.public.gate.Gate"
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """The public port.
+
+    Fields:
+        name: served model name.
+    """
+
+    host: str
+    port: int
+    name: str
+
+
+def engine_arguments(
+    *,
+    public: Public,
+    weights: str,
+    tokenizer: str,
+    log_format: str,
+    log_level: str,
+    extra: Sequence[str],
+) -> list[str]:
+    """Arguments for `vllm.entrypoints.openai.api_server`.
+
+    Args:
+        public: Where to serve.
+        weights: Directory of the weights to start on.
+        tokenizer: Directory of the tokenizer: the model's own, whatever version the weights are.
+        log_format: Of vLLM's own lines, `json` or `text`.
+        log_level: Of vLLM's own lines.
+        extra: The fleet's arguments, already checked.
+    """
+    own = [
+        f"--model={weights}",
+        f"--served-model-name={public.name}",
+        f"--host={public.host}",
+        f"--port={public.port}",
+        f"--worker-extension-cls={EXTENSION}",
+        f"--middleware={GATE}",
+        "--enable-scale-out",
+        f"--logging-config.formatter={log_format}",
+        f"--log-level={log_level.upper()}",
+        f"--uvicorn-log-level={'info' if log_level.lower() == 'debug' else 'warning'}",
+    ]
+    if not any(argument.partition("=")[0] == "--tokenizer" for argument in extra):
+        own.append(f"--tokenizer={tokenizer}")
+    return [*own, *extra]
+
+
+def is_parallel(extra: Sequence[str]) -> bool:
+    """Whether the fleet's arguments spread the model over several processes."""
+    names = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+    for position, argument in enumerate(extra):
+        name, _, value = argument.replace("_", "-").partition("=")
+        if name in names:
+            value = value or "".join(extra[position + 1 : position + 2])
+            if value.isdigit() and int(value) > 1:
+                return True
+    return False

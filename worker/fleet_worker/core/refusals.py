@@ -1,0 +1,79 @@
+"""Refusals: what a worker will not do, why, and the HTTP status that says so.
+
+```
+Refusal(Exception)      nothing was changed: the caller was wrong, late, or the source is bad (4xx)
+EngineFailure(Exception) the engine failed at the work (500); `touched` tells whether its weights
+                        may have changed
+```
+"""
+
+from __future__ import annotations
+
+from fleet_worker.protocol import Reason
+
+# 422: the source is bad, sending it again changes nothing. 409: the worker's state is in the way.
+_STATUS = {
+    Reason.SOURCE_NOT_FOUND: 422,
+    Reason.SOURCE_OUTSIDE_ROOTS: 422,
+    Reason.SOURCE_UNREADABLE: 422,
+    Reason.CHECKPOINT_TRUNCATED: 422,
+    Reason.CHECKPOINT_MALFORMED: 422,
+    Reason.CHECKPOINT_NOT_FINITE: 422,
+    Reason.CHECKPOINT_MISMATCH: 422,
+    Reason.CHECKPOINT_CHANGED: 422,
+    Reason.DIGEST_MISMATCH: 422,
+    Reason.SUPERSEDED: 409,
+    Reason.STALE_EPOCH: 409,
+    Reason.HELD_BY_ANOTHER: 409,
+    Reason.WRONG_PHASE: 409,
+    Reason.NOT_STAGED: 409,
+    Reason.VERSION_MISMATCH: 409,
+    Reason.VERSION_REUSED: 409,
+    Reason.BROKEN: 409,
+    Reason.DRAIN_TIMED_OUT: 409,
+    Reason.UNAUTHORIZED: 401,
+    Reason.BAD_REQUEST: 400,
+    Reason.ENGINE_FAILED: 500,
+    Reason.PROBE_FAILED: 500,
+}
+
+MESSAGE_LIMIT = 1000
+
+
+def status_of(reason: Reason) -> int:
+    """HTTP status that carries a reason; 4xx is final for the caller, 5xx is the engine's fault."""
+    return _STATUS[reason]
+
+
+class Refusal(Exception):
+    """The worker will not do what was asked, and has not changed anything."""
+
+    def __init__(
+        self, reason: Reason, message: str, *, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = shorten(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class EngineFailure(Exception):
+    """The engine failed.
+
+    Fields:
+        touched: its weights may have changed; if so, nothing may be served from them.
+    """
+
+    def __init__(
+        self, message: str, *, touched: bool, reason: Reason = Reason.ENGINE_FAILED
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = shorten(message)
+        self.touched = touched
+
+
+def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
+    """The message in one line of at most `limit` characters, fit for a condition or an event."""
+    line = " ".join(message.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,68 @@
+"""What the public port serves, and which of it the latch guards.
+
+The list says what is open, not what is shut: a route that a new vLLM brings is unknown here and
+therefore answers 404 until somebody has looked at it.
+
+Source: route list of vLLM 0.32 (`vllm.entrypoints`), all gates.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Access(Enum):
+    """How the public port treats a path."""
+
+    PROBE = "probe"
+    """Answered by the worker itself."""
+    OPEN = "open"
+    """Tells about the server or the tokenizer; needs no weights, so the latch does not matter."""
+    DATA = "data"
+    """Asks the model for something; only while the latch is open."""
+    ABSENT = "absent"
+    """Not served: 404."""
+
+
+_OPEN = frozenset(
+    {
+        "/detokenize",
+        "/docs",
+        "/health",
+        "/load",
+        "/metrics",
+        "/metrics/",
+        "/openapi.json",
+        "/ping",
+        "/tokenize",
+        "/v1/chat/completions/derender",
+        "/v1/chat/completions/render",
+        "/v1/completions/derender",
+        "/v1/completions/render",
+        "/v1/messages/count_tokens",
+        "/v1/messages/render",
+        "/v1/models",
+        "/v1/responses/render",
+        "/version",
+    }
+)
+_DATA = frozenset(
+    {
+        "/inference/v1/abort_requests",
+        "/inference/v1/generate",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+    }
+)
+
+
+def access_of(path: str) -> Access:
+    """How the public port treats a path (without query and root path)."""
+    if path in ("/livez", "/readyz"):
+        return Access.PROBE
+    if path in _OPEN:
+        return Access.OPEN
+    return Access.DATA if path in _DATA else Access.ABSENT

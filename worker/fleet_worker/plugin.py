@@ -1,0 +1,187 @@
+"""Our side of vLLM's API server: an endpoint plugin that puts the worker together.
+
+vLLM makes the plugin (entry point `vllm.endpoint_plugins`), lets it see the application and, once
+the engine is up, hands it the engine client. From then on agent, admin port and watch live in
+vLLM's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from argparse import Namespace
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from fleet_worker.adapters.engine_names import PLUGIN
+from fleet_worker.adapters.http_server import serve
+from fleet_worker.adapters.vllm_engine import VllmEngine
+from fleet_worker.core.routes import Access, access_of
+from fleet_worker.protocol import EngineInfo, WorkerState
+from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.ending import ENDING, FAILED
+from fleet_worker.runtime.handover import Handover, handed_over
+from fleet_worker.runtime.metrics import WorkerMetrics
+from fleet_worker.runtime.report import state_of
+from fleet_worker.runtime.watch import Watch
+from fleet_worker.wire.admin.app import AdminApp
+from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.probes import Probes
+from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
+from fleet_worker.wire.public.tracking import tracked
+
+_LOG = logging.getLogger(__name__)
+# preStop, the reply to it and the end of the process must fit into 5 s together.
+_DRAIN_SECONDS = 3.0
+_END_SECONDS = 1.5
+_REPLY_SECONDS = 0.1
+_FAILED_SECONDS = 1.5
+_LOOK_SECONDS = 0.02
+
+
+class EndpointPlugin:
+    """See vLLM's `EndpointPlugin` protocol."""
+
+    name = PLUGIN
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def attach_router(self, app: Any) -> None:
+        """Take the routes away that the public port does not serve.
+
+        The gate answers 404 for them before vLLM sees the request; without their routes they are
+        not in `/openapi.json` either, and stay away if the gate ever failed.
+        """
+        handed_over()  # fails if vLLM was started without the worker
+        app.router.routes[:] = [
+            route
+            for route in app.router.routes
+            if access_of(getattr(route, "path", "")) is not Access.ABSENT
+        ]
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """The engine is up: start the agent, the admin port and the watch."""
+        handover = handed_over()
+        _check_arguments(args, handover)
+        metrics = WorkerMetrics(REGISTRY)
+        agent = Agent(
+            VllmEngine(engine_client, _info(engine_client, handover)),
+            handover.initial,
+            handover.rules,
+            clock=time.monotonic,
+            metrics=metrics,
+            end_process=_fail,
+        )
+        await _check_engine_names(engine_client)
+        engine_client.generate = tracked(engine_client.generate)
+        watch = Watch(
+            agent,
+            silence_seconds=handover.silence_seconds,
+            load_seconds=handover.load_seconds,
+            end_process=_fail,
+        )
+        probes = Probes(agent, watch.problem)
+        metrics.watch(agent)
+        await agent.ready()
+
+        async def drain() -> None:
+            await agent.drain(patience_seconds=_DRAIN_SECONDS)
+            loop = asyncio.get_running_loop()
+            loop.call_later(_REPLY_SECONDS, _end_well, "drained")
+
+        def document() -> WorkerState:
+            return state_of(
+                agent,
+                worker=handover.worker,
+                instance=handover.instance,
+                started=handover.started,
+            )
+
+        admin = AdminApp(
+            agent,
+            bearer=BearerFile(handover.token_file),
+            probes=probes,
+            state=document,
+            drain=drain,
+        )
+        setattr(state, STATE_ATTRIBUTE, GateKeeper(agent, probes, metrics))
+        self._start(serve(admin, handover.admin_socket), "the admin port")
+        self._start(watch.run(), "the watch")
+        self._start(self._take_signals(state, drain), "taking over signals")
+
+    async def _take_signals(self, state: Any, drain: Any) -> None:
+        """Put our handlers in place of vLLM's, which hang while requests are held."""
+        # vLLM makes its server, and sets its handlers, right after this plugin is done.
+        while not getattr(getattr(state, "server", None), "started", False):  # noqa: ASYNC110 - vLLM signals nothing
+            await asyncio.sleep(_LOOK_SECONDS)
+        server = state.server
+
+        def stop_server() -> None:
+            server.should_exit = True
+
+        ENDING.on_begin(stop_server)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: self._start(drain(), "draining"))
+
+    def _start(self, work: Any, what: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("%s failed", task.get_name(), exc_info=error)
+            _fail(f"{task.get_name()} failed")
+
+
+def endpoint_plugin() -> EndpointPlugin:
+    """The entry point's factory."""
+    return EndpointPlugin()
+
+
+def _fail(why: str) -> None:
+    ENDING.begin(FAILED, why, patience_seconds=_FAILED_SECONDS)
+
+
+def _end_well(why: str) -> None:
+    ENDING.begin(0, why, patience_seconds=_END_SECONDS)
+
+
+def _info(client: Any, handover: Handover) -> EngineInfo:
+    parallel = client.vllm_config.parallel_config
+    return EngineInfo(
+        version=handover.engine_version,
+        model=handover.model,
+        world_size=int(parallel.world_size),
+    )
+
+
+def _check_arguments(args: Namespace, handover: Handover) -> None:
+    """What the flags became in the end: one that slipped past us must not go unnoticed."""
+    wrong = [
+        name
+        for name, value in {
+            "served_model_name": [handover.model],
+            "enable_scale_out": True,
+            "worker_extension_cls": "fleet_worker.adapters.extension.WorkerExtension",
+            "middleware": ["fleet_worker.wire.public.gate.Gate"],
+            "enable_lora": None,
+            "uds": None,
+        }.items()
+        if (getattr(args, name, None) or None) != value
+    ]
+    if wrong:
+        raise RuntimeError(f"vLLM does not run with the flags that the worker set: {wrong}")
+
+
+async def _check_engine_names(client: Any) -> None:
+    for answer in await client.collective_rpc("rlfleet_missing_names"):
+        if answer:
+            raise RuntimeError(f"this vLLM's engine lacks names that the worker needs: {answer}")

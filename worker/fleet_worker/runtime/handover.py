@@ -1,0 +1,61 @@
+"""What `serve` hands to the plugin, which vLLM makes without arguments in the same process."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_worker.runtime.staging import StageRules, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Everything that is known before the engine starts.
+
+    Fields:
+        worker: name shown in state and logs.
+        instance: name of this process.
+        started: monotonic seconds of the process' start.
+        model: served model name.
+        initial: the weights that the engine starts on.
+        rules: what staging goes by.
+        admin_socket: bound, not listening yet.
+        token_file: where the bearer token of the admin port is.
+        silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
+        engine_version: of vLLM.
+    """
+
+    worker: str
+    instance: str
+    started: float
+    model: str
+    initial: Weights
+    rules: StageRules
+    admin_socket: socket.socket
+    token_file: Path
+    silence_seconds: float
+    load_seconds: float
+    engine_version: str
+
+
+_handed: list[Handover] = []
+
+
+def hand_over(handover: Handover) -> None:
+    """Leave it for the plugin."""
+    _handed[:] = [handover]
+
+
+def handed_over() -> Handover:
+    """Take what `serve` left.
+
+    Errors:
+        RuntimeError: vLLM was started without `python -m fleet_worker serve`.
+    """
+    if not _handed:
+        raise RuntimeError(
+            "the rlfleet plugin was loaded, but not by `python -m fleet_worker serve`;"
+            " take rlfleet out of VLLM_PLUGINS or start the worker"
+        )
+    return _handed[0]

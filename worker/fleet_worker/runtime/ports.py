@@ -1,0 +1,62 @@
+"""What the runtime needs of the world; adapters provide it, tests imitate it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.protocol import EngineInfo, PauseMode
+
+Clock = Callable[[], float]
+"""Seconds of a monotonic clock."""
+
+
+class Engine(Protocol):
+    """One inference engine.
+
+    Every method but the properties may raise `EngineFailure`, and returns in the engine's own
+    time; deadlines are the caller's.
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it is."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is gone."""
+
+    def unfinished(self) -> int:
+        """Requests that have not ended, running or held. Right while paused, too."""
+
+    async def ping(self) -> None:
+        """One round trip to the engine's main loop."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop generating and drop all cached keys and values. Idempotent."""
+
+    async def resume(self) -> None:
+        """Generate again. Idempotent."""
+
+    async def load(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's bytes into the model. Only while paused."""
+
+    async def probe(self) -> None:
+        """Run the model once and look at what comes out. Only while paused."""
+
+    async def reset_caches(self) -> None:
+        """Drop everything that was computed from earlier weights."""
+
+    async def set_version(self, version: str) -> None:
+        """Label all tokens from here on. Only while paused."""
+
+
+class Inspector(Protocol):
+    """What takes torch and transformers to find out about a checkpoint. Blocks; run in a thread."""
+
+    def check_finite(self, checkpoint: Checkpoint, go_on: Callable[[], None]) -> None:
+        """Raise `Refusal` if a tensor holds an infinity or a NaN."""
+
+    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with its defaults filled in."""

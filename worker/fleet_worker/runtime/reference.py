@@ -1,0 +1,56 @@
+"""What every version is compared with: the checkpoint that the engine started from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.adapters import hub
+from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.files import Roots
+from fleet_worker.core.compare import check_config, check_tensors
+from fleet_worker.core.safetensors_header import TensorSpec
+from fleet_worker.protocol import Source
+from fleet_worker.runtime.ports import Inspector
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Configuration and tensors of the running model."""
+
+    config: dict[str, Any]
+    tensors: dict[str, TensorSpec]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, inspector: Inspector) -> Reference:
+        """The reference that a checkpoint makes."""
+        return cls(inspector.normalised_config(checkpoint.config), checkpoint.tensors)
+
+    def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
+        """Raise `Refusal` if the checkpoint does not fit the running model."""
+        check_config(self.config, inspector.normalised_config(checkpoint.config))
+        check_tensors(self.tensors, checkpoint.tensors)
+
+
+def directory_of(source: Source) -> str:
+    """The directory that a source stands for; cached repositories are looked up, not downloaded."""
+    if source.hugging_face is not None:
+        return hub.snapshot(source.hugging_face.repo, source.hugging_face.revision)
+    return str(source.path)
+
+
+def open_fitting(
+    source: Source, roots: Roots, reference: Reference, inspector: Inspector
+) -> Checkpoint:
+    """Open a checkpoint below the roots that fits the running model. Blocks on the file system.
+
+    Errors:
+        Refusal: any of the source and checkpoint reasons; nothing stays open.
+    """
+    checkpoint = open_checkpoint(directory_of(source), roots)
+    try:
+        reference.check(checkpoint, inspector)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return checkpoint

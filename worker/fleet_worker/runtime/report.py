@@ -1,0 +1,74 @@
+"""The state document: one answer to everything about a worker, without asking the engine."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from fleet_worker.protocol import Failure, Operation, WorkerState
+from fleet_worker.runtime.agent import Agent, Fault
+
+_Kind = Literal["stage", "pause", "load", "resume", "fence", "drain"]
+
+
+def state_of(agent: Agent, *, worker: str, instance: str, started: float) -> WorkerState:
+    """Where a worker stands now.
+
+    Args:
+        agent: The worker.
+        worker: Its name.
+        instance: The name of this process.
+        started: When the process started, on the agent's clock.
+    """
+    now = agent.clock()
+    running, held = agent.requests()
+    staged = agent.staging.staged
+    trusted = agent.version is not None
+    return WorkerState(
+        worker=worker,
+        instance=instance,
+        uptime_seconds=now - started,
+        phase=agent.standing.phase,
+        admitted=agent.standing.admitted,
+        version=agent.version,
+        source=agent.good.source if trusted else None,
+        digest=agent.good.digest if trusted else None,
+        staged=staged.as_state() if staged is not None else None,
+        operation=_operation(agent, now),
+        requests_running=running,
+        requests_held=held,
+        pause=agent.lease.as_state(now) if agent.lease is not None else None,
+        lease_expiries=agent.lease_expiries,
+        epoch=agent.epoch,
+        stage_failure=_failure(agent.stage_failure, now),
+        load_failure=_failure(agent.load_failure, now),
+        timings=agent.timings,
+        engine=agent.engine.info,
+    )
+
+
+def _operation(agent: Agent, now: float) -> Operation | None:
+    """What is under way; a stage is named only if nothing else is, since it disturbs nobody."""
+    if (work := agent.work) is not None:
+        return Operation(
+            kind=cast("_Kind", work.kind),
+            version=work.version,
+            running_seconds=now - work.started,
+        )
+    if (stage := agent.staging.running) is not None:
+        return Operation(
+            kind="stage",
+            version=stage.request.version,
+            running_seconds=now - stage.started,
+        )
+    return None
+
+
+def _failure(fault: Fault | None, now: float) -> Failure | None:
+    if fault is None:
+        return None
+    return Failure(
+        version=fault.version,
+        reason=fault.reason,
+        message=fault.message,
+        age_seconds=now - fault.at,
+    )

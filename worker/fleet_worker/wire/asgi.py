@@ -1,0 +1,73 @@
+"""The little of HTTP that the surfaces share, straight on ASGI.
+
+No framework: an answer here is one small JSON object with a Content-Length, a body is bounded, and
+the same code runs in tests without an engine's environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class BodyTooLargeError(Exception):
+    """The client sent more than the route takes."""
+
+
+def header_of(headers: Headers, name: bytes) -> str | None:
+    """The first header of a name (lower case), or None."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value.decode("latin-1")
+    return None
+
+
+async def read_body(receive: Receive, *, limit: int) -> bytes:
+    """The whole body of a request.
+
+    Errors:
+        BodyTooLargeError: it is longer than `limit` bytes; the rest is not read.
+    """
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if len(body) > limit:
+            raise BodyTooLargeError
+        if not message.get("more_body", False):
+            return body
+
+
+async def answer_json(
+    send: Send, status: int, body: bytes | dict[str, Any], headers: Headers = ()
+) -> None:
+    """Answer with a JSON object."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    await answer(send, status, content, b"application/json", headers)
+
+
+async def answer(
+    send: Send, status: int, content: bytes, media_type: bytes, headers: Headers = ()
+) -> None:
+    """Answer with a whole body."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", media_type),
+                (b"content-length", str(len(content)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": content})
