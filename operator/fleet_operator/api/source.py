@@ -16,7 +16,7 @@ VersionLabel = Annotated[
 ]
 """What every reply is stamped with; also fits a label value."""
 
-AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/[^\x00]*$")]
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[^/\x00]+)+$")]
 
 
 class HuggingFaceSource(Resource):

@@ -95,7 +95,6 @@ def owner_reference(observed: FleetObserved) -> dict[str, Any]:
         "name": observed.name,
         "uid": observed.uid,
         "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

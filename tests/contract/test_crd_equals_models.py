@@ -1,0 +1,154 @@
+"""The CRDs are the public form, the pydantic models what the operator reads: one must not say what
+the other does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_worker.protocol import OWNED_ENGINE_FLAGS
+
+CRDS = Path(__file__).parents[2] / "crds"
+BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "enum")
+PAIRS = [
+    pytest.param("inferencefleets", "spec", FleetSpec, id="fleet spec"),
+    pytest.param("inferencefleets", "status", FleetStatus, id="fleet status"),
+    pytest.param("weightversions", "spec", WeightsSpec, id="weights spec"),
+    pytest.param("weightversions", "status", WeightsStatus, id="weights status"),
+]
+
+
+def crd_schema(plural: str) -> dict[str, Any]:
+    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+    return version["schema"]["openAPIV3Schema"]
+
+
+def model_schema(model) -> dict[str, Any]:
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolve(n) for n in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            target = definitions[node["$ref"].rsplit("/", 1)[1]]
+            return resolve({**target, **{k: v for k, v in node.items() if k != "$ref"}})
+        if "anyOf" in node:
+            kept = [n for n in node["anyOf"] if n.get("type") != "null"]
+            if len(kept) == 1:
+                return resolve({**kept[0], **{k: v for k, v in node.items() if k != "anyOf"}})
+        return {k: resolve(v) for k, v in node.items()}
+
+    return resolve(schema)
+
+
+def leaves(schema: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]]:
+    """Path → what a field allows. Lists are entered as `[]`, maps as `{}`."""
+    found = {path: {k: schema[k] for k in BOUNDS if k in schema}}
+    if "const" in schema:
+        found[path]["enum"] = [schema["const"]]
+    found[path]["type"] = schema.get("type")
+    for name, child in schema.get("properties", {}).items():
+        found |= leaves(child, f"{path}.{name}")
+    if isinstance(schema.get("items"), dict):
+        found |= leaves(schema["items"], f"{path}[]")
+    return found
+
+
+def required(schema: dict[str, Any], path: str = "") -> set[str]:
+    found = {f"{path}.{name}" for name in schema.get("required", ())}
+    for name, child in schema.get("properties", {}).items():
+        found |= required(child, f"{path}.{name}")
+    if isinstance(schema.get("items"), dict):
+        found |= required(schema["items"], f"{path}[]")
+    return found
+
+
+@pytest.mark.parametrize(("plural", "part", "model"), PAIRS)
+def test_the_same_fields_exist_with_the_same_types(plural, part, model):
+    crd = leaves(crd_schema(plural)["properties"][part])
+    models = leaves(model_schema(model))
+
+    assert {p: f["type"] for p, f in crd.items()} == {p: f["type"] for p, f in models.items()}
+
+
+@pytest.mark.parametrize(("plural", "part", "model"), [p for p in PAIRS if "spec" in p.id])
+def test_the_same_bounds_hold(plural, part, model):
+    crd = leaves(crd_schema(plural)["properties"][part])
+    models = leaves(model_schema(model))
+
+    assert crd == models
+
+
+@pytest.mark.parametrize(("plural", "part", "model"), [p for p in PAIRS if "spec" in p.id])
+def test_the_same_fields_are_required(plural, part, model):
+    crd = required(crd_schema(plural)["properties"][part])
+
+    assert crd == required(model_schema(model))
+
+
+def with_defaults(schema: dict[str, Any], value: Any) -> Any:
+    """What the API server makes of a value."""
+    if schema.get("type") == "object" and isinstance(value, dict):
+        filled = dict(value)
+        for name, child in schema.get("properties", {}).items():
+            if name not in filled and "default" in child:
+                filled[name] = child["default"]
+            if name in filled:
+                filled[name] = with_defaults(child, filled[name])
+        return filled
+    if schema.get("type") == "array":
+        return [with_defaults(schema["items"], item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("sample", sorted((CRDS / "samples/valid").glob("*.yaml")), ids=lambda p: p.stem)
+def test_both_fill_in_the_same_defaults(sample):
+    for document in yaml.safe_load_all(sample.read_text()):
+        plural, model = {
+            "InferenceFleet": ("inferencefleets", FleetSpec),
+            "WeightVersion": ("weightversions", WeightsSpec),
+        }[document["kind"]]
+        server = with_defaults(crd_schema(plural)["properties"]["spec"], document["spec"])
+
+        assert model.model_validate(document["spec"]).to_json() == server
+
+
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+def test_every_field_has_a_description(plural):
+    def missing(schema: dict[str, Any], path: str) -> list[str]:
+        found = [] if "description" in schema else [path]
+        for name, child in schema.get("properties", {}).items():
+            found += missing(child, f"{path}.{name}")
+        return found
+
+    schema = crd_schema(plural)["properties"]
+
+    assert missing(schema["spec"], "spec") + missing(schema["status"], "status") == []
+
+
+def test_every_flag_that_the_worker_owns_is_refused_by_the_crd():
+    args = crd_schema("inferencefleets")["properties"]["spec"]["properties"]["engine"]["properties"]
+    (validation,) = args["args"]["items"]["x-kubernetes-validations"]
+    rule = validation["rule"]
+
+    for owned in OWNED_ENGINE_FLAGS:
+        if owned.family:
+            assert f"startsWith('{owned.flag}')" in rule
+        else:
+            assert f"'{owned.flag}'" in rule
+        if owned.short:
+            assert f"'{owned.short}'" in rule
+
+
+def test_no_condition_word_is_longer_than_the_crd_allows():
+    assert all(len(word) <= 64 for word in (*ConditionType, *ConditionReason))
