@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from devcluster import control, images, janitor, starting
 from devcluster.api import Api
-from devcluster.errors import DevclusterError, NotRunningError
+from devcluster.errors import NotRunningError
 from devcluster.paths import run_folder
 from devcluster.processes import run, without_proxies
 from devcluster.profiles import Profile

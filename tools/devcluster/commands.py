@@ -16,6 +16,7 @@ from devcluster import preflight as checks
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError, NotRunningError
 from devcluster.images import ImageConfig
+from devcluster.paths import run_folder
 
 
 def preflight(options: Namespace) -> int:
@@ -84,6 +85,7 @@ def down(options: Namespace) -> int:
     """End one cluster or all."""
     janitor.sweep()
     running = janitor.running_clusters()
+    run_folder(options.id)  # refuses what can be no id
     chosen = running if options.all else [options.id]
     for name in chosen:
         if name not in running:
@@ -97,7 +99,7 @@ def down(options: Namespace) -> int:
 def status(options: Namespace) -> int:
     """Show the clusters and the components of one."""
     running = janitor.running_clusters()
-    if options.id not in running:
+    if not janitor.is_kept(run_folder(options.id)):
         names = ", ".join(running) or "none"
         raise NotRunningError(f"cluster {options.id} does not run (running: {names})")
     cluster = Cluster.attach(options.id)

@@ -19,6 +19,7 @@ from devcluster.spec import (
     node_name,
 )
 
+API_SERVER = "kube-apiserver"
 _LOCAL_ETCD = "http://127.0.0.1:2379"
 
 
@@ -118,9 +119,9 @@ def _control_plane(spec: Spec, programs: Programs, api_port: int) -> tuple[Compo
     ready = HttpProbe(f"https://127.0.0.1:{api_port}/readyz")
     return (
         Component("etcd", tuple(etcd)),
-        Component("kube-apiserver", tuple(api_server), ready=ready),
-        Component("kube-controller-manager", tuple(controllers), after=("kube-apiserver",)),
-        Component("kube-scheduler", tuple(scheduler), after=("kube-apiserver",)),
+        Component(API_SERVER, tuple(api_server), ready=ready),
+        Component("kube-controller-manager", tuple(controllers), after=(API_SERVER,)),
+        Component("kube-scheduler", tuple(scheduler), after=(API_SERVER,)),
     )
 
 
@@ -136,7 +137,7 @@ def _containers(programs: Programs) -> tuple[Component, ...]:
 
 def _node(spec: Spec, programs: Programs, node: int) -> tuple[Component, ...]:
     name = node_name(node)
-    first = ("kube-apiserver",) if node == 1 else ()
+    first = (API_SERVER,) if node == 1 else ()
     kubelet = (
         str(programs.path("kubelet")),
         f"--config={INSIDE}/etc/kubelet.json",

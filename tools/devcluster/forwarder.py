@@ -11,19 +11,49 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 
 from devcluster.linux import enter_network
 
 _CHUNK_BYTES = 256 * 1024
 _CONNECT_SECONDS = 10.0
 
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-def reserve_port() -> socket.socket:
-    """A socket bound to a free port of 127.0.0.1."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 0))
-    return listener
+
+def bound_socket(port: int = 0) -> socket.socket:
+    """A socket bound to a port of 127.0.0.1 (0: a free one), on which connecting is refused."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
+class Forward:
+    """A port on the machine, and what accepts there.
+
+    The port stays bound for good by a socket that never listens, so that nobody else gets it
+    while nothing accepts.
+    """
+
+    def __init__(self, bound: socket.socket, accept: Accept) -> None:
+        self.port: int = bound.getsockname()[1]
+        self._bound = bound
+        self._accept = accept
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Accept connections."""
+        if self._server is None:
+            self._server = await asyncio.start_server(
+                self._accept, sock=bound_socket(self.port), limit=_CHUNK_BYTES
+            )
+
+    def close(self) -> None:
+        """Refuse connections; those that are open stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
 class Forwarder:
@@ -33,24 +63,24 @@ class Forwarder:
         """Take over the descriptor of the cluster's network namespace."""
         self._inside = namespace
         self._outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._forwards: dict[tuple[str, int], Forward] = {}
 
-    async def add(self, address: str, port: int, listener: socket.socket | None = None) -> int:
-        """Forward to an address inside; asked for the same again, the same port is returned.
+    async def add(self, address: str, port: int, bound: socket.socket | None = None) -> Forward:
+        """Forward to an address inside; asked for the same again, the same one is returned.
 
-        Returns:
-            The port on 127.0.0.1.
+        Args:
+            address: inside.
+            port: inside.
+            bound: holds the port to use; None for a free one.
         """
-        server = self._servers.get((address, port))
-        if server is None:
-            server = await asyncio.start_server(
-                lambda reader, writer: self._forward(reader, writer, (address, port)),
-                sock=listener or reserve_port(),
-                limit=_CHUNK_BYTES,
+        target = (address, port)
+        if target not in self._forwards:
+            self._forwards[target] = Forward(
+                bound or bound_socket(),
+                lambda reader, writer: self._forward(reader, writer, target),
             )
-            self._servers[address, port] = server
-        local: int = server.sockets[0].getsockname()[1]
-        return local
+            await self._forwards[target].open()
+        return self._forwards[target]
 
     async def _forward(
         self,

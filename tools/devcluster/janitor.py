@@ -12,13 +12,14 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from devcluster import cgroups
 from devcluster.errors import DevclusterError
 from devcluster.paths import clusters_folder
+from devcluster.waiting import wait_until
 
 PATIENCE_SECONDS = 30.0
 _LOCK = "lock"
@@ -102,8 +103,7 @@ def sweep() -> None:
     for run in clusters_folder().iterdir():
         if not (run / _LOCK).exists() or is_kept(run):
             continue
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not clean_once(run):
-            if time.monotonic() > deadline:
-                raise DevclusterError(f"{run} cannot be removed", way_out="look who uses it")
-            time.sleep(0.05)
+        try:
+            wait_until(partial(clean_once, run), PATIENCE_SECONDS, f"{run} to be removable")
+        except TimeoutError as error:
+            raise DevclusterError(str(error), way_out="look who uses it") from error

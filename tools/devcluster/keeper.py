@@ -18,9 +18,10 @@ import sys
 from pathlib import Path
 
 from devcluster import control, credentials, janitor, network, nodes
+from devcluster.components import API_SERVER
 from devcluster.control import Message
 from devcluster.errors import NotRunningError
-from devcluster.forwarder import Forwarder, reserve_port
+from devcluster.forwarder import Forward, Forwarder, bound_socket
 from devcluster.linux import adopt_orphans
 from devcluster.spec import Spec, load_spec
 
@@ -33,6 +34,7 @@ class Keeper:
         self._nodes: dict[int, nodes.Node] = {}
         self._forwarder: Forwarder | None = None
         self._api_port = 0
+        self._api: Forward | None = None
         self._end = asyncio.Event()
         self._gone = asyncio.Event()
 
@@ -75,8 +77,8 @@ class Keeper:
 
     async def _start(self) -> None:
         spec = self._spec
-        listener = reserve_port()
-        self._api_port = listener.getsockname()[1]
+        bound = bound_socket()
+        self._api_port = bound.getsockname()[1]
         credentials.create(spec, self._api_port)
         for number in range(1, spec.nodes + 1):
             nodes.write_files(spec, number)
@@ -86,7 +88,7 @@ class Keeper:
         first = self._nodes[1].pid
         namespace = os.open(f"/proc/{first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._forwarder = Forwarder(namespace)
-        await self._forwarder.add("127.0.0.1", self._api_port, listener)
+        self._api = await self._forwarder.add("127.0.0.1", self._api_port, bound)
         if first is not None and (second := self._nodes.get(2)) and second.pid is not None:
             network.link_nodes(first, second.pid)
         await asyncio.gather(*(node.go() for node in self._nodes.values()))
@@ -97,18 +99,33 @@ class Keeper:
                 return await self._status()
             case "forward":
                 assert self._forwarder is not None, "the cluster still starts"  # noqa: S101
-                return {"port": await self._forwarder.add(request["address"], request["port"])}
+                forward = await self._forwarder.add(request["address"], request["port"])
+                return {"port": forward.port}
             case "kill-node":
                 self._nodes[request["node"]].kill()
                 return {}
-            case "kill" | "start":
-                return await self._nodes[request["node"]].ask(request)
+            case "kill" | "start" as operation:
+                reply = await self._nodes[request["node"]].ask(request)
+                if request["name"] == API_SERVER:
+                    await self._follow_api_server(runs=operation == "start")
+                return reply
             case "down":
                 self._end.set()
                 await self._gone.wait()
                 return {}
             case other:
                 raise LookupError(f"no operation {other}")
+
+    async def _follow_api_server(self, *, runs: bool) -> None:
+        """Refuse connections while there is no server to connect to.
+
+        By default a forward accepts and then resets, which clients take for a passing fault of
+        the network: kubectl tries again for 10 s before it says that the server is down.
+        """
+        if self._api is not None and runs:
+            await self._api.open()
+        elif self._api is not None:
+            self._api.close()
 
     async def _status(self) -> Message:
         described = {}

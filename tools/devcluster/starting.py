@@ -7,7 +7,6 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +16,7 @@ from devcluster.errors import DevclusterError, NotRunningError, StartError
 from devcluster.paths import TOOLS, run_folder
 from devcluster.profiles import Profile
 from devcluster.spec import Spec, load_spec, node_name
+from devcluster.waiting import wait_until
 
 _POLL_SECONDS = 0.05
 _LOG_BYTES = 3000
@@ -154,11 +154,9 @@ def wait_until_ready(run: Path, api: Api, *, timeout_seconds: float) -> None:
         return len(ready) == spec.nodes
 
     try:
-        _wait(is_ready, timeout_seconds)
+        wait_until(is_ready, timeout_seconds, f"cluster {run.name} to be ready")
     except TimeoutError as error:
-        raise StartError(
-            f"cluster {run.name} is not ready after {timeout_seconds:.0f} s\n{_ends_of_logs(run)}"
-        ) from error
+        raise StartError(f"{error}\n{_ends_of_logs(run)}") from error
 
 
 def wait_for_component(run: Path, name: str, node: int, timeout_seconds: float = 60.0) -> None:
@@ -169,9 +167,9 @@ def wait_for_component(run: Path, name: str, node: int, timeout_seconds: float =
         return any(each["name"] == name and each["ready"] for each in components)
 
     try:
-        _wait(is_ready, timeout_seconds)
+        wait_until(is_ready, timeout_seconds, f"{name} to be ready again")
     except TimeoutError as error:
-        raise StartError(f"{name} is not ready again\n{_ends_of_logs(run)}") from error
+        raise StartError(f"{error}\n{_ends_of_logs(run)}") from error
 
 
 def set_gpus(api: Api, node: int, count: int) -> None:
@@ -188,21 +186,13 @@ def set_gpus(api: Api, node: int, count: int) -> None:
         status = (api.get(f"/api/v1/nodes/{name}") or {}).get("status", {})
         return bool(status.get("allocatable", {}).get(_GPU) == str(count))
 
-    _wait(is_allocatable, 30.0)
+    wait_until(is_allocatable, 30.0, f"{name} to offer {count} GPUs")
 
 
 def _condition(item: dict[str, object], kind: str) -> str:
     status = item["status"]
     conditions = status.get("conditions", []) if isinstance(status, dict) else []
     return next((str(c["status"]) for c in conditions if c["type"] == kind), "")
-
-
-def _wait(condition: Callable[[], bool], timeout_seconds: float) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(_POLL_SECONDS)
 
 
 def _ends_of_logs(run: Path) -> str:

@@ -1,0 +1,232 @@
+"""Programs are built once, completely or not at all. A stand-in for `go` keeps this quick."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from devcluster import gobuild, machine, parts, programs
+from devcluster.errors import BuildError
+from devcluster.paths import SOURCES, TOOLS, cache_folder, programs_folder
+from devcluster.progress import Progress
+from devcluster.waiting import wait_until
+
+# Writes the program it is asked for, notes its environment, and waits for or fails on request.
+_GO = """#!/bin/sh
+echo "$$ $*" >> "$CALLS"
+env | sort > "$CALLS.environment"
+echo "go: downloading example.org/module v1.0.0" >&2
+echo "example.org/package" >&2
+while [ -e "$CALLS.hold" ]; do read -r line < "$CALLS.hold"; done
+if [ -e "$CALLS.fail" ]; then echo "example.org/module: no such host" >&2; exit 1; fi
+while [ "$1" != "-o" ]; do shift; done
+case "$2" in
+*/) touch "$2containerd" "$2coredns" "$2certs" ;;
+*) touch "$2" ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the stand-in notes its calls in; its cache folder is empty."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/go").write_text(_GO)
+    (tmp_path / "bin/go").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("RLFLEET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.delenv("RLFLEET_KEEP_GO_CACHE", raising=False)
+    monkeypatch.setattr(machine, "fitting_runc", lambda: Path("/usr/bin/runc"))
+    monkeypatch.setattr(machine, "fitting_nft", lambda: Path("/usr/sbin/nft"))
+    return tmp_path / "calls"
+
+
+def _progress() -> Progress:
+    return Progress(io.StringIO())
+
+
+def _builder() -> subprocess.Popen[bytes]:
+    program = "from devcluster import programs; programs.ensure('api')"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(TOOLS)},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_what_is_missing_is_built_and_then_found(calls: Path) -> None:
+    assert programs.missing("api") == ("kube", "certs")
+
+    found = programs.ensure("api", _progress())
+
+    assert programs.missing("api") == ()
+    assert found.path("kubectl").resolve().name == "kube"
+    assert found.path("certs").is_file()
+    built = calls.read_text()
+    programs.ensure("api", _progress())
+    assert calls.read_text() == built
+
+
+def test_the_control_plane_alone_does_not_build_the_rest() -> None:
+    programs.ensure("api", _progress())
+
+    assert programs.missing("node") == ("dns", "containers")
+
+
+def test_a_failed_build_tells_what_go_said_and_leaves_nothing_that_looks_finished(
+    calls: Path,
+) -> None:
+    Path(f"{calls}.fail").touch()
+    with pytest.raises(BuildError, match=r"example\.org/module: no such host") as caught:
+        programs.ensure("api", _progress())
+    assert "GOPROXY" in caught.value.way_out
+    assert programs.missing("api") == ("kube", "certs")
+
+    Path(f"{calls}.fail").unlink()
+    programs.ensure("api", _progress())
+    assert programs.missing("api") == ()
+    assert not list(programs_folder().glob(".unfinished-*"))
+
+
+def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_the_lock(
+    calls: Path,
+) -> None:
+    hold = Path(f"{calls}.hold")
+    os.mkfifo(hold)
+    first = _builder()
+    wait_until(calls.exists, 10.0, "the first build to start")
+    orphan = int(calls.read_text().split()[0])
+    first.kill()
+    first.wait()
+    assert programs.missing("api") == ("kube", "certs")
+
+    second = _builder()
+    # The orphaned `go` still writes to the caches: whoever comes next waits for its end.
+    wait_until(lambda: _waits_for_a_lock(second.pid), 10.0, "the second builder to wait")
+    assert len(calls.read_text().splitlines()) == 1
+    hold.unlink()
+    os.kill(orphan, signal.SIGKILL)
+
+    assert second.wait(timeout=20) == 0
+    assert programs.missing("api") == ()
+
+
+def _waits_for_a_lock(pid: int) -> bool:
+    return any(f"-> FLOCK  ADVISORY  WRITE {pid} " in line for line in _locks())
+
+
+def _locks() -> list[str]:
+    return Path("/proc/locks").read_text().splitlines()
+
+
+def test_two_builders_at_once_build_everything_once(calls: Path) -> None:
+    hold = Path(f"{calls}.hold")
+    os.mkfifo(hold)
+    builders = [_builder(), _builder()]
+    pids = [builder.pid for builder in builders]
+    wait_until(lambda: any(map(_waits_for_a_lock, pids)), 10.0, "one builder to wait")
+    release = threading.Thread(target=lambda: hold.write_text("go on\n"))
+    release.start()
+    hold.rename(f"{calls}.released")
+    release.join()
+
+    assert [builder.wait(timeout=20) for builder in builders] == [0, 0]
+    assert len(calls.read_text().splitlines()) == len(parts.API_PARTS)
+
+
+def test_go_writes_below_the_cache_folder_and_keeps_the_users_settings(
+    calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOPROXY", "https://proxy.example.org")
+    monkeypatch.setenv("GOFLAGS", "-buildvcs=false")
+    monkeypatch.setenv("GOOS", "plan9")
+
+    programs.ensure("api", _progress())
+
+    noted = Path(f"{calls}.environment").read_text().splitlines()
+    environment = dict(line.split("=", 1) for line in noted if "=" in line)
+    own = ("GOPATH", "GOMODCACHE", "GOCACHE", "GOTMPDIR", "TEST_TELEMETRY_DIR")
+    assert all(Path(environment[name]).is_relative_to(cache_folder()) for name in own)
+    assert environment["GOPROXY"] == "https://proxy.example.org"
+    assert environment["GOFLAGS"] == "-buildvcs=false"
+    assert "GOOS" not in environment
+    assert "-modcacherw" in calls.read_text()
+
+
+def test_gos_caches_are_removed_after_success_unless_they_are_to_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RLFLEET_KEEP_GO_CACHE", "1")
+    programs.ensure("api", _progress())
+    assert gobuild.go_folder().is_dir()
+
+    monkeypatch.delenv("RLFLEET_KEEP_GO_CACHE")
+    programs.ensure("node", _progress())
+    assert not gobuild.go_folder().exists()
+
+
+def test_without_a_terminal_progress_is_plain_lines() -> None:
+    stream = io.StringIO()
+
+    programs.ensure("api", Progress(stream))
+
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "one-time build of kube, certs"
+    assert "minutes" in lines[1]
+    assert lines[2] == "making kube …"
+    assert lines[3].startswith("made kube [")
+    assert "\r" not in stream.getvalue()
+
+
+def test_on_a_terminal_progress_is_one_line_that_moves() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin("making kube")
+    progress.update("building kube: 7 packages compiled")
+    progress.done("made kube")
+
+    assert stream.getvalue().count("\n") == 1
+    assert "\r\033[Kbuilding kube: 7 packages compiled [0 s]" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["go.mod", "go.sum", "certs/main.go"])
+def test_a_change_of_any_source_changes_the_key(tmp_path: Path, name: str) -> None:
+    module = tmp_path / "runtime"
+    (module / "certs").mkdir(parents=True)
+    for source in ("go.mod", "go.sum", "certs/main.go"):
+        (module / source).write_bytes((SOURCES / "runtime" / source).read_bytes())
+    part = parts.Part("certs", module, ("./certs",))
+    before = part.key()
+
+    with (module / name).open("a") as source_file:
+        source_file.write("\n")
+
+    assert part.key() != before
+
+
+def test_a_change_of_a_flag_changes_the_key() -> None:
+    part = parts.Part("certs", SOURCES / "runtime", ("./certs",))
+
+    keys = {part.key(), parts.Part("certs", part.module, part.packages, tags=("a",)).key()}
+
+    assert len(keys) == 2
+
+
+def test_versions_are_read_from_the_pinned_modules() -> None:
+    assert parts.kubernetes_version().startswith("v1.")
+    assert parts.helm_version().startswith("v4.")
+    assert f"-X k8s.io/component-base/version.gitVersion={parts.kubernetes_version()}" in (
+        parts.KUBE.link
+    )

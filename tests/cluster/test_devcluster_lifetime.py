@@ -1,0 +1,207 @@
+"""A cluster begins whole and ends without a trace, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cluster.devcluster_app import APP_MOUNTS, apply, load_app, pod
+from tests.cluster.devcluster_traces import cluster_processes, machine_traces, still_running
+
+from devcluster import Cluster, DevclusterError, janitor
+from devcluster.errors import NotRunningError
+from devcluster.paths import TOOLS, clusters_folder, run_folder
+from devcluster.starting import random_id
+from devcluster.waiting import wait_until
+
+_STARTER = """
+import sys
+from devcluster import Cluster
+cluster = Cluster.start(cluster_id=sys.argv[1], profile=sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def nft(devcluster_node: Cluster) -> Path:
+    return devcluster_node._programs.path("nft")
+
+
+def _starter(cluster_id: str, profile: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STARTER, cluster_id, profile],
+        env=os.environ | {"PYTHONPATH": str(TOOLS)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_down_leaves_no_process_mount_link_group_rule_setting_or_file(nft: Path) -> None:
+    cluster_id = random_id()
+    before = machine_traces(cluster_id, nft)
+    with Cluster.start(cluster_id=cluster_id, mounts=APP_MOUNTS) as cluster:
+        load_app(cluster)
+        apply(cluster, "default", pod("app"))
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/app", "--timeout=30s")
+        during = machine_traces(cluster_id, nft)
+        processes = cluster_processes(cluster)
+
+    # The comparison below would see something: while it ran, there was something to see.
+    assert during.groups
+    assert during.places > before.places
+    assert len(processes) > 10
+    assert still_running(processes) == frozenset()
+    assert machine_traces(cluster_id, nft) == before
+
+
+def test_a_running_cluster_mounts_and_links_nothing_on_the_machine(
+    devcluster_node: Cluster, nft: Path
+) -> None:
+    traces = machine_traces(devcluster_node.id, nft)
+
+    assert not [mount for mount in traces.mounts if "devcluster" in mount or "kubelet" in mount]
+    assert not [link for link in traces.links if link.startswith(("cni", "veth", "to-node"))]
+    assert "kube-proxy" not in traces.rules
+
+
+def test_killing_the_starter_ends_the_cluster_and_leaves_nothing(nft: Path) -> None:
+    cluster_id = random_id()
+    before = machine_traces(cluster_id, nft)
+    starter = _starter(cluster_id, "node")
+    processes = cluster_processes(Cluster.attach(cluster_id))
+
+    _end(starter)
+
+    wait_until(lambda: not run_folder(cluster_id).exists(), 10.0, "the folder to be gone")
+    wait_until(lambda: not still_running(processes), 5.0, "the processes to be gone")
+    assert machine_traces(cluster_id, nft) == before
+
+
+def test_killing_the_keeper_ends_the_nodes_and_the_next_command_sweeps_the_rest(
+    nft: Path,
+) -> None:
+    cluster_id = random_id()
+    before = machine_traces(cluster_id, nft)
+    starter = _starter(cluster_id, "api")
+    processes = cluster_processes(Cluster.attach(cluster_id))
+    keeper = Cluster.attach(cluster_id).status()["keeper"]
+
+    os.kill(keeper, signal.SIGKILL)
+
+    wait_until(lambda: not still_running(processes), 5.0, "the kernel to end the nodes")
+    assert run_folder(cluster_id).exists()
+    janitor.sweep()
+    assert machine_traces(cluster_id, nft) == before
+    _end(starter)
+
+
+def test_the_keeper_outlives_the_thread_that_started_it(devcluster_api_possible: None) -> None:
+    started: list[Cluster] = []
+    thread = threading.Thread(target=lambda: started.append(Cluster.start(profile="api")))
+    thread.start()
+    thread.join()
+
+    with started[0] as cluster:
+        assert cluster.kubectl("get", "namespaces").returncode == 0
+
+
+def test_two_clusters_at_once_do_not_see_each_other(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    with Cluster.start(mounts=APP_MOUNTS) as other:
+        load_app(other)
+        for cluster, namespace in ((devcluster_node, devcluster_namespace), (other, "default")):
+            apply(cluster, namespace, pod("same-name"))
+        for cluster, namespace in ((devcluster_node, devcluster_namespace), (other, "default")):
+            wait = ("wait", "--for=condition=Ready", "pod/same-name", "--timeout=30s")
+            cluster.kubectl(*wait, "-n", namespace)
+        namespaces = other.kubectl("get", "namespaces", "-o", "name").stdout
+        assert devcluster_namespace not in namespaces
+        assert cluster_processes(other).isdisjoint(cluster_processes(devcluster_node))
+        assert janitor.running_clusters().count(other.id) == 1
+
+    ready = ("get", "pod", "same-name", "-n", devcluster_namespace, "-o", "json")
+    status = json.loads(devcluster_node.kubectl(*ready).stdout)["status"]
+    assert {"Ready": "True"}.items() <= {
+        c["type"]: c["status"] for c in status["conditions"]
+    }.items()
+
+
+def test_an_id_that_runs_already_is_refused(devcluster_api: Cluster) -> None:
+    with pytest.raises(DevclusterError, match="runs already"):
+        Cluster.start(cluster_id=devcluster_api.id, profile="api")
+
+    assert devcluster_api.kubectl("get", "namespaces").returncode == 0
+
+
+def test_a_detached_cluster_lives_until_down(devcluster_api_possible: None) -> None:
+    cluster_id = random_id()
+    command = [sys.executable, "-m", "devcluster"]
+    environment = os.environ | {"PYTHONPATH": str(TOOLS)}
+    up = [*command, "up", "--id", cluster_id, "--profile", "api", "--detach"]
+    said = subprocess.run(up, env=environment, check=True, capture_output=True, text=True).stdout
+
+    cluster = Cluster.attach(cluster_id)
+    assert cluster.kubectl("get", "namespaces").returncode == 0
+    assert str(cluster.kubeconfig) in said
+
+    down = [*command, "down", "--id", cluster_id]
+    subprocess.run(down, env=environment, check=True, capture_output=True)
+    assert not list(clusters_folder().glob(f"*{cluster_id}*"))
+    with pytest.raises(NotRunningError):
+        Cluster.attach(cluster_id)
+
+
+def test_ctrl_c_ends_a_cluster_in_the_foreground(devcluster_api_possible: None) -> None:
+    cluster_id = random_id()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "up", "--id", cluster_id, "--profile", "api"],
+        env=os.environ | {"PYTHONPATH": str(TOOLS)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, "")
+    assert any("Ctrl-C" in line for line in lines)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(timeout=15) == 0
+    process.stdout.close()
+    assert not run_folder(cluster_id).exists()
+
+
+def test_a_start_that_cannot_succeed_says_why_and_leaves_nothing(
+    devcluster_api_possible: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster_id = random_id()
+    # The keeper finds the `ip` that sets up the network by PATH; this one refuses.
+    folder = clusters_folder().parent / f"broken-{cluster_id}"
+    folder.mkdir()
+    (folder / "ip").write_text("#!/bin/sh\necho this ip is broken >&2\nexit 1\n")
+    (folder / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    try:
+        with pytest.raises(DevclusterError, match="this ip is broken"):
+            Cluster.start(cluster_id=cluster_id, profile="api")
+    finally:
+        (folder / "ip").unlink()
+        folder.rmdir()
+
+    assert not list(clusters_folder().glob(f"*{cluster_id}*"))
+    assert not list(Path("/sys/fs/cgroup").rglob(f"rlfleet-{cluster_id}-*"))

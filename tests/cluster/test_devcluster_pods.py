@@ -1,0 +1,280 @@
+"""Pods run as on any node: images, users, volumes, accounts, Services, names, and the way in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.devcluster_app import PYTHON, app_pod, apply, deployment, pod, service
+
+from devcluster import Cluster, DevclusterError
+from devcluster.errors import CommandError
+from devcluster.paths import cache_folder
+from devcluster.waiting import wait_until
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _read(port: int, path: str = "/") -> bytes:
+    with _OPENER.open(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def _write(port: int, path: str, content: bytes) -> bytes:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=content, method="PUT")
+    with _OPENER.open(request, timeout=10) as answer:
+        said: bytes = answer.read()
+        return said
+
+
+def _wait_ready(cluster: Cluster, namespace: str, what: str) -> None:
+    kind, _, _ = what.partition("/")
+    wait = (
+        ("rollout", "status", what)
+        if kind == "deployment"
+        else ("wait", "--for=condition=Ready", what)
+    )
+    cluster.kubectl(*wait, "--timeout=30s", "-n", namespace)
+
+
+@pytest.fixture
+def app(devcluster_node: Cluster, devcluster_namespace: str) -> int:
+    """Two servers behind a Service; the port on the machine."""
+    apply(devcluster_node, devcluster_namespace, deployment("app", 2), service("app"))
+    _wait_ready(devcluster_node, devcluster_namespace, "deployment/app")
+    return devcluster_node.forward(devcluster_namespace, "service/app", 80)
+
+
+def test_an_image_of_a_few_kilobytes_runs_the_machines_python_as_user_1000(app: int) -> None:
+    told = json.loads(_read(app))
+
+    assert told["uid"] == 1000
+    assert PYTHON.startswith(told["python"])
+    assert told["greeting"] == "hello from the image"
+
+
+def test_a_read_only_root_refuses_writing_and_its_volumes_take_it(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    volumes = {
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "container": {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]},
+    }
+    apply(devcluster_node, devcluster_namespace, pod("app", **volumes))
+    _wait_ready(devcluster_node, devcluster_namespace, "pod/app")
+    port = devcluster_node.forward(devcluster_namespace, "pod/app", 8000)
+
+    assert _write(port, "/opt/x", b"x") == os.strerror(30).encode()
+    assert _write(port, f"{Path(PYTHON).parent}/x", b"x") == os.strerror(30).encode()
+    assert _write(port, "/scratch/x", b"content") == b"written"
+    assert _write(port, "/dev/shm/x", b"content") == b"written"  # noqa: S108 - in the pod
+    assert _read(port, "/scratch/x") == b"content"
+
+
+def test_a_volume_on_a_folder_of_the_machine_is_the_folder_itself(
+    devcluster_node: Cluster, devcluster_namespace: str, request: pytest.FixtureRequest
+) -> None:
+    folder = cache_folder() / f"pv-{devcluster_namespace}"
+    folder.mkdir()
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o777)
+    (folder / "from-machine").write_text("written by the machine")
+    name = f"pv-{devcluster_namespace}"
+    common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": name}
+    apply(
+        devcluster_node,
+        devcluster_namespace,
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {**common, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": {**common, "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        pod(
+            "app",
+            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        ),
+    )
+    _wait_ready(devcluster_node, devcluster_namespace, "pod/app")
+    port = devcluster_node.forward(devcluster_namespace, "pod/app", 8000)
+
+    assert _read(port, "/data/from-machine") == b"written by the machine"
+    assert _write(port, "/data/from-pod", b"written by the pod") == b"written"
+    assert (folder / "from-pod").read_bytes() == b"written by the pod"
+    assert (folder / "from-pod").stat().st_uid == 1000
+    devcluster_node.kubectl("delete", "pv", name, "--wait=false")
+
+
+def test_a_pod_reaches_the_api_server_with_its_account_and_no_more_rights_than_it_has(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    source = """
+import ssl, sys, urllib.request
+from pathlib import Path
+account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+context = ssl.create_default_context(cafile=account / "ca.crt")
+token = (account / "token").read_text()
+for path in sys.argv[1:]:
+    request = urllib.request.Request("https://kubernetes.default.svc" + path)
+    request.add_header("Authorization", "Bearer " + token)
+    try:
+        print(urllib.request.urlopen(request, context=context).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+    spec = app_pod(restartPolicy="Never", container={"readinessProbe": None})
+    secrets_path = f"/api/v1/namespaces/{devcluster_namespace}/secrets"
+    spec["containers"][0]["command"] = [PYTHON, "-c", source, "/version", secrets_path]
+    asker = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asker"}, "spec": spec}
+
+    apply(devcluster_node, devcluster_namespace, asker)
+    done = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asker", "--timeout=30s")
+    devcluster_node.kubectl(*done, "-n", devcluster_namespace)
+
+    said = devcluster_node.kubectl("logs", "asker", "-n", devcluster_namespace).stdout
+    assert said.split() == ["200", "403"]
+
+
+def test_services_resolve_by_name_in_pods_and_for_programs_run_inside(
+    devcluster_node: Cluster, devcluster_namespace: str, app: int
+) -> None:
+    del app  # it has to run
+    url = f"http://app.{devcluster_namespace}.svc.cluster.local/"
+    program = [PYTHON, "-c", f"import urllib.request as u; print(u.urlopen({url!r}).read())"]
+
+    on_the_node = devcluster_node.exec(program).stdout
+    into_pod = ("exec", "deployment/app", "-n", devcluster_namespace, "--")
+    in_a_pod = devcluster_node.kubectl(*into_pod, *program).stdout
+
+    assert "hello from the image" in on_the_node
+    assert "hello from the image" in in_a_pod
+
+
+def test_a_new_service_answers_at_once(devcluster_node: Cluster, devcluster_namespace: str) -> None:
+    apply(devcluster_node, devcluster_namespace, deployment("app", 1))
+    _wait_ready(devcluster_node, devcluster_namespace, "deployment/app")
+    apply(devcluster_node, devcluster_namespace, service("app"))
+    port = devcluster_node.forward(devcluster_namespace, "app", 80)
+
+    def answers() -> bool:
+        try:
+            return b"hello" in _read(port)
+        except OSError:
+            return False
+
+    wait_until(answers, 0.9, "kube-proxy to write the rules of a new Service")
+
+
+def test_nothing_inside_can_reach_the_machines_network(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    links = devcluster_node.exec(["ls", "/sys/class/net"]).stdout.split()
+    routes = devcluster_node.exec(["ip", "route", "show", "default"]).stdout
+
+    assert {link for link in links if not link.startswith("veth")} <= {
+        "lo",
+        "cni0",
+        "bonding_masters",
+    }
+    assert routes == ""
+
+
+def test_a_forward_carries_megabytes_both_ways_and_stays_the_same_when_asked_again(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    memory = {
+        "volumes": [{"name": "big", "emptyDir": {"medium": "Memory"}}],
+        "container": {"volumeMounts": [{"name": "big", "mountPath": "/big"}]},
+    }
+    apply(devcluster_node, devcluster_namespace, pod("app", **memory))
+    _wait_ready(devcluster_node, devcluster_namespace, "pod/app")
+    port = devcluster_node.forward(devcluster_namespace, "pod/app", 8000)
+    content = os.urandom(1 << 20) * 16
+
+    assert _write(port, "/big/file", content) == b"written"
+    assert _read(port, "/big/file") == content
+    assert devcluster_node.forward(devcluster_namespace, "pod/app", 8000) == port
+
+
+def test_a_forward_to_what_does_not_listen_resets_the_connection(
+    devcluster_node: Cluster, app: int, devcluster_namespace: str
+) -> None:
+    del app
+    name = devcluster_node.kubectl("get", "pods", "-o", "name", "-n", devcluster_namespace)
+    port = devcluster_node.forward(devcluster_namespace, name.stdout.split()[0], 8001)
+
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        pytest.raises(ConnectionResetError),
+    ):
+        connection.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        pytest.param("service/nothing", "does not exist", id="a Service that is not there"),
+        pytest.param("pod/nothing", "does not exist", id="a pod that is not there"),
+        pytest.param("deployment/app", "deployment", id="a kind that has no address"),
+    ],
+)
+def test_forwarding_says_what_is_wrong_with_its_target(
+    devcluster_node: Cluster, target: str, words: str
+) -> None:
+    with pytest.raises(DevclusterError, match=words):
+        devcluster_node.forward("default", target, 80)
+
+
+def test_a_program_inside_has_the_callers_folder_and_its_failure_is_told(
+    devcluster_node: Cluster,
+) -> None:
+    assert devcluster_node.exec(["pwd"]).stdout.strip() == str(Path.cwd())
+    assert devcluster_node.exec(["cat"], stdin="through").stdout == "through"
+    with pytest.raises(CommandError, match=r"exit code 3\ncame apart"):
+        devcluster_node.exec(["sh", "-c", "echo came apart >&2; exit 3"])
+
+
+def test_gpus_are_numbers_that_the_scheduler_respects(
+    devcluster_node: Cluster, devcluster_namespace: str
+) -> None:
+    devcluster_node.set_gpus(2)
+    one_gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    names = ("first", "second", "third")
+    apply(devcluster_node, devcluster_namespace, *(pod(name, container=one_gpu) for name in names))
+
+    def waiting() -> list[str]:
+        pods = devcluster_node.kubectl("get", "pods", "-n", devcluster_namespace, "-o", "json")
+        found = []
+        for each in json.loads(pods.stdout)["items"]:
+            conditions = each["status"].get("conditions", [])
+            found += [c["message"] for c in conditions if c.get("reason") == "Unschedulable"]
+        return found
+
+    wait_until(waiting, 20.0, "one pod to be refused a GPU")
+    ready = ("wait", "--for=jsonpath={.status.phase}=Running", "pods", "--all", "--timeout=0s")
+    wait_until(
+        lambda: (
+            devcluster_node.kubectl(*ready, "-n", devcluster_namespace, check=False).stdout.count(
+                "condition met"
+            )
+            == 2
+        ),
+        20.0,
+        "two pods to run",
+    )
+    assert [message for message in waiting() if "Insufficient nvidia.com/gpu" in message]
+    assert len(waiting()) == 1

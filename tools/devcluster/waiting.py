@@ -1,0 +1,26 @@
+"""Waiting for something to become true, with a deadline. Tests use it instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_POLL_SECONDS = 0.05
+
+
+def wait_until(condition: Callable[[], object], timeout_seconds: float, what: str) -> None:
+    """Ask again and again until the condition holds.
+
+    Args:
+        condition: its truth is asked for every 0.05 s; exceptions pass.
+        timeout_seconds: how long to ask.
+        what: ends the sentence "gave up after N s waiting for …".
+
+    Errors:
+        TimeoutError: with that sentence.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"gave up after {timeout_seconds:.0f} s waiting for {what}")
+        time.sleep(_POLL_SECONDS)
