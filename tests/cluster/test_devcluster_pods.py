@@ -218,8 +218,8 @@ def test_a_forward_to_what_does_not_listen_resets_the_connection(
     port = devcluster_node.forward(devcluster_namespace, name.stdout.split()[0], 8001)
 
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
         pytest.raises(ConnectionResetError),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
     ):
         connection.recv(1)
 
