@@ -17,8 +17,8 @@ from contextlib import AsyncExitStack
 from fleet_operator.adapters.kube import KubeClient
 from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.api import names
-from fleet_operator.errors import FleetError, NotFound, Terminal
-from fleet_operator.ports import Kube
+from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
+from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime import logs, permissions, triggers, web
 from fleet_operator.runtime.calls import Calls
 from fleet_operator.runtime.epochs import Epochs
@@ -38,8 +38,11 @@ logger = logging.getLogger(__name__)
 
 FLEETS_AT_ONCE = 16
 SWEEP_SECONDS = 300.0
+RETRY_SECONDS = 1.0
+STOP_SECONDS = 5.0
 EXIT_LOST_LEASE = 3
 EXIT_CANNOT_START = 2
+_FIRST = asyncio.FIRST_COMPLETED
 
 
 class Operator:
@@ -99,21 +102,20 @@ class Operator:
             return await self._lead(stop)
 
     async def _lead(self, stop: asyncio.Event) -> int:
-        # The lease is renewed from before the watches to after them: kopf, when it ends, cancels
-        # whatever was started after it.
+        # Whatever is started after kopf is waited for by kopf when it ends: ours comes before.
         holding = asyncio.create_task(self.lease.hold(), name="lease")
-        watching_ends = asyncio.Event()
-        tasks = [asyncio.create_task(self.pods.run(), name="pods")]
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
         try:
             await self._fill()
             tasks.append(asyncio.create_task(self._work(), name="queue"))
             tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
-            watching = triggers.run(self.store, self._settings.namespaces, watching_ends)
-            tasks.append(asyncio.create_task(watching, name="watches"))
-            stopping = asyncio.create_task(stop.wait(), name="stop")
-            done, _ = await asyncio.wait(
-                [holding, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED
-            )
+            watching = asyncio.Event()
+            watches = triggers.run(self.store, self._settings.namespaces, watching)
+            tasks.append(asyncio.create_task(watches, name="watches"))
+            await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
+            take_signals(stop)
+            done, _ = await asyncio.wait(tasks, return_when=_FIRST)
             if stopping in done:
                 logger.info("stopping")
                 return 0
@@ -124,12 +126,10 @@ class Operator:
                 logger.error("%s ended by itself", task.get_name(), exc_info=task.exception())
             return 1
         finally:
-            watching_ends.set()
+            for task in tasks:
+                task.cancel()
             await self.calls.stop()
-            for task in (*tasks, holding):
-                if task.get_name() != "watches":
-                    task.cancel()
-            await asyncio.wait([holding, *tasks], timeout=5)
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
 
     async def _fill(self) -> None:
@@ -141,17 +141,26 @@ class Operator:
                 (names.FLEET_PLURAL, self.store.put_fleet),
                 (names.WEIGHTS_PLURAL, self.store.put_weights),
             ):
-                try:
-                    found = await self._kube.get(f"{root}/{plural}")
-                except NotFound as error:
-                    raise Terminal(
-                        f"the cluster does not know {plural}.{names.GROUP}: install the CRDs "
-                        "(helm value crds.enabled, or kubectl apply -f crds/)"
-                    ) from error
-                for item in found["items"]:
+                for item in await self._list(f"{root}/{plural}"):
                     put(item)
         await self.pods.synced()
         self.synced = True
+
+    async def _list(self, path: str) -> list[Json]:
+        while True:
+            try:
+                found: list[Json] = (await self._kube.get(path))["items"]
+            except NotFound as error:
+                raise Terminal(
+                    f"the cluster does not know {path}: install the CRDs "
+                    "(helm value crds.enabled, or kubectl apply -f crds/)"
+                ) from error
+            except Retryable as error:
+                # A server that has just been given the CRDs answers 429 for a while.
+                logger.info("%s; again in %.0f s", error, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return found
 
     async def _work(self) -> None:
         await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
@@ -177,6 +186,13 @@ class Operator:
         return "the caches are being filled" if self.lease.held and not self.synced else ""
 
 
+def take_signals(stop: asyncio.Event) -> None:
+    """Let SIGTERM and SIGINT stop the operator."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
 async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
     """Run two awaitables until one is done; whether it was the first."""
     tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
@@ -192,9 +208,7 @@ async def run(settings: Settings) -> int:
     """Run an operator process. Returns: its exit code."""
     logs.set_up(log_format=settings.log_format, log_level=settings.log_level)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    take_signals(stop)
     try:
         kube = await KubeClient.connect()
         workers = WorkerClient()

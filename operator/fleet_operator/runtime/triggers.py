@@ -52,13 +52,16 @@ def build_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def run(store: Store, namespaces: tuple[str, ...], stop: asyncio.Event) -> None:
-    """Watch until told to stop."""
+async def run(store: Store, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
+    """Watch until cancelled; sets `ready` once kopf has started.
+
+    kopf takes SIGTERM and SIGINT for itself when it starts: who wants them takes them back then.
+    """
     await kopf.operator(
         registry=build_registry(store),
         settings=build_settings(),
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,
-        stop_flag=stop,
+        ready_flag=ready,
     )
