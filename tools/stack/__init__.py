@@ -1,0 +1,22 @@
+"""rlfleet on the development cluster: images of the working tree, the chart, weights, fleets.
+
+The demo and the end-to-end tests stand on this; `python -m stack up` gives people the same.
+"""
+
+from stack.fleets import CPU_ENGINE, fleet_manifest, weights_manifest
+from stack.images import OPERATOR_IMAGE, WORKER_IMAGE, load_images, mounts
+from stack.operator import install, uninstall
+from stack.volumes import weights_volume
+
+__all__ = [
+    "CPU_ENGINE",
+    "OPERATOR_IMAGE",
+    "WORKER_IMAGE",
+    "fleet_manifest",
+    "install",
+    "load_images",
+    "mounts",
+    "uninstall",
+    "weights_manifest",
+    "weights_volume",
+]

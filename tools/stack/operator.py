@@ -1,0 +1,37 @@
+"""The chart on a cluster, by the real helm."""
+
+from __future__ import annotations
+
+import envs
+from devcluster import Cluster
+from stack.images import OPERATOR_IMAGE, WORKER_IMAGE
+
+CHART = envs.REPOSITORY / "charts" / "rlfleet"
+RELEASE = "rlfleet"
+NAMESPACE = "rlfleet-system"
+
+
+def install(cluster: Cluster, *settings: str, replicas: int = 1) -> str:
+    """Install or upgrade the chart with the development images, and wait until it is up.
+
+    `settings`: further `key=value` pairs for helm's --set. Returns: helm's words.
+    """
+    repository, _, tag = OPERATOR_IMAGE.partition(":")
+    values = [
+        f"replicaCount={replicas}",
+        f"image.repository={repository}",
+        f"image.tag={tag}",
+        f"worker.image={WORKER_IMAGE}",
+        *settings,
+    ]
+    chosen = [argument for value in values for argument in ("--set", value)]
+    place = ["--namespace", NAMESPACE, "--create-namespace"]
+    waiting = ["--wait", "--timeout", "120s"]
+    return cluster.helm(
+        "upgrade", "--install", RELEASE, str(CHART), *place, *waiting, *chosen
+    ).stdout
+
+
+def uninstall(cluster: Cluster) -> str:
+    """Uninstall the chart. The CRDs stay, unless it was installed without `crds.keep`."""
+    return cluster.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait").stdout
