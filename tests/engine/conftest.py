@@ -1,0 +1,105 @@
+"""One real worker for most engine tests; tests that end a worker start their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.checkpoints import write_checkpoints
+from tests.support.worker import WorkerProcess
+
+_SEEDS = {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Checkpoints that tests use, all below one root; `a` is what workers start on."""
+
+    root: Path
+
+    def __getattr__(self, name: str) -> Path:
+        return self.root / name
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    root = tmp_path_factory.mktemp("weights")
+    wanted: dict[Path, dict[str, Any]] = {root / n: {"seed": s} for n, s in _SEEDS.items()}
+    wanted[root / "sharded"] = {"seed": 2, "sharded": True}  # the weights of b in two files
+    wanted[root / "wide"] = {"seed": 5, "shape": {"hidden": 96}}
+    wanted[root / "deep"] = {"seed": 5, "shape": {"layers": 3}}
+    wanted[root / "shallow"] = {"seed": 5, "shape": {"layers": 1}}
+    write_checkpoints(wanted)
+    return Weights(root)
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What a worker shows before anybody has called it."""
+
+    state: dict[str, Any]
+    ready: tuple[int, str]
+    alive: int
+    completion: tuple[int, dict[str, str], dict[str, Any]]
+    models: int
+    admitted_metric: float
+
+
+@pytest.fixture(scope="session")
+def started(
+    weights: Weights, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[WorkerProcess, FirstLook]]:
+    folder = tmp_path_factory.mktemp("worker")
+    with WorkerProcess(folder, model=weights.a, roots=[weights.root]) as worker:
+        worker.wait_until_up()
+        ready = worker.admin.get("/readyz")
+        completion = worker.public.post("/v1/completions", json={"model": "policy", "prompt": "x"})
+        look = FirstLook(
+            worker.state(),
+            (ready.status_code, ready.text.strip()),
+            worker.admin.get("/livez").status_code,
+            (completion.status_code, dict(completion.headers), completion.json()),
+            worker.public.get("/v1/models").status_code,
+            worker.metric("rlfleet_worker_admitted"),
+        )
+        yield worker, look
+
+
+@pytest.fixture
+def first_look(started: tuple[WorkerProcess, FirstLook]) -> FirstLook:
+    return started[1]
+
+
+@pytest.fixture
+def worker(started: tuple[WorkerProcess, FirstLook]) -> WorkerProcess:
+    """The shared worker, serving, whatever the test before left behind."""
+    shared = started[0]
+    assert shared.process.poll() is None, f"a test ended the worker:\n{shared.log_tail()}"
+    state = shared.state()
+    if state["pause"] is not None:
+        shared.must("resume", version=state["version"], holder=state["pause"]["holder"])
+    elif state["phase"] == "joining":
+        shared.must("admit", version=state["version"])
+    assert shared.state()["phase"] == "serving"
+    return shared
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def new_version() -> Callable[[], str]:
+    """Labels that no test has used."""
+    return lambda: f"v{next(_numbers)}"
+
+
+@pytest.fixture
+def home(worker: WorkerProcess, weights: Weights, new_version: Callable[[], str]) -> str:
+    """The version of `a`, being served by the shared worker."""
+    version = new_version()
+    worker.swap(version, weights.a)
+    return version

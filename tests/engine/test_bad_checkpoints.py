@@ -1,0 +1,360 @@
+"""Every bad checkpoint is refused for its own reason, and the weights in the engine are untouched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.engine.conftest import Weights
+from tests.support import damage
+from tests.support.checkpoints import copy_of
+from tests.support.worker import WorkerProcess
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test builds its bad checkpoint: a folder below the root, one outside of it."""
+
+    weights: Weights
+    inside: Path
+    outside: Path
+
+    def copy(self, of: Path | None = None) -> Path:
+        return copy_of(of or self.weights.b, self.inside / "bad")
+
+
+def _missing(place: Place) -> Path:
+    return place.inside / "nothing-here"
+
+
+def _file_not_directory(place: Place) -> Path:
+    return place.weights.b / "model.safetensors"
+
+
+def _outside(place: Place) -> Path:
+    return copy_of(place.weights.b, place.outside / "elsewhere")
+
+
+def _dots(place: Place) -> Path:
+    copy_of(place.weights.b, place.outside / "elsewhere")
+    return place.weights.root / ".." / place.outside.name / "elsewhere"
+
+
+def _linked_directory(place: Place) -> Path:
+    copy_of(place.weights.b, place.outside / "elsewhere")
+    link = place.inside / "link"
+    link.symlink_to(place.outside / "elsewhere")
+    return link
+
+
+def _linked_file(place: Place) -> Path:
+    bad = place.copy()
+    shutil.move(bad / damage.WEIGHTS, place.outside / damage.WEIGHTS)
+    (bad / damage.WEIGHTS).symlink_to(place.outside / damage.WEIGHTS)
+    return bad
+
+
+def _no_weights(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).unlink()
+    return bad
+
+
+def _no_config(place: Place) -> Path:
+    bad = place.copy()
+    (bad / "config.json").unlink()
+    return bad
+
+
+def _missing_shard(place: Place) -> Path:
+    bad = place.copy(place.weights.sharded)
+    (bad / "model-00002-of-00002.safetensors").unlink()
+    return bad
+
+
+def _index_that_climbs(place: Place) -> Path:
+    bad = place.copy(place.weights.sharded)
+    index = bad / "model.safetensors.index.json"
+    name = "model-00002-of-00002.safetensors"
+    index.write_text(index.read_text().replace(name, f"../{place.weights.b.name}/{damage.WEIGHTS}"))
+    return bad
+
+
+def _index_that_lies(place: Place) -> Path:
+    bad = place.copy(place.weights.sharded)
+    index = bad / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model.norm.weight", "model.other.weight"))
+    return bad
+
+
+def _cut(length: float) -> Callable[[Place], Path]:
+    def build(place: Place) -> Path:
+        bad = place.copy()
+        size = (bad / damage.WEIGHTS).stat().st_size
+        os.truncate(bad / damage.WEIGHTS, length if isinstance(length, int) else int(size * length))
+        return bad
+
+    return build
+
+
+def _too_long(place: Place) -> Path:
+    bad = place.copy()
+    with (bad / damage.WEIGHTS).open("ab") as file:
+        file.write(b"\0" * 16)
+    return bad
+
+
+def _wide(place: Place) -> Path:
+    return place.weights.wide
+
+
+def _deep(place: Place) -> Path:
+    return place.weights.deep
+
+
+def _shallow(place: Place) -> Path:
+    return place.weights.shallow
+
+
+def _other_architecture(place: Place) -> Path:
+    bad = place.copy()
+    damage.edit_config(bad, architectures=["LlamaForCausalLM"], model_type="llama")
+    return bad
+
+
+def _other_rotation(place: Place) -> Path:
+    bad = place.copy()
+    rope = {"rope_theta": 5000.0, "rope_type": "default"}
+    damage.edit_config(bad, rope_parameters=rope)
+    return bad
+
+
+def _edited(edit: Callable[[damage.Tensors], None]) -> Callable[[Place], Path]:
+    def build(place: Place) -> Path:
+        bad = place.copy()
+        damage.edit_tensors(bad, edit)
+        return bad
+
+    return build
+
+
+def _to_float16(tensors: damage.Tensors) -> None:
+    _, shape, data = tensors["lm_head.weight"]
+    tensors["lm_head.weight"] = ("F16", shape, data)
+
+
+def _transpose(tensors: damage.Tensors) -> None:
+    dtype, shape, data = tensors["lm_head.weight"]
+    tensors["lm_head.weight"] = (dtype, shape[::-1], data)
+
+
+def _add(tensors: damage.Tensors) -> None:
+    tensors["model.layers.0.self_attn.q_proj.bias"] = ("BF16", [128], bytes(256))
+
+
+def _drop(tensors: damage.Tensors) -> None:
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+
+
+def _one_nan(tensors: damage.Tensors) -> None:
+    damage.fill(tensors, "model.layers.1.mlp.up_proj.weight", float("nan"), first=1)
+
+
+def _one_infinity(tensors: damage.Tensors) -> None:
+    damage.fill(tensors, "model.norm.weight", float("inf"), first=1)
+
+
+def _pickled(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).rename(bad / "pytorch_model.bin")
+    return bad
+
+
+def _pickle_in_disguise(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).write_bytes(b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 10)
+    return bad
+
+
+def _pipe(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).unlink()
+    os.mkfifo(bad / damage.WEIGHTS)
+    return bad
+
+
+def _broken_config(place: Place) -> Path:
+    bad = place.copy()
+    (bad / "config.json").write_text("{")
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("build", "reason", "words"),
+    [
+        pytest.param(_missing, "SourceNotFound", "does not exist", id="missing directory"),
+        pytest.param(_file_not_directory, "SourceNotFound", "not a directory", id="a file"),
+        pytest.param(_outside, "SourceOutsideRoots", "not below", id="outside of the roots"),
+        pytest.param(_dots, "SourceOutsideRoots", "not below", id="out of the roots by dots"),
+        pytest.param(_linked_directory, "SourceOutsideRoots", "by a link", id="linked directory"),
+        pytest.param(_linked_file, "SourceOutsideRoots", "by a link", id="linked weight file"),
+        pytest.param(_no_weights, "SourceNotFound", "no weight files", id="no weight files"),
+        pytest.param(_no_config, "SourceNotFound", "config.json", id="no config"),
+        pytest.param(_missing_shard, "SourceNotFound", "model-00002", id="missing shard"),
+        pytest.param(_index_that_climbs, "CheckpointMalformed", "own directory", id="index climbs"),
+        pytest.param(_index_that_lies, "CheckpointMalformed", "disagree", id="index lies"),
+        pytest.param(_cut(5), "CheckpointTruncated", "first 8 bytes", id="cut in the length"),
+        pytest.param(_cut(500), "CheckpointTruncated", "within its header", id="cut in the header"),
+        pytest.param(_cut(0.9), "CheckpointTruncated", "header describes", id="cut in the data"),
+        pytest.param(_too_long, "CheckpointTruncated", "header describes", id="bytes too many"),
+        pytest.param(_wide, "CheckpointMismatch", "hidden_size is 96", id="wrong width"),
+        pytest.param(_deep, "CheckpointMismatch", "num_hidden_layers is 3", id="a layer too many"),
+        pytest.param(
+            _shallow, "CheckpointMismatch", "num_hidden_layers is 1", id="a layer too few"
+        ),
+        pytest.param(
+            _other_architecture, "CheckpointMismatch", "LlamaForCausalLM", id="wrong architecture"
+        ),
+        pytest.param(_other_rotation, "CheckpointMismatch", "rope", id="wrong rotation base"),
+        pytest.param(_edited(_to_float16), "CheckpointMismatch", "other types", id="wrong dtype"),
+        pytest.param(_edited(_transpose), "CheckpointMismatch", "other shapes", id="wrong shape"),
+        pytest.param(_edited(_add), "CheckpointMismatch", "model lacks", id="extra tensor"),
+        pytest.param(_edited(_drop), "CheckpointMismatch", "lacks 1 tensors", id="missing tensor"),
+        pytest.param(_edited(_one_nan), "CheckpointNotFinite", "up_proj", id="one NaN"),
+        pytest.param(_edited(_one_infinity), "CheckpointNotFinite", "norm", id="one infinity"),
+        pytest.param(_pickled, "CheckpointMalformed", "pickled", id="pickle file"),
+        pytest.param(
+            _pickle_in_disguise, "CheckpointMalformed", "not a safe", id="named safetensors"
+        ),
+        pytest.param(_pipe, "CheckpointMalformed", "not a regular file", id="a pipe"),
+        pytest.param(_broken_config, "CheckpointMalformed", "JSON", id="config is no JSON"),
+    ],
+)
+def test_a_bad_checkpoint_is_refused_with_its_reason_and_the_old_weights_serve_on(
+    worker: WorkerProcess,
+    weights: Weights,
+    home: str,
+    new_version: Callable[[], str],
+    tmp_path_factory: pytest.TempPathFactory,
+    build: Callable[[Place], Path],
+    reason: str,
+    words: str,
+) -> None:
+    number = new_version()
+    inside = weights.root / f"case-{number}"
+    inside.mkdir()
+    place = Place(weights, inside, tmp_path_factory.mktemp("outside"))
+    before = worker.greedy()
+    refusals = worker.metric("rlfleet_worker_refusals_total", reason=reason)
+
+    source = {"path": str(build(place))}
+    version = new_version()
+    status, found, message = worker.refusal("stage", version=version, source=source)
+
+    assert (status, found) == (422, reason)
+    assert words in message
+    state = worker.state()
+    assert (state["phase"], state["version"], state["staged"]) == ("serving", home, None)
+    assert state["stage_failure"]["reason"] == reason
+    assert state["stage_failure"]["version"] == version
+    assert worker.metric("rlfleet_worker_refusals_total", reason=reason) == refusals + 1
+    assert worker.greedy() == before
+    # And the worker takes the next good one as if nothing had been.
+    assert worker.swap(new_version(), weights.b)["stage_failure"] is None
+
+
+def _rewrite(checkpoint: Path, weights: Weights) -> None:
+    (checkpoint / damage.WEIGHTS).write_bytes((weights.c / damage.WEIGHTS).read_bytes())
+
+
+def _replace(checkpoint: Path, weights: Weights) -> None:
+    shutil.rmtree(checkpoint)
+    copy_of(weights.c, checkpoint)
+
+
+def _truncate(checkpoint: Path, weights: Weights) -> None:
+    os.truncate(checkpoint / damage.WEIGHTS, 1000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_rewrite, id="written over in place"),
+        pytest.param(_replace, id="replaced by another directory"),
+        pytest.param(_truncate, id="cut short"),
+    ],
+)
+def test_files_changed_after_staging_are_refused_by_the_load(
+    worker: WorkerProcess,
+    weights: Weights,
+    home: str,
+    new_version: Callable[[], str],
+    change: Callable[[Path, Weights], None],
+) -> None:
+    before = worker.greedy()
+    checkpoint = copy_of(weights.b, weights.root / f"changing-{new_version()}")
+    worker.stage(version := new_version(), checkpoint)
+    worker.must("pause", mode="keep", lease_seconds=60)
+    change(checkpoint, weights)
+
+    assert worker.refusal("load", version=version)[:2] == (422, "CheckpointChanged")
+    state = worker.must("resume", version=home)
+    assert state["load_failure"]["reason"] == "CheckpointChanged"
+    assert state["version"] == home
+    assert worker.greedy() == before
+
+
+def test_a_version_whose_files_are_deleted_after_staging_is_loaded_from_the_held_bytes(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: Callable[[], str]
+) -> None:
+    worker.swap(new_version(), weights.b)
+    expected = worker.greedy()
+    worker.swap(new_version(), weights.a)
+    checkpoint = copy_of(weights.b, weights.root / f"vanishing-{new_version()}")
+    worker.stage(version := new_version(), checkpoint)
+    shutil.rmtree(checkpoint)
+    worker.must("pause", mode="keep", lease_seconds=60)
+    worker.must("load", version=version)
+    worker.must("resume", version=version)
+
+    assert worker.greedy() == expected
+
+
+def test_unreadable_files_are_said_to_be_unreadable(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: Callable[[], str]
+) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may read everything")
+    bad = copy_of(weights.b, weights.root / f"unreadable-{new_version()}")
+    (bad / damage.WEIGHTS).chmod(0)
+
+    source = {"path": str(bad)}
+    status, reason, message = worker.refusal("stage", version=new_version(), source=source)
+    assert (status, reason) == (422, "SourceUnreadable")
+    assert "uid" in message
+
+
+def test_a_load_that_fails_inside_the_engine_closes_the_worker_and_puts_the_last_good_back(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: Callable[[], str]
+) -> None:
+    before = worker.greedy()
+    overflowing = copy_of(weights.b, weights.root / f"overflowing-{new_version()}")
+    # Finite numbers, good shapes: nothing but a forward pass can tell.
+    damage.edit_tensors(overflowing, lambda t: damage.fill(t, "lm_head.weight", 3e38))
+    damage.edit_tensors(overflowing, lambda t: damage.fill(t, "model.norm.weight", 3e38))
+    worker.stage(version := new_version(), overflowing)
+    worker.must("pause", mode="keep", lease_seconds=60)
+    status, reason, _ = worker.refusal("load", version=version)
+
+    assert (status, reason) == (500, "ProbeFailed")
+    state = worker.state()
+    assert (state["phase"], state["admitted"], state["version"]) == ("joining", False, home)
+    assert state["load_failure"]["version"] == version
+    assert not worker.is_ready()
+    assert worker.refusal("resume", version=home)[:2] == (409, "WrongPhase")
+    worker.must("admit", version=home)
+    assert worker.greedy() == before

@@ -1,0 +1,228 @@
+"""How a worker starts and how it ends. Each test has a worker of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.engine.conftest import Weights
+from tests.support import damage
+from tests.support.checkpoints import copy_of
+from tests.support.environments import engine_environment, worker_python
+from tests.support.waiting import eventually
+from tests.support.worker import TOKEN, WorkerProcess, token_request
+
+ORDERLY_SECONDS = 5
+
+
+@contextmanager
+def _in_flight(worker: WorkerProcess, count: int) -> Iterator[list[httpx.Response]]:
+    """Requests that would run for long; their replies are there when the block has ended."""
+    replies: list[httpx.Response] = []
+
+    def ask(number: int) -> None:
+        request = token_request([number, 2, 3], max_tokens=3900)
+        replies.append(worker.public.post("/inference/v1/generate", json=request))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    state = worker.state
+    eventually(lambda: state()["requests_running"] + state()["requests_held"] == count)
+    yield replies
+    for thread in threads:
+        thread.join(timeout=10)
+
+
+def _are_partial(replies: list[httpx.Response]) -> bool:
+    choices = [reply.json()["choices"][0] for reply in replies]
+    return all(c["finish_reason"] == "abort" and len(c["token_ids"]) < 3900 for c in choices)
+
+
+def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_process_ends_well(
+    weights: Weights, tmp_path: Path
+) -> None:
+    started_on = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(weights.b)}
+    with WorkerProcess(
+        tmp_path, model=weights.a, roots=[weights.root], environment=started_on
+    ) as worker:
+        worker.wait_until_up()
+        # Started on the version that the fleet serves: no second load before it is admitted.
+        state = worker.state()
+        assert (state["version"], state["source"]["path"]) == ("7", str(weights.b))
+        worker.must("admit", version="7")
+        swapped = worker.greedy()
+        worker.swap("8", weights.a)
+        worker.swap("9", weights.b)
+        assert worker.greedy() == swapped
+
+        with _in_flight(worker, 3) as replies:
+            worker.process.send_signal(signal.SIGTERM)
+        assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 0
+        assert len(replies) == 3
+        assert _are_partial(replies)
+
+
+def test_the_pre_stop_hook_ends_a_paused_worker_with_queued_requests(
+    weights: Weights, tmp_path: Path
+) -> None:
+    outside = copy_of(weights.b, tmp_path / "elsewhere")
+    not_usable = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(outside)}
+    with WorkerProcess(
+        tmp_path,
+        model=weights.a,
+        roots=[weights.root],
+        environment=not_usable,
+        options=["--log-format=json"],
+    ) as worker:
+        worker.wait_until_up()
+        # The start version is outside of the roots: the model's own weights, and the log says why.
+        assert worker.state()["version"] == "base"
+        lines = [json.loads(line) for line in worker.log().splitlines() if line.startswith("{")]
+        start = next(line for line in lines if line.get("event") == "start")
+        assert start["level"] == "warning"
+        assert "SourceOutsideRoots" in start["message"]
+        assert TOKEN not in worker.log()
+        ours = [line for line in lines if line.get("logger", "").startswith("fleet_worker")]
+        assert all(line["time"] and line["message"] for line in ours)
+
+        worker.must("admit", version="base")
+        worker.must("pause", mode="keep", lease_seconds=60)
+        with _in_flight(worker, 3) as replies:
+            environment = engine_environment() | {
+                "RLFLEET_ADMIN_TOKEN_FILE": str(worker.token_file),
+                "RLFLEET_ADMIN_PORT": str(worker.admin_port),
+            }
+            hook = [worker_python(), "-m", "fleet_worker", "drain"]
+            done = subprocess.run(hook, env=environment, timeout=20, check=False)
+        assert done.returncode == 0
+        assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 0
+        assert _are_partial(replies)
+        assert len(replies) == 3
+
+
+def test_a_silent_engine_fails_the_liveness_probe_and_a_dead_one_the_process(
+    weights: Weights, tmp_path: Path
+) -> None:
+    options = ["--silence-seconds=1"]
+    with WorkerProcess(tmp_path, model=weights.a, roots=[weights.root], options=options) as worker:
+        worker.wait_until_up().must("admit", version="base")
+        (engine,) = worker.engine_pids()
+
+        os.kill(engine, signal.SIGSTOP)
+        eventually(lambda: worker.admin.get("/livez").status_code == 503)
+        assert "not answered" in worker.admin.get("/livez").text
+        os.kill(engine, signal.SIGCONT)
+        eventually(lambda: worker.admin.get("/livez").status_code == 200)
+        assert worker.greedy()
+
+        os.kill(engine, signal.SIGKILL)
+        assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 1
+        assert "the engine process died" in worker.log()
+
+
+def test_when_the_last_good_weights_cannot_be_put_back_either_the_process_ends_with_a_failure(
+    weights: Weights, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    good = copy_of(weights.b, root / "good")
+    overflowing = copy_of(weights.c, root / "overflowing")
+    for name in ("lm_head.weight", "model.norm.weight"):
+        damage.edit_tensors(
+            overflowing, lambda tensors, name=name: damage.fill(tensors, name, 3e38)
+        )
+    # Nothing is held in memory: all loads read the files.
+    options = ["--staging-memory-bytes=0"]
+    with WorkerProcess(tmp_path, model=weights.a, roots=[root], options=options) as worker:
+        worker.wait_until_up().must("admit", version="base")
+        first = worker.greedy()
+        assert worker.stage("1", good)["staged"]["in_memory"] is False
+        worker.swap("1", good)
+        assert worker.greedy() != first
+
+        # A deleted directory alone harms nothing, its files are open.
+        shutil.rmtree(good)
+        worker.stage("2", overflowing)
+        worker.must("pause", mode="keep", lease_seconds=60)
+        assert worker.refusal("load", version="2")[1] == "ProbeFailed"
+        assert (worker.state()["phase"], worker.state()["version"]) == ("joining", "1")
+        worker.must("admit", version="1")
+
+        # One that was cut short cannot be put back.
+        also_good = copy_of(weights.d, root / "also-good")
+        worker.swap("3", also_good)
+        os.truncate(also_good / damage.WEIGHTS, 1000)
+        worker.stage("4", overflowing)
+        worker.must("pause", mode="keep", lease_seconds=60)
+        assert worker.refusal("load", version="4")[1] == "ProbeFailed"
+        assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 1
+        assert "could not be put back" in worker.log()
+
+
+def test_a_worker_that_is_stopped_while_it_starts_ends_well(
+    weights: Weights, tmp_path: Path
+) -> None:
+    with WorkerProcess(tmp_path, model=weights.a, roots=[weights.root]) as worker:
+        eventually(lambda: "Waiting for" in worker.log() or worker.engine_pids(), within_seconds=60)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.exit_code(within_seconds=20) == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        pytest.param("--port=9", "spec.serving.port", id="an owned flag"),
+        pytest.param("--served_model_name=x", "spec.model.name", id="with underscores"),
+        pytest.param("--middle=x.Y", "latch", id="abbreviated"),
+        pytest.param("-dp=2", "one engine", id="by its short name"),
+    ],
+)
+def test_flags_that_rlfleet_owns_are_refused_before_anything_is_loaded(
+    weights: Weights, tmp_path: Path, argument: str, words: str
+) -> None:
+    with WorkerProcess(
+        tmp_path, model=weights.a, roots=[weights.root], engine_arguments=[argument]
+    ) as worker:
+        assert worker.exit_code(within_seconds=30) == 2
+        assert words in worker.log()
+
+
+def test_a_worker_does_not_start_without_a_token_file(weights: Weights, tmp_path: Path) -> None:
+    environment = {"RLFLEET_ADMIN_TOKEN_FILE": ""}
+    with WorkerProcess(
+        tmp_path, model=weights.a, roots=[weights.root], environment=environment
+    ) as worker:
+        assert worker.exit_code(within_seconds=30) == 2
+        assert "RLFLEET_ADMIN_TOKEN_FILE" in worker.log()
+
+
+def test_a_port_in_use_is_found_before_the_engine_starts(weights: Weights, tmp_path: Path) -> None:
+    import socket  # noqa: PLC0415 - of this test only
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = [f"--admin-port={taken.getsockname()[1]}"]
+        with WorkerProcess(
+            tmp_path, model=weights.a, roots=[weights.root], options=options
+        ) as worker:
+            assert worker.exit_code(within_seconds=30) == 1
+            assert "cannot be bound" in worker.log()
+
+
+def test_a_model_that_is_not_in_the_cache_is_not_downloaded(
+    weights: Weights, tmp_path: Path
+) -> None:
+    environment = {"HF_HOME": str(tmp_path / "empty")}
+    with WorkerProcess(
+        tmp_path, model=Path("org/name"), roots=[weights.root], environment=environment
+    ) as worker:
+        assert worker.exit_code(within_seconds=60) == 1
+        assert "not in the local Hugging Face cache" in worker.log()

@@ -1,0 +1,91 @@
+"""The promise, checked: in-flight swaps under load, and every token recomputed offline."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.engine.conftest import Weights
+from tests.support.audit import audit, records_of
+from tests.support.worker import WorkerProcess
+
+NewVersion = Callable[[], str]
+
+
+def test_over_swaps_under_load_every_token_fits_the_label_it_carries(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion, tmp_path: Path
+) -> None:
+    versions = {home: weights.a}
+    records: list[dict[str, Any]] = []
+    over = threading.Event()
+
+    def client(number: int) -> None:
+        requests = 0
+        while not over.is_set():
+            prompt = [3 + number, 10 + requests % 400, 7]
+            sampling = {"max_tokens": 400, "temperature": 1.0, "seed": 100 * number + requests}
+            reply = worker.generate(prompt, **sampling)
+            records.extend(records_of(prompt, reply, f"{number}-{requests}"))
+            requests += 1
+
+    with ThreadPoolExecutor(8) as clients:
+        running = [clients.submit(client, number) for number in range(8)]
+        try:
+            for number, checkpoint in enumerate((weights.b, weights.c, weights.d) * 3):
+                mode = ("keep", "abort", "keep")[number % 3]
+                seen = len(records)
+                versions[version := new_version()] = checkpoint
+                worker.swap(version, checkpoint, mode=mode)
+                # Some replies must end between two swaps, so that all versions are seen.
+                while len(records) < seen + 4:
+                    assert not any(each.done() for each in running)
+        finally:
+            over.set()
+    for each in running:
+        each.result()
+
+    mixed = [record for record in records if len(record["weight_versions"]) > 1]
+    named = {span["version"] for record in records for span in record["weight_versions"]}
+    assert len(mixed) >= 8, "too few replies went over a swap to prove anything"
+    assert named == set(versions)
+    done = audit(tmp_path, records, versions)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fits its label" in done.stdout
+
+    # The same replies with a boundary moved by a few tokens: the audit must see that, too.
+    first, second = mixed[0]["weight_versions"][:2]
+    moved = min(8, second["end"] - second["start"] - 1)
+    first["end"] += moved
+    second["start"] += moved
+    caught = audit(tmp_path, records, versions)
+    assert caught.returncode == 1, caught.stdout
+    assert f"under {first['version']}; {second['version']} fits best" in caught.stdout
+
+
+def test_a_label_that_is_deliberately_wrong_is_caught(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion, tmp_path: Path
+) -> None:
+    before = records_of([4, 5], worker.generate([4, 5], max_tokens=50), "before")
+    worker.swap(version := new_version(), weights.b)
+    after = records_of([4, 5], worker.generate([4, 5], max_tokens=50), "after")
+    versions = {home: weights.a, version: weights.b}
+
+    assert audit(tmp_path, [*before, *after], versions).returncode == 0
+    after[0]["weight_versions"][0]["version"] = home
+    done = audit(tmp_path, [*before, *after], versions)
+    assert done.returncode == 1
+    assert "is off by" in done.stdout
+    assert f"under {home}; {version} fits best" in done.stdout
+
+
+def test_a_version_without_a_checkpoint_cannot_be_audited(
+    worker: WorkerProcess, weights: Weights, home: str, tmp_path: Path
+) -> None:
+    records = records_of([4, 5], worker.generate([4, 5], max_tokens=5))
+
+    done = audit(tmp_path, records, {"another": weights.a})
+    assert done.returncode == 2
+    assert f"no checkpoint is named for version {home}" in done.stderr

@@ -1,0 +1,102 @@
+"""What the public port does not serve."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.worker import WorkerProcess
+
+# Control routes of vLLM 0.32 behind any gate, and some of rlfleet's own.
+CONTROL_ROUTES = (
+    "POST /pause",
+    "POST /resume",
+    "GET /is_paused",
+    "POST /abort_requests",
+    "POST /init_weight_transfer_engine",
+    "POST /shutdown_weight_transfer_engine",
+    "POST /start_weight_update",
+    "POST /start_draft_weight_update",
+    "POST /update_weights",
+    "POST /finish_weight_update",
+    "POST /update_weight_version",
+    "GET /weight_info",
+    "POST /weight_checker",
+    "GET /get_world_size",
+    "POST /collective_rpc",
+    "POST /sleep",
+    "POST /wake_up",
+    "GET /is_sleeping",
+    "POST /release_kv_cache_memory",
+    "POST /reset_prefix_cache",
+    "POST /reset_mm_cache",
+    "POST /reset_encoder_cache",
+    "GET /server_info",
+    "POST /v1/load_lora_adapter",
+    "POST /v1/unload_lora_adapter",
+    "POST /scale_elastic_ep",
+    "POST /is_scaling_elastic_ep",
+    "POST /fault_tolerance/apply",
+    "GET /fault_tolerance/status",
+    "POST /start_profile",
+    "POST /stop_profile",
+    "GET /tokenizer_info",
+    "GET /kv_event_sources",
+    "POST /invocations",
+    "POST /v1/systemone",
+    "POST /generative_scoring",
+    "GET /v1/worker/state",
+    "PUT /v1/worker/fence",
+    "POST /v1/worker/drain",
+)
+
+
+@pytest.mark.parametrize("route", CONTROL_ROUTES)
+def test_a_control_route_is_not_on_the_public_port(worker: WorkerProcess, route: str) -> None:
+    method, path = route.split()
+
+    for spelling in (path, f"{path}/", f"/{path}", f"/v1/..{path}"):
+        reply = worker.public.request(method, spelling, json={})
+        assert reply.status_code == 404, f"{spelling}: {reply.status_code}"
+    described = worker.public.get("/openapi.json").json()["paths"]
+    assert path not in described
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/ping", "/version", "/metrics", "/load", "/v1/models", "/openapi.json"]
+)
+def test_what_tells_about_the_server_is_served(worker: WorkerProcess, path: str) -> None:
+    assert worker.public.get(path).status_code == 200
+
+
+def test_tokenizing_is_served(worker: WorkerProcess) -> None:
+    tokens = worker.public.post("/tokenize", json={"model": "policy", "prompt": "the fleet"})
+
+    assert tokens.json()["count"] > 0
+
+
+def test_beam_search_is_refused_because_nobody_could_label_its_tokens(
+    worker: WorkerProcess,
+) -> None:
+    body = {"model": "policy", "prompt": [1], "max_tokens": 3, "n": 2, "use_beam_search": True}
+    reply = worker.public.post("/v1/completions", json=body)
+
+    assert reply.status_code == 400
+    assert "beam search" in reply.json()["error"]["message"]
+
+
+def test_the_metrics_are_vllms_and_ours(worker: WorkerProcess) -> None:
+    text = worker.public.get("/metrics").text
+
+    assert "vllm:generation_tokens_total" in text
+    assert "rlfleet_worker_phase" in text
+
+
+def test_the_openai_library_gets_its_completion(worker: WorkerProcess) -> None:
+    from openai import OpenAI  # noqa: PLC0415 - of this test only
+
+    client = OpenAI(base_url=f"http://127.0.0.1:{worker.port}/v1", api_key="none")
+    reply = client.chat.completions.create(
+        model="policy", messages=[{"role": "user", "content": "hello"}], max_tokens=4
+    )
+
+    choice = reply.choices[0].model_dump()
+    assert [span["version"] for span in choice["weight_versions"]] == [worker.state()["version"]]

@@ -1,0 +1,207 @@
+"""Every completion says which weights made which of its tokens, on every route."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.engine.conftest import Weights
+from tests.support.waiting import eventually
+from tests.support.worker import WorkerProcess, events_of, token_request
+
+NewVersion = Callable[[], str]
+Body = dict[str, Any]
+LONG = 1500
+
+_CHAT: Body = {
+    "model": "policy",
+    "messages": [{"role": "user", "content": "go"}],
+    "ignore_eos": True,
+}
+_COMPLETION: Body = {"model": "policy", "prompt": [1, 2, 3], "ignore_eos": True}
+
+
+def _chat(**options: Any) -> tuple[str, Body]:
+    return "/v1/chat/completions", {**_CHAT, **options}
+
+
+def _completion(**options: Any) -> tuple[str, Body]:
+    return "/v1/completions", {**_COMPLETION, **options}
+
+
+def _tokens(*, stream: bool = False, **sampling: Any) -> tuple[str, Body]:
+    return "/inference/v1/generate", {**token_request([1, 2, 3], **sampling), "stream": stream}
+
+
+ROUTES = [
+    pytest.param(_tokens, 1, id="generate"),
+    pytest.param(_tokens, 3, id="generate, three choices"),
+    pytest.param(_completion, 1, id="completions"),
+    pytest.param(_completion, 3, id="completions, three choices"),
+    pytest.param(_chat, 1, id="chat"),
+    pytest.param(_chat, 3, id="chat, three choices"),
+]
+Route = Callable[..., tuple[str, Body]]
+
+
+@pytest.mark.parametrize(("route", "n"), ROUTES)
+def test_a_whole_reply_carries_spans_in_each_choice_and_both_headers(
+    worker: WorkerProcess, home: str, route: Route, n: int
+) -> None:
+    path, body = route(max_tokens=5, n=n)
+    reply = worker.public.post(path, json=body)
+
+    choices = reply.json()["choices"]
+    assert [c["weight_versions"] for c in choices] == [
+        [{"version": home, "start": 0, "end": 5}]
+    ] * n
+    assert reply.headers["x-weight-version-start"] == home
+    assert reply.headers["x-weight-version-end"] == home
+    assert int(reply.headers["content-length"]) == len(reply.content)
+
+
+@pytest.mark.parametrize(("route", "n"), ROUTES)
+def test_a_stream_carries_the_spans_on_the_last_chunk_of_each_choice(
+    worker: WorkerProcess, home: str, route: Route, n: int
+) -> None:
+    path, body = route(max_tokens=5, n=n, stream=True)
+    reply = worker.public.post(path, json=body)
+
+    assert reply.headers["x-weight-version-start"] == home
+    assert "x-weight-version-end" not in reply.headers
+    ends = _ends(reply)
+    assert sorted(ends) == list(range(n))
+    assert all(spans == [{"version": home, "start": 0, "end": 5}] for spans in ends.values())
+    assert reply.text.rstrip().endswith("data: [DONE]")
+
+
+def test_several_prompts_keep_the_order_of_their_choices(worker: WorkerProcess, home: str) -> None:
+    path, body = _completion(prompt=[[1], [2], [3]], n=2, max_tokens=4)
+    choices = worker.public.post(path, json=body).json()["choices"]
+
+    assert [choice["index"] for choice in choices] == list(range(6))
+    assert all(c["weight_versions"] == [{"version": home, "start": 0, "end": 4}] for c in choices)
+
+
+def test_spans_end_where_a_stop_string_cuts_the_tokens_off(
+    worker: WorkerProcess, home: str
+) -> None:
+    path, body = _completion(max_tokens=40, temperature=0, return_token_ids=True)
+    text = worker.public.post(path, json=body).json()["choices"][0]["text"]
+    middle = text[len(text) // 2 :][:3]
+    choice = worker.public.post(path, json={**body, "stop": [middle]}).json()["choices"][0]
+
+    assert choice["finish_reason"] == "stop"
+    assert choice["weight_versions"][-1]["end"] == len(choice["token_ids"])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("route", "n"), ROUTES)
+def test_a_reply_over_a_swap_names_both_versions_and_where_the_one_ends(
+    worker: WorkerProcess,
+    weights: Weights,
+    home: str,
+    new_version: NewVersion,
+    route: Route,
+    n: int,
+    stream: bool,
+) -> None:
+    worker.stage(version := new_version(), weights.b)
+    path, body = route(max_tokens=LONG, n=n, stream=stream)
+    with _running(worker, path, body, requests=n) as replies:
+        worker.must("pause", mode="keep", lease_seconds=60)
+        worker.must("load", version=version)
+        worker.must("resume", version=version)
+
+    ends = _ends(replies[0]) if stream else _whole(replies[0])
+    assert sorted(ends) == list(range(n))
+    for spans in ends.values():
+        first, second = spans
+        assert (first["version"], first["start"]) == (home, 0)
+        assert (second["version"], second["end"]) == (version, LONG)
+        assert 0 < first["end"] == second["start"] < LONG
+    assert replies[0].headers["x-weight-version-start"] == home
+    assert replies[0].headers.get("x-weight-version-end") == (None if stream else version)
+
+
+def test_a_stream_that_is_held_over_a_swap_is_announced_as_what_makes_its_first_token(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.stage(version := new_version(), weights.b)
+    worker.must("pause", mode="keep", lease_seconds=60)
+    path, body = _chat(max_tokens=5, stream=True)
+    with _running(worker, path, body, requests=1) as replies:
+        worker.must("load", version=version)
+        worker.must("resume", version=version)
+
+    assert replies[0].headers["x-weight-version-start"] == version
+    assert _ends(replies[0]) == {0: [{"version": version, "start": 0, "end": 5}]}
+
+
+def test_a_request_that_is_aborted_before_its_first_token_has_no_spans(
+    worker: WorkerProcess, home: str
+) -> None:
+    worker.must("pause", mode="keep", lease_seconds=60)
+    path, body = _completion(max_tokens=5)
+    with _running(worker, path, body, requests=1) as replies:
+        worker.must("pause", mode="abort", lease_seconds=60)
+
+    (choice,) = replies[0].json()["choices"]
+    assert (choice["finish_reason"], choice["weight_versions"]) == ("abort", [])
+    assert "x-weight-version-start" not in replies[0].headers
+
+
+def test_errors_pass_as_they_are(worker: WorkerProcess, home: str) -> None:
+    too_long = worker.public.post("/v1/completions", json={**_COMPLETION, "max_tokens": 10**6})
+    unknown = worker.public.post("/v1/completions", json={**_COMPLETION, "model": "other"})
+
+    assert (too_long.status_code, unknown.status_code) == (400, 404)
+    assert "error" in too_long.json()
+
+
+def test_no_reply_was_ever_without_a_label(worker: WorkerProcess) -> None:
+    assert worker.metric("rlfleet_worker_unlabelled_replies_total") == 0
+
+
+@contextmanager
+def _running(
+    worker: WorkerProcess, path: str, body: Body, *, requests: int
+) -> Iterator[list[httpx.Response]]:
+    """A request in flight while the block runs; its reply is there when the block has ended."""
+    replies: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: replies.append(worker.public.post(path, json=body)))
+
+    def is_inside() -> bool:
+        state = worker.state()
+        return int(state["requests_running"]) + int(state["requests_held"]) == requests
+
+    thread.start()
+    eventually(is_inside)
+    if worker.state()["phase"] == "serving":
+        # Tokens of the first version have to be there before the second comes.
+        tokens = worker.metric("vllm:generation_tokens_total")
+        eventually(lambda: worker.metric("vllm:generation_tokens_total") > tokens)
+    yield replies
+    thread.join(timeout=60)
+    assert replies, worker.log_tail()
+
+
+def _whole(reply: httpx.Response) -> dict[int, Any]:
+    return {c["index"]: c["weight_versions"] for c in reply.json()["choices"]}
+
+
+def _ends(reply: httpx.Response) -> dict[int, Any]:
+    """Choice → spans of a stream, which must stand exactly on the chunks that end a choice."""
+    ends: dict[int, Any] = {}
+    for event in events_of(reply.text):
+        for choice in event.get("choices", []):
+            if choice.get("finish_reason") is not None:
+                assert choice["index"] not in ends
+                ends[choice["index"]] = choice["weight_versions"]
+            else:
+                assert choice.get("weight_versions") is None
+    return ends

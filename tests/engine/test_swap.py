@@ -1,0 +1,231 @@
+"""Bringing new weights to a serving worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import httpx
+from tests.engine.conftest import Weights
+from tests.support.waiting import eventually
+from tests.support.worker import WorkerProcess, token_request
+
+NewVersion = Callable[[], str]
+
+
+def test_after_a_swap_the_worker_generates_with_the_new_weights(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    before = worker.greedy()
+    state = worker.swap(version := new_version(), weights.b)
+
+    assert state["version"] == version
+    assert state["source"]["path"] == str(weights.b)
+    assert state["staged"] is None
+    assert worker.greedy() != before
+
+
+def test_going_back_to_earlier_weights_gives_the_same_tokens_bit_for_bit(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    before = worker.greedy(tokens=48)
+    for checkpoint in (weights.b, weights.c, weights.a):
+        worker.swap(new_version(), checkpoint)
+
+    assert worker.greedy(tokens=48) == before
+
+
+def test_a_sharded_checkpoint_is_the_same_as_one_file(
+    worker: WorkerProcess, weights: Weights, new_version: NewVersion
+) -> None:
+    worker.swap(new_version(), weights.b)
+    whole = worker.greedy()
+    worker.swap(new_version(), weights.a)
+    worker.swap(new_version(), weights.sharded)
+
+    assert worker.greedy() == whole
+
+
+def test_staging_changes_nothing_for_requests(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    before = worker.greedy()
+    state = worker.stage(version := new_version(), weights.b)
+
+    assert state["phase"] == "serving"
+    assert state["version"] == home
+    assert state["staged"]["version"] == version
+    assert state["staged"]["in_memory"] is True
+    assert state["staged"]["size_bytes"] == (weights.b / "model.safetensors").stat().st_size
+    assert worker.greedy() == before
+
+
+def test_a_paused_worker_holds_requests_stays_ready_and_answers_them_after_the_swap(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.must("pause", mode="keep", lease_seconds=60)
+    replies: list[httpx.Response] = []
+    request = token_request([1, 2, 3], max_tokens=4)
+    held = threading.Thread(
+        target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
+    )
+    held.start()
+    eventually(lambda: worker.state()["requests_held"] == 1)
+
+    assert worker.is_ready()
+    assert worker.admin.get("/livez").status_code == 200
+    assert worker.metric("rlfleet_worker_requests_held") == 1
+    assert worker.metric("rlfleet_worker_phase", phase="paused") == 1
+
+    worker.stage(version := new_version(), weights.b)
+    worker.must("load", version=version)
+    worker.must("resume", version=version)
+    held.join(timeout=20)
+    spans = replies[0].json()["choices"][0]["weight_versions"]
+    assert spans == [{"version": version, "start": 0, "end": 4}]
+
+
+def test_loading_needs_a_pause(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.stage(version := new_version(), weights.b)
+
+    assert worker.refusal("load", version=version)[:2] == (409, "WrongPhase")
+
+
+def test_only_what_is_staged_can_be_loaded(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.stage(new_version(), weights.b)
+    worker.must("pause", mode="keep", lease_seconds=60)
+
+    assert worker.refusal("load", version=new_version())[:2] == (409, "NotStaged")
+
+
+def test_resuming_needs_the_version_that_is_in_the_engine(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.stage(version := new_version(), weights.b)
+    worker.must("pause", mode="keep", lease_seconds=60)
+
+    assert worker.refusal("resume", version=version)[:2] == (409, "VersionMismatch")
+    worker.must("load", version=version)
+    assert worker.refusal("resume", version=home)[:2] == (409, "VersionMismatch")
+
+
+def test_every_call_can_be_sent_twice(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    version = new_version()
+    for _ in range(2):
+        worker.stage(version, weights.b)
+    for _ in range(2):
+        worker.must("pause", mode="keep", lease_seconds=60)
+    for _ in range(2):
+        worker.must("load", version=version)
+    for _ in range(2):
+        state = worker.must("resume", version=version)
+
+    assert (state["phase"], state["version"]) == ("serving", version)
+
+
+def test_a_label_that_stands_for_other_weights_is_refused(
+    worker: WorkerProcess, weights: Weights, new_version: NewVersion
+) -> None:
+    worker.swap(version := new_version(), weights.b)
+
+    source = {"path": str(weights.c)}
+    assert worker.refusal("stage", version=version, source=source)[:2] == (409, "VersionReused")
+
+
+def test_the_digest_of_the_files_can_be_demanded(
+    worker: WorkerProcess, weights: Weights, new_version: NewVersion
+) -> None:
+    import hashlib  # noqa: PLC0415 - of this test only
+
+    files = ("config.json", "model.safetensors")
+    sums = [f"{hashlib.sha256((weights.b / f).read_bytes()).hexdigest()}  {f}\n" for f in files]
+    digest = "sha256:" + hashlib.sha256("".join(sums).encode()).hexdigest()
+    source = {"path": str(weights.b)}
+
+    state = worker.must("stage", version=new_version(), source=source, digest=digest)
+    assert state["staged"] is not None
+    wrong = worker.refusal(
+        "stage", version=new_version(), source=source, digest="sha256:" + "0" * 64
+    )
+    assert wrong[:2] == (422, "DigestMismatch")
+    assert digest in wrong[2]
+
+
+def test_timings_and_metrics_tell_about_the_last_swap(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    loads = worker.metric("rlfleet_worker_load_seconds_count")
+    timings = worker.swap(version := new_version(), weights.b)["timings"]
+
+    assert timings["version"] == version
+    parts = [timings[f"{part}_seconds"] for part in ("pause", "load", "resume")]
+    assert all(seconds > 0 for seconds in parts)
+    assert timings["paused_seconds"] >= max(parts)
+    assert worker.metric("rlfleet_worker_load_seconds_count") == loads + 1
+    assert worker.metric("rlfleet_worker_version_info", version=version) == 1
+
+
+def test_a_drain_waits_for_running_requests(
+    worker: WorkerProcess, weights: Weights, home: str
+) -> None:
+    replies: list[httpx.Response] = []
+    request = token_request([1, 2, 3], max_tokens=600)
+    running = threading.Thread(
+        target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
+    )
+    running.start()
+    eventually(lambda: worker.state()["requests_running"] == 1)
+    state = worker.must("pause", mode="wait", drain_timeout_seconds=30, lease_seconds=60)
+    running.join(timeout=1)
+
+    assert state["pause"]["mode"] == "wait"
+    assert replies, "the pause came back before the request had ended"
+    choice = replies[0].json()["choices"][0]
+    assert (choice["finish_reason"], len(choice["token_ids"])) == ("length", 600)
+
+
+def test_a_drain_that_takes_too_long_becomes_a_keep(
+    worker: WorkerProcess, weights: Weights, home: str
+) -> None:
+    replies: list[httpx.Response] = []
+    request = token_request([1, 2, 3], max_tokens=3000)
+    running = threading.Thread(
+        target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
+    )
+    running.start()
+    eventually(lambda: worker.state()["requests_running"] == 1)
+    state = worker.must("pause", mode="wait", drain_timeout_seconds=0.05, lease_seconds=60)
+
+    assert state["pause"]["mode"] == "keep"
+    assert state["pause"]["drain_timed_out"] is True
+    assert state["requests_held"] == 1
+    worker.must("resume", version=home)
+    running.join(timeout=30)
+    assert len(replies[0].json()["choices"][0]["token_ids"]) == 3000
+
+
+def test_an_abort_ends_requests_with_the_tokens_they_have(
+    worker: WorkerProcess, weights: Weights, home: str
+) -> None:
+    replies: list[httpx.Response] = []
+    request = token_request([1, 2, 3], max_tokens=3000)
+    running = threading.Thread(
+        target=lambda: replies.append(worker.public.post("/inference/v1/generate", json=request))
+    )
+    running.start()
+    eventually(lambda: worker.state()["requests_running"] == 1)
+    worker.must("pause", mode="keep", lease_seconds=60)
+    state = worker.must("pause", mode="abort", lease_seconds=60)
+    running.join(timeout=5)
+
+    assert state["pause"]["mode"] == "abort"
+    choice = replies[0].json()["choices"][0]
+    assert choice["finish_reason"] == "abort"
+    covered = choice["weight_versions"][-1]["end"] if choice["weight_versions"] else 0
+    assert covered == len(choice["token_ids"]) < 3000

@@ -1,0 +1,50 @@
+"""Running the provenance audit over replies that tests have collected."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.environments import engine_environment, worker_python
+
+
+def records_of(
+    prompt: Sequence[int], reply: Mapping[str, Any], name: str = ""
+) -> list[dict[str, Any]]:
+    """The audit's records of a reply of `/inference/v1/generate`, one a choice."""
+    return [
+        {
+            "id": f"{name}/{choice['index']}",
+            "prompt_token_ids": list(prompt),
+            "token_ids": choice["token_ids"],
+            "logprobs": [entry["logprob"] for entry in choice["logprobs"]["content"]],
+            "weight_versions": choice["weight_versions"],
+        }
+        for choice in reply["choices"]
+    ]
+
+
+def audit(
+    folder: Path, records: Iterable[Mapping[str, Any]], checkpoints: Mapping[str, Path]
+) -> subprocess.CompletedProcess[str]:
+    """Write the records and audit them in the worker's environment.
+
+    Args:
+        folder: For the file of records.
+        records: As `records_of` makes them.
+        checkpoints: Version → directory, in the order of the run.
+    """
+    file = folder / "replies.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    named = [f"{version}={directory}" for version, directory in checkpoints.items()]
+    return subprocess.run(
+        [worker_python(), "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=engine_environment(),
+    )

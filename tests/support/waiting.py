@@ -1,0 +1,31 @@
+"""Waiting for conditions, with a deadline; nothing in the tests sleeps for a fixed time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_LOOK_AGAIN_SECONDS = 0.01
+
+
+def eventually(
+    condition: Callable[[], T], *, within_seconds: float = 10, describe: Callable[[], str] = str
+) -> T:
+    """Wait until a condition holds and return what it returned.
+
+    Args:
+        condition: Holds when it returns something true.
+        within_seconds: When to give up.
+        describe: What to add to the failure, e.g. the tail of a log.
+    """
+    deadline = time.monotonic() + within_seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_seconds} s: {describe()}")
+        time.sleep(_LOOK_AGAIN_SECONDS)

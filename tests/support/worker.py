@@ -1,0 +1,252 @@
+"""A real worker process: vLLM behind our plugin, driven over HTTP."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
+from tests.support.waiting import eventually
+
+TOKEN = "a-token-of-the-tests"
+MODEL_NAME = "policy"
+START_SECONDS = 120
+
+
+class WorkerProcess:
+    """One worker: a process, its two ports, its log.
+
+    Fields:
+        public: client of the public port.
+        admin: client of the admin port, with the token.
+        started_in: seconds from the process' start to its first state document.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        model: Path,
+        roots: Sequence[Path],
+        version: str = "base",
+        options: Sequence[str] = (),
+        engine_arguments: Sequence[str] = ENGINE_ARGUMENTS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process; use as a context manager.
+
+        Args:
+            folder: For its token and its log.
+            model: Checkpoint that it starts on.
+            roots: Where versions may come from.
+            version: Label of the model's own weights.
+            options: More options of `serve`.
+            engine_arguments: What follows `--`.
+            environment: Added to the engine's.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.token_file = folder / "token"
+        self.token_file.write_text(TOKEN + "\n")
+        self.log_file = folder / "worker.log"
+        self.port, self.admin_port = free_port(), free_port()
+        self._sequence = itertools.count(1)
+        self._began = time.monotonic()
+        self.started_in = 0.0
+        command = [
+            worker_python(),
+            "-m",
+            "fleet_worker",
+            "serve",
+            f"--model={model}",
+            f"--served-model-name={MODEL_NAME}",
+            f"--version={version}",
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            f"--admin-port={self.admin_port}",
+            *(f"--weights-root={root}" for root in roots),
+            *options,
+            "--",
+            *engine_arguments,
+        ]
+        environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(self.token_file), **(environment or {})}
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=engine_environment() | environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # No proxies, no limit on connections: tests hold many requests at once.
+        limits = httpx.Limits(max_connections=None)
+        self.public = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False, limits=limits
+        )
+        self.admin = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.admin_port}",
+            timeout=60,
+            trust_env=False,
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    # --- the process ---------------------------------------------------------------------------
+
+    def wait_until_up(self) -> Self:
+        """Wait for the first state document, or fail with the log if the process ends before."""
+        eventually(self._is_up, within_seconds=START_SECONDS, describe=self.log_tail)
+        self.started_in = time.monotonic() - self._began
+        return self
+
+    def _is_up(self) -> bool:
+        assert self.process.poll() is None, f"the worker ended:\n{self.log_tail()}"
+        try:
+            return self.admin.get("/livez").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def exit_code(self, *, within_seconds: float) -> int:
+        """Wait for the process to end by itself."""
+        eventually(
+            lambda: self.process.poll() is not None,
+            within_seconds=within_seconds,
+            describe=self.log_tail,
+        )
+        return self.process.returncode
+
+    def engine_pids(self) -> list[int]:
+        """Processes that the worker has started: the engine core."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        pids = [int(pid) for pid in children.read_text().split()]
+        names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
+        return [pid for pid, name in names.items() if "resource_tracker" not in name]
+
+    def kill(self) -> None:
+        """End the whole session of processes, whatever state it is in."""
+        self.public.close()
+        self.admin.close()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(timeout=10)
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The end of the log, for failures."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def log(self) -> str:
+        """All that the worker and its engine have logged."""
+        return self.log_file.read_text(errors="replace")
+
+    # --- the admin port ------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """The state document."""
+        return dict(self.admin.get("/v1/worker/state").raise_for_status().json())
+
+    def call(
+        self, name: str, *, epoch: tuple[int, int] | None = None, **body: Any
+    ) -> httpx.Response:
+        """One call of the protocol, in the newest epoch unless another is named."""
+        term, sequence = epoch or (1, next(self._sequence))
+        body["epoch"] = {"term": term, "sequence": sequence}
+        return self.admin.put(f"/v1/worker/{name}", json=body)
+
+    def must(self, name: str, **body: Any) -> dict[str, Any]:
+        """A call that has to succeed; returns the state."""
+        reply = self.call(name, **body)
+        assert reply.status_code == 200, f"{name}: {reply.text}\n{self.log_tail(10)}"
+        return dict(reply.json())
+
+    def refusal(self, name: str, **body: Any) -> tuple[int, str, str]:
+        """A call that has to be refused: status, reason and message."""
+        reply = self.call(name, **body)
+        assert reply.status_code >= 400, f"{name} was not refused: {reply.text}"
+        error = reply.json()["error"]
+        return reply.status_code, error["reason"], error["message"]
+
+    def stage(self, version: str, path: Path, **body: Any) -> dict[str, Any]:
+        """Stage a directory."""
+        return self.must("stage", version=version, source={"path": str(path)}, **body)
+
+    def swap(self, version: str, path: Path, *, mode: str = "keep") -> dict[str, Any]:
+        """Stage, pause, load, resume: the way a version comes to a serving worker."""
+        self.stage(version, path)
+        self.must("pause", mode=mode, lease_seconds=60)
+        self.must("load", version=version)
+        return self.must("resume", version=version)
+
+    # --- the public port -----------------------------------------------------------------------
+
+    def generate(self, prompt: Sequence[int], **sampling: Any) -> dict[str, Any]:
+        """One completion by tokens; log-probabilities included."""
+        reply = self.public.post("/inference/v1/generate", json=token_request(prompt, **sampling))
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
+    def greedy(
+        self, prompt: Sequence[int] = (5, 6, 7), tokens: int = 12
+    ) -> list[tuple[int, float]]:
+        """Greedy tokens with their log-probabilities: what the weights say, bit for bit."""
+        choice = self.generate(prompt, max_tokens=tokens, temperature=0)["choices"][0]
+        return [(entry["token_id"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
+
+    def is_ready(self) -> bool:
+        """What the kubelet sees."""
+        return self.admin.get("/readyz").status_code == 200
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample on the public `/metrics`."""
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
+        text = self.public.get("/metrics").text
+        found = [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        assert len(found) == 1, f"{name}{labels}: {found}"
+        return found[0]
+
+
+def token_request(prompt: Sequence[int], **sampling: Any) -> dict[str, Any]:
+    """Body of `/inference/v1/generate`; ends only by length, so that lengths are known."""
+    return {
+        "token_ids": list(prompt),
+        "sampling_params": {"logprobs": 0, "ignore_eos": True, **sampling},
+    }
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The JSON events of a stream."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,62 @@
+"""Log-probabilities by teacher forcing, with transformers in float32: the audit's yardstick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+Tokens = Sequence[int]
+
+_BATCH = 16
+
+
+def log_probabilities(
+    directory: str, pairs: Sequence[tuple[Tokens, Tokens]], *, device: str
+) -> list[list[float]]:
+    """The log-probability of every completion token, given all tokens before it.
+
+    Args:
+        directory: A checkpoint; only safetensors are read.
+        pairs: (prompt, completion), both at least one token long.
+        device: For torch.
+
+    Returns:
+        One list a pair, one number a completion token, in nats.
+    """
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - heavy
+    from transformers.utils import logging  # noqa: PLC0415 - heavy
+
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, local_files_only=True, use_safetensors=True
+    )
+    model = model.to(device).eval()
+    results: list[list[float]] = [[] for _ in pairs]
+    # Sequences of about one length together: padding costs as much as tokens.
+    by_length = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
+    with torch.inference_mode():
+        for first in range(0, len(by_length), _BATCH):
+            batch = by_length[first : first + _BATCH]
+            for i, values in zip(batch, _batch(model, [pairs[i] for i in batch]), strict=True):
+                results[i] = values
+    return results
+
+
+def _batch(model: torch.nn.Module, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[list[float]]:
+    width = max(len(prompt) + len(completion) for prompt, completion in pairs)
+    ids = torch.zeros((len(pairs), width), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, (prompt, completion) in enumerate(pairs):
+        # Padding stands to the right, where a causal model cannot look.
+        length = len(prompt) + len(completion)
+        ids[row, :length] = torch.tensor([*prompt, *completion])
+        mask[row, :length] = 1
+    device = next(model.parameters()).device
+    logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+    values = torch.log_softmax(logits[:, :-1].float(), dim=-1)
+    chosen = values.gather(-1, ids[:, 1:, None].to(device))[..., 0].cpu()
+    return [
+        chosen[row, len(prompt) - 1 : len(prompt) + len(completion) - 1].tolist()
+        for row, (prompt, completion) in enumerate(pairs)
+    ]

@@ -1,0 +1,151 @@
+"""What is known and checked before the engine starts: the model, the start version, the port."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_worker.adapters import hub, memory
+from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.engine_names import check_engine
+from fleet_worker.adapters.files import Roots
+from fleet_worker.core.start import Start, choose_start
+from fleet_worker.protocol import (
+    ENV_ADMIN_TOKEN_FILE,
+    ENV_START_PATH,
+    ENV_START_VERSION,
+    ENV_WORKER_NAME,
+    HuggingFaceSource,
+    Source,
+)
+from fleet_worker.runtime.handover import Handover
+from fleet_worker.runtime.logs import fields
+from fleet_worker.runtime.ports import Inspector
+from fleet_worker.runtime.reference import Reference
+from fleet_worker.runtime.staging import StageRules, Weights
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model's own weights; also where the tokenizer comes from, whatever version is served."""
+
+    source: Source
+    directory: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that the engine and the plugin need.
+
+    Fields:
+        weights: directory of the weights to start on.
+        tokenizer: directory of the tokenizer.
+    """
+
+    handover: Handover
+    weights: str
+    tokenizer: str
+
+
+def prepare(
+    arguments: argparse.Namespace, *, started: float, environment: Mapping[str, str]
+) -> Prepared:
+    """Check all that can be checked before minutes are spent on loading.
+
+    Args:
+        arguments: Of `serve`.
+        started: Monotonic seconds of the process' start.
+        environment: Names the token file, the worker and the start version.
+
+    Errors:
+        Refusal: the model cannot be used.
+        OSError: the admin port cannot be bound.
+        UnsupportedEngineError: this vLLM will not do.
+    """
+    # In the order of what they cost: the engine's names take seconds to import.
+    admin_socket = _bind(arguments.admin_host, arguments.admin_port)
+    model = _open_model(arguments.model, arguments.revision)
+    engine_version = check_engine()
+    rules = _rules(arguments, model)
+    initial, start = _choose(arguments.version, model, rules, environment)
+    handover = Handover(
+        worker=environment.get(ENV_WORKER_NAME) or socket.gethostname(),
+        instance=uuid.uuid4().hex,
+        started=started,
+        model=arguments.served_model_name,
+        initial=initial,
+        rules=rules,
+        admin_socket=admin_socket,
+        token_file=Path(environment[ENV_ADMIN_TOKEN_FILE]),
+        silence_seconds=arguments.silence_seconds,
+        load_seconds=arguments.load_seconds,
+        engine_version=engine_version,
+    )
+    return Prepared(handover, start.path or model.directory, model.directory)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    from fleet_worker.adapters.http_server import bound_socket  # noqa: PLC0415 - imports uvicorn
+
+    try:
+        return bound_socket(host, port)
+    except OSError as error:
+        raise OSError(f"the admin port {host}:{port} cannot be bound: {error.strerror}") from error
+
+
+def _open_model(name: str, revision: str | None) -> Model:
+    if Path(name).is_dir():
+        directory = os.path.realpath(name)
+        source = Source(path=directory)
+    else:
+        directory = hub.snapshot(name, revision or "main")
+        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=revision or "main"))
+    return Model(source, directory, open_checkpoint(directory, None))
+
+
+def _rules(arguments: argparse.Namespace, model: Model) -> StageRules:
+    from fleet_worker.adapters.inspector import TorchInspector  # noqa: PLC0415 - imports torch
+
+    inspector: Inspector = TorchInspector()
+    budget = arguments.staging_memory_bytes
+    return StageRules(
+        Roots(arguments.weights_root),
+        Reference.of(model.checkpoint, inspector),
+        inspector,
+        memory.default_budget() if budget is None else budget,
+    )
+
+
+def _choose(
+    version: str, model: Model, rules: StageRules, environment: Mapping[str, str]
+) -> tuple[Weights, Start]:
+    opened: list[Checkpoint] = []
+
+    def check(path: str) -> None:
+        checkpoint = open_checkpoint(path, rules.roots)
+        rules.reference.check(checkpoint, rules.inspector)
+        rules.inspector.check_finite(checkpoint, lambda: None)
+        opened.append(checkpoint)
+
+    start = choose_start(
+        version=version,
+        start_version=environment.get(ENV_START_VERSION),
+        start_path=environment.get(ENV_START_PATH),
+        check=check,
+    )
+    level = logging.WARNING if start.refused is not None else logging.INFO
+    line = fields("start", version=start.version)
+    _LOG.log(level, "starting on %s: %s", start.version, start.why, extra=line)
+    if start.path is None:
+        return Weights(version, model.source, None, model.checkpoint), start
+    model.checkpoint.close()
+    return Weights(start.version, Source(path=start.path), None, opened[0]), start
