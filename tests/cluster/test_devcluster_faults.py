@@ -77,9 +77,11 @@ def test_a_component_that_dies_by_itself_is_started_again(devcluster_node: Clust
     wait_until(is_back, 10.0, "the scheduler to be started again")
 
 
-def test_an_unknown_component_is_refused(devcluster_node: Cluster) -> None:
-    with pytest.raises(DevclusterError, match="nonsense"):
+def test_an_unknown_component_or_node_is_refused(devcluster_node: Cluster) -> None:
+    with pytest.raises(DevclusterError, match="no component 'nonsense', only containerd, "):
         devcluster_node.kill("nonsense")
+    with pytest.raises(DevclusterError, match="no node 2"):
+        devcluster_node.kill_node(2)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from devcluster import DevclusterError, ImageConfig, distribution, settings
 from devcluster.errors import BuildError
 from devcluster.images import write_archive
-from devcluster.paths import cache_folder, group_name, run_folder
+from devcluster.paths import cache_folder, run_folder
 from devcluster.spec import Spec, load_spec
 
 
@@ -169,7 +169,7 @@ def test_containers_get_the_machines_folders_read_only_and_no_limit_on_files() -
 
 
 def test_a_spec_survives_being_written_and_read(tmp_path: Path) -> None:
-    spec = Spec("x", tmp_path, "node", 2, (("/a", "/b"),), ("/p",), 4711)
+    spec = Spec("x", tmp_path, "node", 2, (("/a", "/b"),), ("/p",), "c0ffee", 4711)
     spec.save()
 
     assert load_spec(tmp_path) == spec
@@ -192,11 +192,6 @@ def test_the_cache_folder_follows_the_environment(
         monkeypatch.setenv(name, value)
 
     assert cache_folder() == Path(folder)
-
-
-def test_equal_ids_in_two_cache_folders_have_groups_of_their_own() -> None:
-    assert group_name(Path("/a/clusters/dev"), 1) != group_name(Path("/b/clusters/dev"), 1)
-    assert group_name(Path("/a/clusters/dev"), 1).startswith("rlfleet-dev-")
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "-a", "a" * 33, "a b"])

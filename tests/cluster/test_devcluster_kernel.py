@@ -213,8 +213,13 @@ def test_go_is_judged_by_its_version_and_by_whether_it_fetches_newer_ones(
     fits: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     version, toolchain = said.split()
-    (tmp_path / "go").write_text(f"#!/bin/sh\necho {version}\necho {toolchain}\n")
+    noted = tmp_path / "noted"
+    script = f"#!/bin/sh\necho {version}\necho {toolchain}\nenv > {noted}\n"
+    (tmp_path / "go").write_text(script)
     (tmp_path / "go").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("RLFLEET_CACHE", str(tmp_path / "cache"))
 
     assert machine.go_is_fit((1, 26, 6)) is fits
+    # The mere question has Go count its use, below the cache folder instead of the user's home.
+    assert f"TEST_TELEMETRY_DIR={tmp_path}/cache/" in noted.read_text()

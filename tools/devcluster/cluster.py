@@ -102,10 +102,10 @@ class Cluster:
             NotRunningError: it does not.
         """
         run = run_folder(cluster_id)
-        if not janitor.is_kept(run):
+        if not janitor.is_kept(run) or not (run / "kubeconfig").exists():
             raise NotRunningError(
                 f"there is no cluster {cluster_id!r}",
-                way_out=f"start it: python -m devcluster up --id {cluster_id} --detach",
+                way_out=f"start it: python3 -m devcluster up --id {cluster_id} --detach",
             )
         return cls(run)
 

@@ -64,8 +64,8 @@ def up(options: Namespace) -> int:
 def _explain(cluster: Cluster) -> None:
     chosen = "" if cluster.id == "dev" else f" --id {cluster.id}"
     print(f"  kubeconfig   {cluster.kubeconfig}")
-    print(f'  this shell   eval "$(python -m devcluster kubeconfig --shell{chosen})"')
-    print(f"  end          python -m devcluster down{chosen}", flush=True)
+    print(f'  this shell   eval "$(python3 -m devcluster kubeconfig --shell{chosen})"')
+    print(f"  end          python3 -m devcluster down{chosen}", flush=True)
 
 
 def _wait_for_signal(cluster: Cluster) -> None:

@@ -116,13 +116,22 @@ def _control_plane(spec: Spec, programs: Programs, api_port: int) -> tuple[Compo
         "--logger=zap",
         "--log-level=warn",
     ]
-    ready = HttpProbe(f"https://127.0.0.1:{api_port}/readyz")
+    after = (API_SERVER,)
     return (
-        Component("etcd", tuple(etcd)),
-        Component(API_SERVER, tuple(api_server), ready=ready),
-        Component("kube-controller-manager", tuple(controllers), after=(API_SERVER,)),
-        Component("kube-scheduler", tuple(scheduler), after=(API_SERVER,)),
+        Component("etcd", tuple(etcd), ready=HttpProbe(f"{_LOCAL_ETCD}/health")),
+        Component(API_SERVER, tuple(api_server), ready=_healthy("https", api_port, "/readyz")),
+        Component(
+            "kube-controller-manager",
+            tuple(controllers),
+            after=after,
+            ready=_healthy("https", 10257),
+        ),
+        Component("kube-scheduler", tuple(scheduler), after=after, ready=_healthy("https", 10259)),
     )
+
+
+def _healthy(scheme: str, port: int, path: str = "/healthz") -> HttpProbe:
+    return HttpProbe(f"{scheme}://127.0.0.1:{port}{path}")
 
 
 def _containers(programs: Programs) -> tuple[Component, ...]:
@@ -150,8 +159,8 @@ def _node(spec: Spec, programs: Programs, node: int) -> tuple[Component, ...]:
     proxy = (str(programs.path("kube-proxy")), f"--config={INSIDE}/etc/kube-proxy.json")
     dns = (str(programs.path("coredns")), "-conf", f"{INSIDE}/etc/Corefile", "-quiet")
     components = [
-        Component("kubelet", kubelet, after=(*first, "pause-image")),
-        Component("kube-proxy", proxy, after=first),
+        Component("kubelet", kubelet, after=(*first, "pause-image"), ready=_healthy("http", 10248)),
+        Component("kube-proxy", proxy, after=first, ready=_healthy("http", 10256)),
     ]
     if node == 1:
         ready = HttpProbe(f"http://{node_address(1)}:8181/ready")

@@ -63,7 +63,7 @@ async def answer(
             try:
                 reply = await handler(json.loads(line))
             except (DevclusterError, OSError, LookupError) as error:
-                reply = {"error": f"{type(error).__name__}: {error}"}
+                reply = {"error": str(error)}
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
     except ConnectionError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -24,6 +25,7 @@ from devcluster.waiting import wait_until
 PATIENCE_SECONDS = 30.0
 _LOCK = "lock"
 _GROUPS = "groups"
+_GONE = ".gone-"
 
 
 def new_folder(run: Path) -> int:
@@ -77,19 +79,39 @@ def remember_groups(run: Path, groups: Sequence[Path]) -> None:
     (run / _GROUPS).write_text("".join(f"{group}\n" for group in groups))
 
 
-def clean_once(run: Path) -> bool:
-    """Try to remove everything; False when processes are still ending, to be tried again."""
-    noted = run / _GROUPS
-    lines = noted.read_text().splitlines() if noted.exists() else []
-    groups = tuple(Path(line) for line in lines)
+def claim(run: Path) -> Path | None:
+    """Take a cluster's folder out of its place, so that only the caller cleans up after it.
+
+    From here on the id is free again: what is left to remove has names of its own.
+
+    Returns:
+        The folder's new path; None when somebody else was first.
+    """
+    gone = run.parent / f"{_GONE}{run.name}-{secrets.token_hex(3)}"
+    try:
+        run.rename(gone)
+    except FileNotFoundError:
+        return None
+    return gone
+
+
+def clean_once(gone: Path) -> bool:
+    """Try to remove everything of a claimed folder; False to be tried again.
+
+    Processes take a moment to end, and control groups cannot be removed before.
+    """
+    try:
+        groups = tuple(Path(line) for line in (gone / _GROUPS).read_text().splitlines())
+    except FileNotFoundError:
+        groups = ()
     # The groups are ours alone: whoever lives in them was started by this cluster.
     for process in cgroups.processes(groups):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     if not cgroups.remove(groups):
         return False
-    shutil.rmtree(run, ignore_errors=True)
-    return not run.exists()
+    shutil.rmtree(gone, ignore_errors=True)
+    return not gone.exists()
 
 
 def sweep() -> None:
@@ -101,9 +123,14 @@ def sweep() -> None:
     if not clusters_folder().is_dir():
         return
     for run in clusters_folder().iterdir():
-        if not (run / _LOCK).exists() or is_kept(run):
+        gone: Path | None = run
+        if not run.name.startswith(_GONE):  # else somebody was killed while cleaning up
+            if not (run / _LOCK).exists() or is_kept(run):
+                continue
+            gone = claim(run)
+        if gone is None:
             continue
         try:
-            wait_until(partial(clean_once, run), PATIENCE_SECONDS, f"{run} to be removable")
+            wait_until(partial(clean_once, gone), PATIENCE_SECONDS, f"{gone} to be removable")
         except TimeoutError as error:
             raise DevclusterError(str(error), way_out="look who uses it") from error

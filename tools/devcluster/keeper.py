@@ -1,7 +1,8 @@
 """The process that owns a cluster: starts its nodes, forwards into it, and cleans up after it.
 
-    python -m devcluster.keeper RUN-FOLDER LOCK-DESCRIPTOR
+    python -m devcluster.keeper RUN-FOLDER
 
+It inherits the locked descriptor of the folder's lock, which therefore is free once it is dead.
 It ends the cluster when it is asked to, when it gets SIGTERM, or when the starter is gone, however
 that died. Should the keeper itself be killed, the kernel kills its nodes; what then remains are
 an unlocked folder and empty control groups, which the next command sweeps (see `janitor`).
@@ -102,10 +103,10 @@ class Keeper:
                 forward = await self._forwarder.add(request["address"], request["port"])
                 return {"port": forward.port}
             case "kill-node":
-                self._nodes[request["node"]].kill()
+                self._node(request["node"]).kill()
                 return {}
             case "kill" | "start" as operation:
-                reply = await self._nodes[request["node"]].ask(request)
+                reply = await self._node(request["node"]).ask(request)
                 if request["name"] == API_SERVER:
                     await self._follow_api_server(runs=operation == "start")
                 return reply
@@ -115,6 +116,11 @@ class Keeper:
                 return {}
             case other:
                 raise LookupError(f"no operation {other}")
+
+    def _node(self, number: int) -> nodes.Node:
+        if number not in self._nodes:
+            raise LookupError(f"there is no node {number}")
+        return self._nodes[number]
 
     async def _follow_api_server(self, *, runs: bool) -> None:
         """Refuse connections while there is no server to connect to.
@@ -157,7 +163,8 @@ class Keeper:
         for node in self._nodes.values():
             node.kill()
         deadline = asyncio.get_running_loop().time() + janitor.PATIENCE_SECONDS
-        while not janitor.clean_once(self._spec.run):
+        gone = janitor.claim(self._spec.run)
+        while gone is not None and not janitor.clean_once(gone):
             if asyncio.get_running_loop().time() > deadline:
                 print("not everything could be removed", file=sys.stderr)
                 return

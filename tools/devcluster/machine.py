@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from devcluster.errors import CommandError
+from devcluster.gobuild import go_environment
 from devcluster.processes import run
 
 _RUNC_AT_LEAST = (1, 2)
@@ -65,7 +66,9 @@ def has_seccomp_headers() -> bool:
 def go_is_fit(needed: tuple[int, ...]) -> bool:
     """Whether `go` is there and is, or fetches by itself, the version that is needed."""
     try:
-        said = run(["go", "env", "GOVERSION", "GOTOOLCHAIN"], cwd=Path("/")).stdout.split()
+        # Even this would write to the user's configuration folder without our environment.
+        question = ["go", "env", "GOVERSION", "GOTOOLCHAIN"]
+        said = run(question, cwd=Path("/"), environment=go_environment()).stdout.split()
     except CommandError:
         return False
     version = tuple(int(number) for number in re.findall(r"\d+", said[0])[:3])

@@ -13,7 +13,7 @@ from pathlib import Path
 from devcluster import cgroups, images, settings
 from devcluster.control import Line, Message
 from devcluster.linux import die_with_parent
-from devcluster.paths import TOOLS, group_name
+from devcluster.paths import TOOLS
 from devcluster.processes import run
 from devcluster.programs import Programs
 from devcluster.spec import PAUSE_IMAGE, Spec
@@ -90,7 +90,7 @@ class Node:
 
 def create_groups(spec: Spec, number: int) -> tuple[Path, ...]:
     """Make the node's control groups."""
-    return cgroups.create(group_name(spec.run, number))
+    return cgroups.create(spec.group_name(number))
 
 
 def write_files(spec: Spec, number: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
@@ -52,12 +51,3 @@ def run_folder(cluster_id: str) -> Path:
             way_out="use up to 32 lower-case letters, digits and dashes",
         )
     return clusters_folder() / cluster_id
-
-
-def group_name(run: Path, node: int) -> str:
-    """The control group of a node.
-
-    Control groups are the one thing of a cluster that namespaces do not keep apart, so the name
-    also tells clusters of the same id in two cache folders from each other.
-    """
-    return f"rlfleet-{run.name}-{zlib.crc32(os.fsencode(run)):08x}-{node}"

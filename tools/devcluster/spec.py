@@ -58,12 +58,23 @@ class Spec:
     """Machine folders in every container, read-only: (source, destination)."""
     programs: tuple[str, ...]
     """Folders with programs."""
+    token: str
+    """Random: tells this start from others of the same id in the names of control groups."""
     starter: int | None
     """The process whose death ends the cluster; None for a detached one."""
 
     def node_folder(self, node: int) -> Path:
         """A node's files, as the machine sees them."""
         return self.run / f"node-{node}"
+
+    def group_name(self, node: int) -> str:
+        """The name of a node's control group.
+
+        Control groups are the one thing of a cluster that namespaces do not keep apart. The name
+        is never used again, so that whoever still cleans up after an earlier cluster of this id
+        does not touch this one.
+        """
+        return f"rlfleet-{self.id}-{self.token}-{node}"
 
     def save(self) -> None:
         """Write the record into the cluster's folder."""

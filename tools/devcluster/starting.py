@@ -61,6 +61,7 @@ def start(
             nodes=nodes,
             mounts=mounts,
             programs=tuple(str(folder) for folder in found.folders),
+            token=secrets.token_hex(3),
             starter=None if detach else os.getpid(),
         )
         spec.save()
@@ -146,6 +147,10 @@ def wait_until_ready(run: Path, api: Api, *, timeout_seconds: float) -> None:
             return False
         # Without it pods are refused for the first moments of a namespace.
         if api.get("/api/v1/namespaces/default/serviceaccounts/default") is None:
+            return False
+        # Services route and names resolve once kube-proxy and CoreDNS are ready.
+        running = control.ask(run, {"op": "status"})["nodes"].values()
+        if not all(each["ready"] for node in running for each in node["components"]):
             return False
         if spec.profile == "api":
             return True

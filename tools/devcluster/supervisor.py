@@ -54,16 +54,16 @@ class Supervisor:
         await asyncio.gather(*(self._keep(state) for state in self._states.values()))
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a component; it stays down. KeyError: there is none of this name."""
-        state = self._states[name]
+        """SIGKILL a component; it stays down. LookupError: there is none of this name."""
+        state = self._state(name)
         state.wanted.clear()
         if state.pid is not None:
             os.kill(state.pid, signal.SIGKILL)
             await state.ended.wait()
 
     def start(self, name: str) -> None:
-        """Start a killed component again. KeyError: there is none of this name."""
-        self._states[name].wanted.set()
+        """Start a killed component again. LookupError: there is none of this name."""
+        self._state(name).wanted.set()
 
     def status(self) -> list[dict[str, object]]:
         """One record a component, in order of start."""
@@ -78,6 +78,11 @@ class Supervisor:
             }
             for name, state in self._states.items()
         ]
+
+    def _state(self, name: str) -> _State:
+        if name not in self._states:
+            raise LookupError(f"there is no component {name!r}, only {', '.join(self._states)}")
+        return self._states[name]
 
     async def _keep(self, state: _State) -> None:
         for name in state.component.after:
