@@ -1,0 +1,120 @@
+"""Clients that generate all the time, through the fleet's Service, and keep every reply.
+
+Each opens a new connection for every request, so that the Service spreads them over the workers.
+As clients of the OpenAI API do, they try again after a connection error, a 5xx or a 503; a request
+is lost when it has no complete answer in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+CLIENTS = 4
+ATTEMPTS = 60
+RETRY_SECONDS = 0.5
+TOKENS = 96
+VOCABULARY = 512
+
+
+@dataclass
+class Samples:
+    """What the clients saw.
+
+    Fields:
+        retried: attempts without a complete answer, by the act of the story they fell into.
+        tokens: by the version that their label names.
+    """
+
+    file: Path
+    act: str = "start"
+    sent: int = 0
+    answered: int = 0
+    lost: list[str] = field(default_factory=list)
+    retried: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    mixed_replies: int = 0
+
+    def keep(self, prompt: list[int], reply: dict[str, Any]) -> None:
+        """Record one complete reply, in the form that the audit reads."""
+        self.answered += 1
+        with self.file.open("a", encoding="utf-8") as file:
+            for choice in reply["choices"]:
+                spans = choice["weight_versions"]
+                for span in spans:
+                    self.tokens[span["version"]] += span["end"] - span["start"]
+                self.mixed_replies += len({s["version"] for s in spans}) > 1
+                record = {
+                    "id": f"{self.answered}/{choice['index']}",
+                    "prompt_token_ids": prompt,
+                    "token_ids": choice["token_ids"],
+                    "logprobs": [e["logprob"] for e in choice["logprobs"]["content"]],
+                    "weight_versions": spans,
+                }
+                file.write(json.dumps(record) + "\n")
+
+
+async def sample(base_url: str, model: str, samples: Samples, stop: asyncio.Event) -> None:
+    """Run the clients until told to stop; requests under way are finished first."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with (
+        httpx.AsyncClient(base_url=base_url, trust_env=False, limits=limits, timeout=90) as http,
+        asyncio.TaskGroup() as group,
+    ):
+        for number in range(CLIENTS):
+            group.create_task(_client(http, model, samples, stop, random.Random(number)))  # noqa: S311 - prompts
+
+
+async def _client(
+    http: httpx.AsyncClient,
+    model: str,
+    samples: Samples,
+    stop: asyncio.Event,
+    prompts: random.Random,
+) -> None:
+    while not stop.is_set():
+        prompt = [prompts.randrange(VOCABULARY) for _ in range(prompts.randint(4, 24))]
+        samples.sent += 1
+        reply, why = None, ""
+        for _ in range(ATTEMPTS):
+            reply, why = await _ask(http, model, prompt, prompts.randrange(2**31))
+            if reply is not None:
+                break
+            samples.retried[samples.act] += 1
+            await asyncio.sleep(RETRY_SECONDS)
+        if reply is None:
+            samples.lost.append(why)
+        else:
+            samples.keep(prompt, reply)
+
+
+async def _ask(
+    http: httpx.AsyncClient, model: str, prompt: list[int], seed: int
+) -> tuple[dict[str, Any] | None, str]:
+    body = {
+        "model": model,
+        "token_ids": prompt,
+        "sampling_params": {
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "temperature": 1.0,
+            "logprobs": 1,
+            "seed": seed,
+        },
+    }
+    try:
+        answer = await http.post("/inference/v1/generate", json=body)
+        if answer.status_code != 200:
+            return None, f"{answer.status_code} {answer.text[:200]}"
+        reply: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        return None, f"{type(error).__name__} {error}"
+    complete = all(len(choice["token_ids"]) == TOKENS for choice in reply["choices"])
+    return (reply, "") if complete else (None, "a partial reply")

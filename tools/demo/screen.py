@@ -1,0 +1,116 @@
+"""Shows the story: live in a terminal, as plain lines elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from demo.sampler import Samples
+from demo.watch import Look
+
+REFRESH_SECONDS = 0.25
+LINES_KEPT = 14
+_PHASE_STYLES = {
+    "serving": "green",
+    "paused": "yellow",
+    "pausing": "yellow",
+    "loading": "yellow",
+    "joining": "cyan",
+    "starting": "cyan",
+    "broken": "red",
+    "away": "red",
+}
+
+
+class Screen:
+    """Tells what happens, and draws the state beside it where there is a terminal."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+        self._started = time.monotonic()
+        self._lines: deque[tuple[str, str]] = deque(maxlen=LINES_KEPT)
+        self._live: Live | None = None
+        self.look: Look | None = None
+        self.samples: Samples | None = None
+
+    def say(self, text: str, style: str = "") -> None:
+        """Tell one thing."""
+        stamp = f"{time.monotonic() - self._started:6.1f}s"
+        self._lines.append((f"{stamp}  {text}", style))
+        if self._live is None:
+            print(f"{stamp}  {text}", flush=True)
+
+    def act(self, title: str) -> None:
+        """Begin a part of the story."""
+        self.say(f"── {title}", "bold")
+        if self.samples is not None:
+            self.samples.act = title
+
+    async def run(self) -> None:
+        """Draw until cancelled; without a terminal only the told lines are shown."""
+        if not sys.stdout.isatty():
+            return
+        with Live(self._draw(), console=self.console, auto_refresh=False) as live:
+            self._live = live
+            try:
+                while True:
+                    live.update(self._draw(), refresh=True)
+                    await asyncio.sleep(REFRESH_SECONDS)
+            finally:
+                live.update(self._draw(), refresh=True)
+                self._live = None
+
+    def _draw(self) -> Group:
+        parts: list[Table | Panel] = []
+        if self.look is not None:
+            parts.append(self._rollout(self.look))
+            parts.append(self._workers(self.look))
+        if self.samples is not None and self.samples.tokens:
+            parts.append(self._tokens(self.samples))
+        story = Text("\n").join(Text(text, style=style) for text, style in self._lines)
+        parts.append(Panel(story, title="rlfleet demo", title_align="left"))
+        return Group(*parts)
+
+    @staticmethod
+    def _rollout(look: Look) -> Table:
+        table = Table.grid(padding=(0, 3))
+        pause = look.weights.get("timings", {}).get("maxWorkerPauseSeconds", 0)
+        stalled = look.condition("Stalled")
+        table.add_row(
+            Text(f"desired {look.desired or '-'}", "bold"),
+            Text(f"applied {look.applied}", "bold green"),
+            f"phase {look.phase}",
+            f"workers {look.weights.get('workersApplied', '-')}",
+            f"longest pause {pause:.3f} s",
+            Text(f"Stalled: {stalled['reason']}", "bold red") if stalled else "",
+        )
+        return table
+
+    @staticmethod
+    def _workers(look: Look) -> Table:
+        table = Table(box=None, padding=(0, 2))
+        for column in ("worker", "phase", "version", "held requests", "restarts"):
+            table.add_column(column)
+        for name, worker in sorted(look.workers.items()):
+            phase = Text(worker.phase, _PHASE_STYLES.get(worker.phase, ""))
+            row = (worker.version or "-", str(worker.held), str(worker.restarts))
+            table.add_row(name, phase, *row)
+        return table
+
+    @staticmethod
+    def _tokens(samples: Samples) -> Table:
+        table = Table.grid(padding=(0, 2))
+        most = max(samples.tokens.values())
+        for version, tokens in list(samples.tokens.items())[-6:]:
+            bar = "█" * max(1, round(40 * tokens / most))
+            table.add_row(f"tokens by {version}", Text(bar, "blue"), f"{tokens:,}")
+        table.add_row("requests", f"{samples.sent} sent, {samples.answered} answered", "")
+        return table

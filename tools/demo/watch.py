@@ -1,0 +1,123 @@
+"""What the cluster and the workers say of themselves, read a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from demo.place import FLEET, WEIGHTS, CommandError, Place, kubectl
+
+PERIOD_SECONDS = 0.4
+
+
+@dataclass
+class WorkerLook:
+    """One worker as its own /metrics tells."""
+
+    phase: str = "away"
+    version: str = ""
+    admitted: bool = False
+    held: int = 0
+    restarts: int = 0
+
+
+@dataclass
+class Look:
+    """Everything that the screen shows of the cluster."""
+
+    weights: dict[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    desired: str = ""
+    workers: dict[str, WorkerLook] = field(default_factory=dict)
+
+    @property
+    def applied(self) -> str:
+        """Version that all admitted workers hold."""
+        return str(self.weights.get("appliedVersion") or "-")
+
+    @property
+    def phase(self) -> str:
+        """Phase of the rollout."""
+        return str(self.weights.get("phase", "Pending"))
+
+    def condition(self, kind: str) -> dict[str, Any] | None:
+        """A condition of the WeightVersion, if it speaks of the present generation."""
+        found = [c for c in self.weights.get("conditions", ()) if c["type"] == kind]
+        if not found or found[0]["observedGeneration"] != self.generation:
+            return None
+        condition: dict[str, Any] = found[0]
+        return condition
+
+    def is_ready(self) -> bool:
+        """Whether the present generation is fully in effect."""
+        ready = self.condition("Ready")
+        return ready is not None and ready["status"] == "True"
+
+
+class Watcher:
+    """Keeps a `Look` up to date."""
+
+    def __init__(self, place: Place, workers: int) -> None:
+        self.look = Look(workers={f"{FLEET}-{n}": WorkerLook() for n in range(workers)})
+        self._place = place
+        self._urls: dict[tuple[str, str], str] = {}
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+            while True:
+                pods = await asyncio.to_thread(self._read_cluster)
+                await asyncio.gather(*(self._read_worker(http, *pod) for pod in pods.items()))
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    def _read_cluster(self) -> dict[str, str]:
+        """Take over the objects. Returns: addresses of the workers' pods by name."""
+        try:
+            told = kubectl(self._place, "get", "wv,pods", "-o", "json")
+        except CommandError:
+            return {}
+        addresses: dict[str, str] = {}
+        for item in json.loads(told.stdout)["items"]:
+            name = item["metadata"]["name"]
+            if item["kind"] == "WeightVersion" and name == WEIGHTS:
+                self.look.weights = item.get("status", {})
+                self.look.generation = item["metadata"]["generation"]
+                self.look.desired = item["spec"]["version"]
+            elif item["kind"] == "Pod" and name in self.look.workers:
+                status = item.get("status", {})
+                container = (status.get("containerStatuses") or [{}])[0]
+                self.look.workers[name].restarts = container.get("restartCount", 0)
+                if status.get("podIP"):
+                    addresses[name] = status["podIP"]
+        return addresses
+
+    async def _read_worker(self, http: httpx.AsyncClient, name: str, address: str) -> None:
+        look = self.look.workers[name]
+        try:
+            if (name, address) not in self._urls:
+                url = await asyncio.to_thread(self._place.worker_url, name)
+                self._urls[name, address] = url
+            page = await http.get(self._urls[name, address] + "/metrics")
+            page.raise_for_status()
+        except (httpx.HTTPError, CommandError):
+            look.phase, look.version, look.admitted = "away", "", False
+            return
+        ours = "\n".join(line for line in page.text.splitlines() if "rlfleet_worker_" in line)
+        for family in text_string_to_metric_families(ours + "\n"):
+            for sample in family.samples:
+                match sample.name:
+                    case "rlfleet_worker_phase" if sample.value == 1:
+                        look.phase = sample.labels["phase"]
+                    case "rlfleet_worker_version_info":
+                        look.version = sample.labels["version"]
+                    case "rlfleet_worker_admitted":
+                        look.admitted = sample.value == 1
+                    case "rlfleet_worker_requests_held":
+                        look.held = int(sample.value)
+                    case _:
+                        pass
