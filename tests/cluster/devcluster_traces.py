@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +41,9 @@ class Traces:
 def machine_traces(cluster_id: str, nft: Path) -> Traces:
     """Look at the machine. Things of other clusters and of other users are left out."""
     mountinfo = Path("/proc/self/mountinfo").read_text().splitlines()
-    top = Path("/sys/fs/cgroup")
-    groups = {str(found) for found in top.rglob(f"rlfleet-{cluster_id}-*")}
+    # Groups of other clusters come and go while this looks: os.walk does not mind.
+    folders = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))
+    groups = {folder for folder in folders if f"/rlfleet-{cluster_id}-" in folder}
     places = {place for place in _PLACES if Path(place).exists()}
     places |= {str(found) for found in clusters_folder().glob(f"*{cluster_id}*")}
     return Traces(

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ echo "$$ $*" >> "$CALLS"
 env | sort > "$CALLS.environment"
 echo "go: downloading example.org/module v1.0.0" >&2
 echo "example.org/package" >&2
-while [ -e "$CALLS.hold" ]; do read -r line < "$CALLS.hold"; done
+while [ -e "$CALLS.hold" ]; do sleep 0.05; done
 if [ -e "$CALLS.fail" ]; then echo "example.org/module: no such host" >&2; exit 1; fi
 while [ "$1" != "-o" ]; do shift; done
 case "$2" in
@@ -53,13 +53,29 @@ def _progress() -> Progress:
     return Progress(io.StringIO())
 
 
-def _builder() -> subprocess.Popen[bytes]:
-    program = "from devcluster import programs; programs.ensure('api')"
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(TOOLS)},
-        stderr=subprocess.DEVNULL,
-    )
+Builder = Callable[[], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def builder(calls: Path) -> Iterator[Builder]:
+    """Starts builders, and ends those that a failed test leaves."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        program = "from devcluster import programs; programs.ensure('api')"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": str(TOOLS)},
+            stderr=subprocess.DEVNULL,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    Path(f"{calls}.hold").unlink(missing_ok=True)
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def test_what_is_missing_is_built_and_then_found(calls: Path) -> None:
@@ -97,18 +113,18 @@ def test_a_failed_build_tells_what_go_said_and_leaves_nothing_that_looks_finishe
 
 
 def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_the_lock(
-    calls: Path,
+    calls: Path, builder: Builder
 ) -> None:
     hold = Path(f"{calls}.hold")
-    os.mkfifo(hold)
-    first = _builder()
+    hold.touch()
+    first = builder()
     wait_until(calls.exists, 10.0, "the first build to start")
     orphan = int(calls.read_text().split()[0])
     first.kill()
     first.wait()
     assert programs.missing("api") == ("kube", "certs")
 
-    second = _builder()
+    second = builder()
     # The orphaned `go` still writes to the caches: whoever comes next waits for its end.
     wait_until(lambda: _waits_for_a_lock(second.pid), 10.0, "the second builder to wait")
     assert len(calls.read_text().splitlines()) == 1
@@ -127,18 +143,16 @@ def _locks() -> list[str]:
     return Path("/proc/locks").read_text().splitlines()
 
 
-def test_two_builders_at_once_build_everything_once(calls: Path) -> None:
+def test_two_builders_at_once_build_everything_once(calls: Path, builder: Builder) -> None:
     hold = Path(f"{calls}.hold")
-    os.mkfifo(hold)
-    builders = [_builder(), _builder()]
-    pids = [builder.pid for builder in builders]
+    hold.touch()
+    both = [builder(), builder()]
+    pids = [process.pid for process in both]
     wait_until(lambda: any(map(_waits_for_a_lock, pids)), 10.0, "one builder to wait")
-    release = threading.Thread(target=lambda: hold.write_text("go on\n"))
-    release.start()
-    hold.rename(f"{calls}.released")
-    release.join()
+    wait_until(calls.exists, 10.0, "the other to build")
+    hold.unlink()
 
-    assert [builder.wait(timeout=20) for builder in builders] == [0, 0]
+    assert [process.wait(timeout=20) for process in both] == [0, 0]
     assert len(calls.read_text().splitlines()) == len(parts.API_PARTS)
 
 

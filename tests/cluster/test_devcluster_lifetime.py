@@ -204,4 +204,4 @@ def test_a_start_that_cannot_succeed_says_why_and_leaves_nothing(
         folder.rmdir()
 
     assert not list(clusters_folder().glob(f"*{cluster_id}*"))
-    assert not list(Path("/sys/fs/cgroup").rglob(f"rlfleet-{cluster_id}-*"))
+    assert not machine_traces(cluster_id, Path("/bin/true")).groups

@@ -117,9 +117,10 @@ def processes(groups: tuple[Path, ...]) -> set[int]:
     """Everything that lives in the groups or below."""
     found: set[int] = set()
     for group in groups:
-        for members in group.rglob("cgroup.procs"):
+        for folder, _, _ in os.walk(group):
             with contextlib.suppress(OSError):  # a group may vanish while it is read
-                found.update(int(process) for process in members.read_text().split())
+                members = Path(folder, "cgroup.procs").read_text()
+                found.update(int(process) for process in members.split())
     return found
 
 
