@@ -20,6 +20,8 @@ import httpx
 CLIENTS = 4
 ATTEMPTS = 60
 RETRY_SECONDS = 0.5
+THINK_SECONDS = 0.1
+"""Between two requests of a client: two cores have engines to start as well."""
 TOKENS = 96
 VOCABULARY = 512
 
@@ -93,6 +95,7 @@ async def _client(
             samples.lost.append(why)
         else:
             samples.keep(prompt, reply)
+        await asyncio.sleep(THINK_SECONDS)
 
 
 async def _ask(

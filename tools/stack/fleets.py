@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stack.images import MODEL_CACHE
 from stack.volumes import CLAIM
 
 MODEL_NAME = "tiny-qwen3"
@@ -28,7 +29,7 @@ CPU_ENGINE: dict[str, Any] = {
         # Nothing is spoken to outside of the pod.
         {"name": "VLLM_HOST_IP", "value": "127.0.0.1"},
         {"name": "GLOO_SOCKET_IFNAME", "value": "lo"},
-        {"name": "VLLM_CACHE_ROOT", "value": "/tmp/vllm"},  # noqa: S108 - the pod's own
+        {"name": "VLLM_CACHE_ROOT", "value": MODEL_CACHE},
         {"name": "VLLM_LOGGING_LEVEL", "value": "WARNING"},
     ],
 }

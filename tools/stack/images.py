@@ -6,6 +6,8 @@ read-only from the environments of `tools/envs.py`.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,7 +16,14 @@ from devcluster import Cluster, ImageConfig
 
 OPERATOR_IMAGE = "rlfleet/operator:dev"
 WORKER_IMAGE = "rlfleet/worker:dev"
+MODEL_CACHE = "/opt/rlfleet/vllm-cache"
 _APP = "/opt/rlfleet/app"
+# vLLM asks a process of its own what a model class can do, which costs 7 s of every start; it
+# keeps the answer in its cache folder.
+_ASK_MODEL = """
+from vllm.model_executor.models.registry import ModelRegistry
+ModelRegistry.models["Qwen3ForCausalLM"].inspect_model_cls()
+"""
 
 
 def mounts() -> list[tuple[Path, Path]]:
@@ -27,7 +36,21 @@ def mounts() -> list[tuple[Path, Path]]:
         base = Path(_base_prefix(python))
         if not base.is_relative_to("/usr") and (base, base) not in pairs:
             pairs.append((base, base))
-    return pairs
+    return [*pairs, (model_cache(), Path(MODEL_CACHE))]
+
+
+def model_cache() -> Path:
+    """vLLM's cache folder with what it keeps about the model of the demo, made if need be."""
+    python = envs.interpreter_of("worker")
+    folder = python.parent.parent / "vllm-cache"
+    if not folder.exists():
+        fresh = folder.with_suffix(f".{os.getpid()}")
+        command = [str(python), "-c", _ASK_MODEL]
+        environment = dict(os.environ, VLLM_CACHE_ROOT=str(fresh))
+        subprocess.run(command, env=environment, capture_output=True, check=True)
+        with contextlib.suppress(OSError):  # another process was faster
+            fresh.rename(folder)
+    return folder
 
 
 def load_images(cluster: Cluster) -> None:

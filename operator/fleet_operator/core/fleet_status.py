@@ -98,6 +98,8 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
     if rollout.halted:
         told = f"{told}; version {rollout.desired.version} was given up"
         return ConditionType.READY, False, ConditionReason.HALTED, told
+    if rollout.step.problem is not None:
+        return ConditionType.READY, False, rollout.step.problem.reason, told
     if rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
         return ConditionType.READY, False, ConditionReason.ROLLING_OUT, _rolling(rollout)
     if serving < replicas or pods.outdated or len(observed.workers) > replicas:

@@ -25,9 +25,12 @@ def problem_of(
 ) -> Problem:
     """The problem that more workers than allowed failed to take the goal."""
     reason = _reason(failed, goal, phase)
-    causes = "; ".join(f"{w.pod.name}: {why(w, goal)}" for w in failed[:_NAMED_AT_MOST])
-    if len(failed) > _NAMED_AT_MOST:
-        causes += f"; and {len(failed) - _NAMED_AT_MOST} more"
+    by_cause: dict[str, list[WorkerView]] = {}
+    for worker in failed:
+        by_cause.setdefault(why(worker, goal), []).append(worker)
+    causes = "; ".join(
+        f"{cause} ({some(workers)})" for cause, workers in list(by_cause.items())[:_NAMED_AT_MOST]
+    )
     way_out = (
         "It will not be tried again: publish another version."
         if halt
@@ -35,8 +38,8 @@ def problem_of(
         "another version."
     )
     message = (
-        f"{len(failed)} workers fail to take {goal}, {settings.max_failures} may. {causes}. "
-        f"The applied version keeps serving. {way_out}"
+        f"{len(failed)} workers cannot take version {goal}, {settings.max_failures} may fail. "
+        f"{causes}. The applied version keeps serving. {way_out}"
     )
     return Problem(reason=reason, message=message, halt=halt)
 

@@ -224,6 +224,8 @@ def _ready(
         return False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"
     if phase is RolloutPhase.HALTED:
         return False, ConditionReason.HALTED, told
+    if rollout.step.problem is not None:
+        return False, rollout.step.problem.reason, told
     if phase is RolloutPhase.APPLIED and serving == replicas:
         return True, ConditionReason.ALL_WORKERS_SERVING, told
     if phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
