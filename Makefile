@@ -57,9 +57,9 @@ test-e2e: ## Chart, operator, workers and a trainer on a real node
 lint: ## Style, imports between layers, generated files
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check
-	@cd / && cd $(CURDIR) && $$(dirname $(PYTHON))/lint-imports
+	@$$(dirname $(PYTHON))/lint-imports
 	@$(PYTHON) tools/sync_crds.py --check
-	@$(PYTHON) tools/crd_reference.py --check
+	@$(PYTHON) tools/reference.py --check
 
 .PHONY: type
 type: ## Types
@@ -75,7 +75,7 @@ fmt: ## Format the sources
 .PHONY: generate
 generate: ## Write the generated files: the chart's CRDs and their reference
 	@$(PYTHON) tools/sync_crds.py
-	@$(PYTHON) tools/crd_reference.py
+	@$(PYTHON) tools/reference.py
 
 .PHONY: lock
 lock: ## Pin the requirement files anew

@@ -76,7 +76,7 @@ def app_folder() -> Path:
             _say("building our wheel")
             wheels = folder.with_suffix(".wheel")
             shutil.rmtree(wheels, ignore_errors=True)
-            _run([python, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels])
+            _run([python, "-m", "hatchling", "-q", "build", "-t", "wheel", "-d", wheels])
             (wheel,) = wheels.glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(wheels / "app")
@@ -93,11 +93,12 @@ def lock() -> None:
     uv = _uv()
     overrides = REQUIREMENTS / "worker-overrides.txt"
     common = ["--python-version", "3.11", "--generate-hashes", "--no-header", "--no-emit-index-url"]
-    for name, arguments in {
+    chosen: dict[str, list[str | Path]] = {
         "operator": ["--extra", "operator"],
         "dev": ["--extra", "operator", "--group", "dev"],
         "worker": ["--extra", "worker-cpu", "--override", overrides],
-    }.items():
+    }
+    for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"
         _run([uv, "pip", "compile", "-q", "pyproject.toml", *common, *arguments, "-o", target])
 
@@ -111,7 +112,16 @@ def _make(name: str, folder: Path, requirements: Path, base: str) -> None:
     python = folder / "bin" / "python"
     # Bytecode is compiled here, once: without it every start of vLLM takes 20 s longer, and
     # containers see the folder read-only.
-    sync = [uv, "pip", "sync", "-q", "--python", python, "--require-hashes", requirements]
+    sync: list[str | Path] = [
+        uv,
+        "pip",
+        "sync",
+        "-q",
+        "--python",
+        python,
+        "--require-hashes",
+        requirements,
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     _run([*sync, "--compile-bytecode"], environment)
     (folder / ".ready").touch()
@@ -125,7 +135,14 @@ def _uv() -> Path:
         if not (folder / ".ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _run([_base_python(), "-m", "venv", folder])
-            pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-cache-dir"]
+            pip: list[str | Path] = [
+                folder / "bin" / "python",
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-cache-dir",
+            ]
             _run([*pip, f"uv=={UV_VERSION}"])
             (folder / ".ready").touch()
     return folder / "bin" / "uv"

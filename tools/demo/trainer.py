@@ -1,5 +1,6 @@
 """The trainer: a pod of the worker's image that writes real checkpoints to the shared volume, and a
-host that publishes them with plain kubectl, as a training loop would."""
+host that publishes them with plain kubectl, as a training loop would.
+"""
 
 from __future__ import annotations
 

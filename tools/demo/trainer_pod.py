@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from checkpoints import write_checkpoint  # noqa: E402 - the path is set above
+from checkpoints import write_checkpoint
 
 
 def main() -> None:

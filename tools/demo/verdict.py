@@ -13,6 +13,7 @@ from demo.story import Story
 from demo.trainer import POD
 from stack.fleets import WEIGHTS_ROOT
 
+
 @dataclass(frozen=True)
 class Verdict:
     """Lines for people, and whether everything held."""
@@ -28,12 +29,12 @@ def judge(place: Place, story: Story, samples: Samples) -> Verdict:
     unexplained = {a: n for a, n in samples.retried.items() if "is killed" not in a}
     total = sum(samples.tokens.values())
     by_version = ", ".join(f"{v}: {n:,}" for v, n in samples.tokens.items())
+    pauses = f"p50 {statistics.median(story.pauses):.3f} s, max {max(story.pauses):.3f} s"
+    outcomes = f"{len(samples.lost)} lost, {sum(samples.retried.values())} tried again"
     lines = [
         f"rollouts          {story.rollouts}",
-        f"longest pause     p50 {statistics.median(story.pauses):.3f} s, "
-        f"max {max(story.pauses):.3f} s",
-        f"requests          {samples.sent} sent, {samples.answered} answered, "
-        f"{len(samples.lost)} lost, {sum(samples.retried.values())} tried again",
+        f"longest pause     {pauses}",
+        f"requests          {samples.sent} sent, {samples.answered} answered, {outcomes}",
         f"tokens            {total:,} ({by_version})",
         f"replies over a swap  {samples.mixed_replies}, each token with its own label",
         "provenance        every token recomputed under the checkpoint that its label names:",

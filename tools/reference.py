@@ -1,0 +1,145 @@
+"""Write the reference pages that follow from the sources: CRDs, conditions, worker protocol reasons.
+
+    python3 tools/reference.py            write docs/reference/*.md
+    python3 tools/reference.py --check    exit 1 if a page is out of date
+
+Needs the development environment (PyYAML).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = REPOSITORY / "docs" / "reference"
+CONDITIONS = REPOSITORY / "operator" / "fleet_operator" / "api" / "conditions.py"
+NOTICE = "<!-- Written by tools/reference.py; `make generate` writes it anew. -->\n\n"
+
+
+def crd_page(crd: dict[str, Any]) -> str:
+    """The page of one resource: what it is, its columns, every field."""
+    names = crd["spec"]["names"]
+    (version,) = crd["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    lines = [
+        f"# {names['kind']}\n",
+        NOTICE,
+        f"`{crd['spec']['group']}/{version['name']}`, namespaced, short name "
+        f"`{names['shortNames'][0]}`, category `rl`.\n\n",
+        schema["description"] + "\n\n",
+        "## What `kubectl get` shows\n\n",
+        "| Column | From |\n| --- | --- |\n",
+    ]
+    lines += [
+        f"| {c['name']}{' (with `-o wide`)' if c.get('priority') else ''} | `{c['jsonPath']}` |\n"
+        for c in version["additionalPrinterColumns"]
+    ]
+    for part in ("spec", "status"):
+        lines += [
+            f"\n## {part}\n\n",
+            "| Field | Type | Default | Meaning |\n",
+            "| --- | --- | --- | --- |\n",
+        ]
+        lines += [_row(*field) for field in _fields(schema["properties"][part], part)]
+    rules = list(_rules(schema, ""))
+    lines += ["\n## Refused at `kubectl apply`\n\n"]
+    lines += [f"* {rule}\n" for rule in rules]
+    return "".join(lines)
+
+
+def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    required = schema.get("required", ())
+    for name, child in schema.get("properties", {}).items():
+        yield f"{path}.{name}", child, name in required
+        yield from _fields(child, f"{path}.{name}")
+        yield from _fields(child.get("items", {}), f"{path}.{name}[]")
+
+
+def _row(path: str, schema: dict[str, Any], required: bool) -> str:  # noqa: FBT001 - a row's columns
+    default = schema.get("default")
+    shown = "required" if required else "" if default is None else f"`{json.dumps(default)}`"
+    return f"| `{path}` | {_type(schema)} | {shown} | {_cell(schema.get('description', ''))} |\n"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    kind = schema.get("type", "quantity" if "anyOf" in schema else "any")
+    if "enum" in schema:
+        return " \\| ".join(str(word) for word in schema["enum"])
+    if kind == "array":
+        item = schema["items"].get("type", "any")
+        return f"list of {item}, at most {schema['maxItems']}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None or high is not None:
+        return f"{kind}, {low} to {high}"
+    if "maxLength" in schema:
+        return f"{kind}, at most {schema['maxLength']} characters"
+    return str(kind)
+
+
+def _rules(schema: dict[str, Any], path: str) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield rule.get("message") or f"`{path}`: flags that rlfleet sets itself"
+    for name, child in schema.get("properties", {}).items():
+        yield from _rules(child, f"{path}.{name}".lstrip("."))
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").strip()
+
+
+def conditions_page(source: str) -> str:
+    """The page of condition types and reasons, from their constants and sentences."""
+    lines = [
+        "# Conditions and reasons\n",
+        NOTICE,
+        "A condition's `lastTransitionTime` moves only when its status flips. Its message names pods "
+        "and numbers and says what to do. `Stalled` is present only while a person is needed.\n",
+    ]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name in {"ConditionType", "ConditionReason"}:
+            title = "Types" if node.name == "ConditionType" else "Reasons"
+            lines.append(f"\n## {title}\n\n| Word | Used when |\n| --- | --- |\n")
+            lines += [f"| `{word}` | {_cell(text)} |\n" for word, text in _constants(node)]
+    return "".join(lines)
+
+
+def _constants(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Values of a StrEnum with the string that follows each."""
+    for assigned, told in zip(node.body, node.body[1:], strict=False):
+        match assigned, told:
+            case (
+                ast.Assign(value=ast.Constant(value=str(word))),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield word, text
+            case _:
+                pass
+
+
+def main() -> None:
+    """Write or check."""
+    pages = {PAGES / "conditions.md": conditions_page(CONDITIONS.read_text())}
+    for source in sorted((REPOSITORY / "crds").glob("*.yaml")):
+        crd = yaml.safe_load(source.read_text())
+        pages[PAGES / f"{crd['spec']['names']['singular']}.md"] = crd_page(crd)
+    stale = [p for p, text in pages.items() if not p.exists() or p.read_text() != text]
+    if "--check" in sys.argv:
+        if stale:
+            sys.exit(f"out of date, run `make generate`: {', '.join(p.name for p in stale)}")
+        return
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for page in stale:
+        page.write_text(pages[page])
+
+
+if __name__ == "__main__":
+    main()
