@@ -35,7 +35,6 @@ class Traces:
     groups: frozenset[str]
     rules: str
     places: frozenset[str]
-    settings: tuple[str, ...]
 
 
 def machine_traces(cluster_id: str, nft: Path) -> Traces:
@@ -52,7 +51,6 @@ def machine_traces(cluster_id: str, nft: Path) -> Traces:
         groups=frozenset(groups),
         rules=run([nft, "list", "ruleset"]).stdout,
         places=frozenset(places),
-        settings=tuple(_setting(name) for name in _SETTINGS),
     )
 
 
@@ -69,9 +67,14 @@ def still_running(processes: frozenset[Process]) -> frozenset[Process]:
     return frozenset((number, start) for number, start in processes if _start_of(number) == start)
 
 
-def _setting(name: str) -> str:
-    path = Path("/proc/sys", name)
-    return f"{name}={path.read_text().strip()}" if path.exists() else name
+def kernel_settings() -> dict[str, str]:
+    """The machine's kernel settings that components of Kubernetes like to change."""
+    paths = {name: Path("/proc/sys", name) for name in _SETTINGS}
+    return {name: path.read_text() for name, path in paths.items() if path.exists()}
+
+
+SETTINGS_AT_START = kernel_settings()
+"""Read before any test: later, a cluster that many tests share may have changed them already."""
 
 
 def _start_of(number: int) -> str:

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.devcluster_app import APP_MOUNTS, apply, load_app, pod
-from tests.cluster.devcluster_traces import cluster_processes, machine_traces, still_running
+from tests.cluster.devcluster_traces import (
+    SETTINGS_AT_START,
+    cluster_processes,
+    kernel_settings,
+    machine_traces,
+    still_running,
+)
 
 from devcluster import Cluster, DevclusterError, janitor
 from devcluster.errors import NotRunningError
@@ -51,7 +57,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def test_down_leaves_no_process_mount_link_group_rule_setting_or_file(nft: Path) -> None:
+def test_down_leaves_no_process_mount_link_group_rule_or_file(nft: Path) -> None:
     cluster_id = random_id()
     before = machine_traces(cluster_id, nft)
     with Cluster.start(cluster_id=cluster_id, mounts=APP_MOUNTS) as cluster:
@@ -79,6 +85,13 @@ def test_a_running_cluster_mounts_and_links_nothing_on_the_machine(
     assert "kube-proxy" not in traces.rules
 
 
+def test_a_node_changes_no_kernel_setting_of_the_machine(devcluster_node: Cluster) -> None:
+    inside = devcluster_node.exec(["cat", "/proc/sys/kernel/panic"]).stdout
+
+    assert inside == "10\n"  # what the kubelet wants to have
+    assert kernel_settings() == SETTINGS_AT_START
+
+
 def test_killing_the_starter_ends_the_cluster_and_leaves_nothing(nft: Path) -> None:
     cluster_id = random_id()
     before = machine_traces(cluster_id, nft)
@@ -99,9 +112,13 @@ def test_killing_the_keeper_ends_the_nodes_and_the_next_command_sweeps_the_rest(
     before = machine_traces(cluster_id, nft)
     starter = _starter(cluster_id, "api")
     processes = cluster_processes(Cluster.attach(cluster_id))
-    keeper = Cluster.attach(cluster_id).status()["keeper"]
+    status = Cluster.attach(cluster_id).status()
+    # Frozen, the node's first process cannot notice by itself that the keeper is gone.
+    outer = status["nodes"]["1"]["pid"]
+    first = int(Path(f"/proc/{outer}/task/{outer}/children").read_text())
+    os.kill(first, signal.SIGSTOP)
 
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(status["keeper"], signal.SIGKILL)
 
     wait_until(lambda: not still_running(processes), 5.0, "the kernel to end the nodes")
     assert run_folder(cluster_id).exists()

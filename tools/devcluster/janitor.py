@@ -39,8 +39,10 @@ def new_folder(run: Path) -> int:
     """
     run.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".new-{run.name}-", dir=run.parent))
-    lock = os.open(fresh / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # Under its name only once it is locked: a free lock means a dead cluster to whoever sweeps.
+    lock = os.open(fresh / "new-lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    (fresh / "new-lock").rename(fresh / _LOCK)
     try:
         fresh.rename(run)
     except OSError as error:
