@@ -136,10 +136,7 @@ def test_when_the_last_good_weights_cannot_be_put_back_either_the_process_ends_w
     root = tmp_path / "root"
     good = copy_of(weights.b, root / "good")
     overflowing = copy_of(weights.c, root / "overflowing")
-    for name in ("lm_head.weight", "model.norm.weight"):
-        damage.edit_tensors(
-            overflowing, lambda tensors, name=name: damage.fill(tensors, name, 3e38)
-        )
+    damage.make_overflow(overflowing)
     # Nothing is held in memory: all loads read the files.
     options = ["--staging-memory-bytes=0"]
     with WorkerProcess(tmp_path, model=weights.a, roots=[root], options=options) as worker:

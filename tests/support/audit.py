@@ -39,6 +39,11 @@ def audit(
     """
     file = folder / "replies.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return audit_file(file, checkpoints)
+
+
+def audit_file(file: Path, checkpoints: Mapping[str, Path]) -> subprocess.CompletedProcess[str]:
+    """Audit a file of records, as `audit` does."""
     named = [f"{version}={directory}" for version, directory in checkpoints.items()]
     return subprocess.run(
         [worker_python(), "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],

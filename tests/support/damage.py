@@ -54,6 +54,14 @@ def edit_config(checkpoint: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+def make_overflow(checkpoint: Path) -> None:
+    """Finite numbers, good shapes, and infinite logits: nothing but a forward pass can tell."""
+    tensors = read_tensors(checkpoint / WEIGHTS)
+    for name in ("lm_head.weight", "model.norm.weight"):
+        fill(tensors, name, 3e38)
+    write_tensors(checkpoint / WEIGHTS, tensors)
+
+
 def bfloat16(value: float) -> bytes:
     """One number in bfloat16."""
     return struct.pack("<f", value)[2:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,3 +30,10 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_seconds} s: {describe()}")
         time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def soon(condition: Callable[[], object], *, within_seconds: float = 5) -> None:
+    """Let other tasks run until a condition holds."""
+    async with asyncio.timeout(within_seconds):
+        while not condition():  # noqa: ASYNC110 - conditions of any kind; nothing to signal them
+            await asyncio.sleep(0.0005)

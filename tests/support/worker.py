@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -145,10 +146,8 @@ class WorkerProcess:
         """End the whole session of processes, whatever state it is in."""
         self.public.close()
         self.admin.close()
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait(timeout=10)
 
     def log_tail(self, lines: int = 40) -> str:

@@ -108,6 +108,7 @@ class EndpointPlugin:
             probes=probes,
             state=document,
             drain=drain,
+            on_refused=metrics.refused,
         )
         setattr(state, STATE_ATTRIBUTE, GateKeeper(agent, probes, metrics))
         self._start(serve(admin, handover.admin_socket), "the admin port")

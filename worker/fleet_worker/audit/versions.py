@@ -34,7 +34,7 @@ class Checkpoints:
         templates = []
         for argument in arguments:
             version, equals, directory = argument.partition("=")
-            if equals and "/" not in version and directory:
+            if version and equals and "/" not in version and directory:
                 named[version] = directory
             elif "{version}" in argument:
                 templates.append(argument)

@@ -1,16 +1,47 @@
-"""Putting weights into the engine: the steps, in the only order that keeps labels honest."""
+"""Loading: new weights into a paused engine, and the way back when that fails."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from fleet_worker.adapters.files import Roots
+from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.states import Event
+from fleet_worker.protocol import Reason, SwapTimings
+from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
 from fleet_worker.runtime.staging import Weights
+from fleet_worker.runtime.worker import Worker
+
+_LOG = logging.getLogger(__name__)
+
+
+async def load(worker: Worker, weights: Weights) -> None:
+    """Put weights into the engine of a worker that has just entered `loading`.
+
+    Errors:
+        Refusal, EngineFailure (untouched): the old weights are intact, the phase is as before.
+        EngineFailure (touched): the last good version is back behind a closed latch, or the
+            process is about to end.
+    """
+    started = worker.clock()
+    try:
+        await put_in(worker.engine, weights, worker.staging.rules.roots)
+    except Refusal as refusal:
+        _note_refused(worker, weights, refusal)
+        raise
+    except EngineFailure as failure:
+        if failure.touched:
+            await _recover(worker, weights, failure)
+        else:
+            _note_refused(worker, weights, failure)
+        raise
+    _note_loaded(worker, weights, worker.clock() - started)
 
 
 async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
-    """Load, probe, drop what the old weights left, and only then change the label.
+    """The steps of a load, in the only order that keeps labels honest.
 
     Args:
         engine: Paused.
@@ -29,4 +60,65 @@ async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
     # The pause dropped what requests held; this also drops what nobody holds, on every load from
     # `joining`, where the pause was long ago.
     await engine.reset_caches()
+    # Last: from here on tokens are labelled with it.
     await engine.set_version(weights.version)
+
+
+def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
+    previous, worker.good = worker.good, weights
+    worker.version = weights.version
+    worker.labels.remember(weights.version, weights.checkpoint.identity)
+    if previous.checkpoint is not weights.checkpoint:
+        previous.checkpoint.close()
+    worker.load_failure = None
+    worker.enter(Event.LOADED)
+    worker.metrics.loaded(seconds)
+    timings = worker.timings or SwapTimings(version=weights.version)
+    worker.timings = timings.model_copy(
+        update={
+            "version": weights.version,
+            "stage_seconds": weights.stage_seconds,
+            "load_seconds": seconds,
+        }
+    )
+    line = fields("loaded", version=weights.version, seconds=round(seconds, 4))
+    _LOG.info("%s is in the engine", weights.version, extra=line)
+
+
+def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
+    if why.reason is Reason.CHECKPOINT_CHANGED:
+        weights.checkpoint.close()  # staging it again reads what is there now
+    else:
+        worker.staging.give_back(weights)
+    worker.load_failure = worker.fault(weights.version, why)
+    worker.enter(Event.LOAD_REFUSED)
+
+
+async def _recover(worker: Worker, failed: Weights, failure: EngineFailure) -> None:
+    """The model is neither old nor new: close, put the last good version back, or end."""
+    worker.load_failure = worker.fault(failed.version, failure)
+    worker.version = None
+    worker.lease = None
+    worker.enter(Event.LOAD_FAILED)
+    failed.checkpoint.close()
+    good = worker.good
+    _LOG.error(
+        "loading %s failed inside the engine (%s); putting %s back",
+        failed.version,
+        failure.message,
+        good.version,
+        extra=fields("broken", version=failed.version, reason=failure.reason),
+    )
+    try:
+        await worker.quiescence.reach(worker.engine)
+        await put_in(worker.engine, good, None)
+    except (Refusal, EngineFailure) as error:
+        worker.end_process(f"{good.version} could not be put back: {error.message}")
+        return
+    worker.version = good.version
+    worker.enter(Event.RECOVERED)
+    _LOG.warning(
+        "%s is in the engine again; the latch stays closed until the operator admits it",
+        good.version,
+        extra=fields("recovered", version=good.version),
+    )

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from fleet_worker.protocol import Phase, Reason
 
 if TYPE_CHECKING:
-    from fleet_worker.runtime.agent import Agent
+    from fleet_worker.runtime.worker import Worker
 
 _PREFIX = "rlfleet_worker_"
 _SWAP_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -49,7 +49,7 @@ class WorkerMetrics:
         )
         self._refused = Counter(
             _PREFIX + "refusals",
-            "Calls refused and loads failed, by reason",
+            "Admin calls that were refused or failed, by reason",
             ["reason"],
             registry=registry,
         )
@@ -66,7 +66,7 @@ class WorkerMetrics:
         for reason in Reason:
             self._refused.labels(reason=reason.value)
 
-    def watch(self, agent: Agent) -> None:
+    def watch(self, agent: Worker) -> None:
         """Also export the state of an agent."""
         self.registry.register(_StateCollector(agent))
 
@@ -83,10 +83,8 @@ class WorkerMetrics:
         self._staged.observe(seconds)
 
     def refused(self, reason: Reason) -> None:
-        """A call was refused."""
+        """An admin call was refused, or failed in the engine."""
         self._refused.labels(reason=reason.value).inc()
-
-    failed = refused
 
     def turned_away(self) -> None:
         """A data request met a closed latch."""
@@ -98,7 +96,7 @@ class WorkerMetrics:
 
 
 class _StateCollector(Collector):
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Worker) -> None:
         self._agent = agent
 
     def collect(self) -> Iterable[Metric]:

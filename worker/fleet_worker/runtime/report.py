@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from fleet_worker.protocol import Failure, Operation, WorkerState
-from fleet_worker.runtime.agent import Agent, Fault
+from fleet_worker.runtime.worker import Fault, Worker
 
 _Kind = Literal["stage", "pause", "load", "resume", "fence", "drain"]
 
 
-def state_of(agent: Agent, *, worker: str, instance: str, started: float) -> WorkerState:
+def state_of(agent: Worker, *, worker: str, instance: str, started: float) -> WorkerState:
     """Where a worker stands now.
 
     Args:
@@ -46,7 +46,7 @@ def state_of(agent: Agent, *, worker: str, instance: str, started: float) -> Wor
     )
 
 
-def _operation(agent: Agent, now: float) -> Operation | None:
+def _operation(agent: Worker, now: float) -> Operation | None:
     """What is under way; a stage is named only if nothing else is, since it disturbs nobody."""
     if (work := agent.work) is not None:
         return Operation(

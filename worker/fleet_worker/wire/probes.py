@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleet_worker.protocol import LIVE_PATH
-from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.worker import Worker
 from fleet_worker.wire.asgi import Send, answer
 
 
 class Probes:
     """Answers the kubelet."""
 
-    def __init__(self, agent: Agent, problem: Callable[[], str | None]) -> None:
+    def __init__(self, agent: Worker, problem: Callable[[], str | None]) -> None:
         """Make probes.
 
         Args:

@@ -62,6 +62,7 @@ class AdminApp:
         probes: Probes,
         state: Callable[[], WorkerState],
         drain: Callable[[], Awaitable[None]],
+        on_refused: Callable[[Reason], None],
     ) -> None:
         """Make the application.
 
@@ -71,10 +72,12 @@ class AdminApp:
             probes: Answers the open paths.
             state: Makes the state document.
             drain: Ends all requests and then the process.
+            on_refused: Told about every answer that is not the state.
         """
         self._bearer = bearer
         self._probes = probes
         self._state = state
+        self._on_refused = on_refused
         self._running: set[asyncio.Task[None]] = set()
         self._calls: dict[tuple[str, str], tuple[type[BaseModel] | None, _Call]] = {
             ("PUT", STAGE_PATH): (StageRequest, agent.stage),
@@ -145,6 +148,7 @@ class AdminApp:
     async def _refuse(
         self, send: Send, error: Refusal | EngineFailure, *, status: int | None = None
     ) -> None:
+        self._on_refused(error.reason)
         retry_after = error.retry_after_seconds if isinstance(error, Refusal) else None
         detail = ErrorDetail(
             reason=error.reason, message=error.message, retry_after_seconds=retry_after

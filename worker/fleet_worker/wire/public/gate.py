@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet_worker.core.routes import Access, access_of
 from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
-from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.worker import Worker
 from fleet_worker.wire.asgi import App, Receive, Scope, Send, answer_json
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.stamping import Stamping
@@ -26,7 +26,7 @@ _TOKEN_ROUTE = "/inference/v1/generate"  # noqa: S105 - a path
 class GateKeeper:
     """What the plugin leaves for the gate."""
 
-    def __init__(self, agent: Agent, probes: Probes, metrics: Any) -> None:
+    def __init__(self, agent: Worker, probes: Probes, metrics: Any) -> None:
         self.agent = agent
         self.probes = probes
         self.metrics = metrics

@@ -1,0 +1,88 @@
+"""An engine without a model: does what it is told, and keeps a list of what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.protocol import EngineInfo, PauseMode, Reason
+
+
+@dataclass
+class FakeEngine:
+    """Follows the `Engine` port.
+
+    Fields:
+        calls: names of the calls, in order; loads with the path of their checkpoint.
+        failures: call → what it raises, one a call.
+        gates: call → event that it waits for.
+        running: requests that have not ended; an abort ends them.
+        label: version of the tokens it would make.
+        weights: path of the checkpoint in the model.
+    """
+
+    calls: list[str] = field(default_factory=list)
+    failures: dict[str, list[EngineFailure]] = field(default_factory=dict)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    running: int = 0
+    paused: bool = False
+    label: str = "default"
+    weights: str = ""
+    is_dead: bool = False
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(version="0.0", model="fake")
+
+    def unfinished(self) -> int:
+        return self.running
+
+    async def ping(self) -> None:
+        await self._do("ping")
+
+    async def pause(self, mode: PauseMode) -> None:
+        await self._do(f"pause {mode}")
+        if mode is PauseMode.ABORT:
+            self.running = 0
+        self.paused = True
+        if (waiting := self.gates.get("pause wait")) is not None and mode is PauseMode.KEEP:
+            waiting.set()  # a keep lets an armed wait come to its end
+
+    async def resume(self) -> None:
+        await self._do("resume")
+        self.paused = False
+
+    async def load(self, checkpoint: Checkpoint) -> None:
+        assert self.paused, "weights may only change while nothing generates"
+        await self._do("load", f"load {checkpoint.path}")
+        self.weights = checkpoint.path
+
+    async def probe(self) -> None:
+        await self._do("probe")
+
+    async def reset_caches(self) -> None:
+        await self._do("reset_caches")
+
+    async def set_version(self, version: str) -> None:
+        assert self.paused, "labels may only change while nothing generates"
+        await self._do("set_version", f"set_version {version}")
+        self.label = version
+
+    async def _do(self, name: str, noted: str | None = None) -> None:
+        self.calls.append(noted or name)
+        if (gate := self.gates.get(name)) is not None:
+            await gate.wait()
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+
+def touched(reason: Reason = Reason.ENGINE_FAILED) -> EngineFailure:
+    """A failure after which the weights are not to be trusted."""
+    return EngineFailure("it broke", touched=True, reason=reason)
+
+
+def untouched() -> EngineFailure:
+    """A failure before anything was changed."""
+    return EngineFailure("it could not begin", touched=False)

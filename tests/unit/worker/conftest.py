@@ -1,0 +1,113 @@
+"""An agent over a fake engine, with a clock that goes when it is told to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.support.clock import FakeClock
+from tests.support.fake_engine import FakeEngine
+from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+
+from fleet_worker.core.states import Event
+from fleet_worker.protocol import (
+    Epoch,
+    FenceRequest,
+    LoadRequest,
+    OpenRequest,
+    PauseMode,
+    PauseRequest,
+    Source,
+    StageRequest,
+    WorkerState,
+)
+from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.metrics import WorkerMetrics
+from fleet_worker.runtime.report import state_of
+
+
+@dataclass
+class Bench:
+    """An agent and everything around it."""
+
+    agent: Agent
+    engine: FakeEngine
+    clock: FakeClock
+    registry: CollectorRegistry
+    root: Path
+    ended: list[str] = field(default_factory=list)
+    _sequence: Any = field(default_factory=lambda: itertools.count(1))
+
+    def epoch(self) -> Epoch:
+        return Epoch(term=1, sequence=next(self._sequence))
+
+    @property
+    def state(self) -> WorkerState:
+        return state_of(self.agent, worker="w", instance="i", started=0)
+
+    async def stage(self, version: str, path: Path | None = None) -> Path:
+        path = path or write_tiny(self.root / version, float(len(version)))
+        source = Source(path=str(path))
+        request = StageRequest(version=version, source=source, epoch=self.epoch())
+        await self.agent.stage(request)
+        return path
+
+    async def pause(
+        self,
+        mode: PauseMode = PauseMode.KEEP,
+        *,
+        lease: float = 30,
+        drain: float = 60,
+        holder: str = "operator",
+    ) -> None:
+        request = PauseRequest(
+            mode=mode,
+            lease_seconds=lease,
+            drain_timeout_seconds=drain,
+            holder=holder,
+            epoch=self.epoch(),
+        )
+        await self.agent.pause(request)
+
+    async def load(self, version: str, *, holder: str = "operator") -> None:
+        request = LoadRequest(version=version, holder=holder, epoch=self.epoch())
+        await self.agent.load(request)
+
+    async def resume(self, version: str, *, holder: str = "operator") -> None:
+        request = OpenRequest(version=version, holder=holder, epoch=self.epoch())
+        await self.agent.open(request, Event.RESUME)
+
+    async def admit(self, version: str) -> None:
+        request = OpenRequest(version=version, epoch=self.epoch())
+        await self.agent.open(request, Event.ADMIT)
+
+    async def fence(self) -> None:
+        await self.agent.fence(FenceRequest(reason="a test", epoch=self.epoch()))
+
+
+@pytest.fixture
+async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
+    """A worker whose engine has come up."""
+    rules, initial = tiny_rules(tmp_path, TinyInspector())
+    engine, clock, registry = FakeEngine(), FakeClock(), CollectorRegistry()
+    ended: list[str] = []
+    metrics = WorkerMetrics(registry)
+    agent = Agent(engine, initial, rules, clock=clock, metrics=metrics, end_process=ended.append)
+    metrics.watch(agent)
+    await agent.ready()
+    yield Bench(agent, engine, clock, registry, tmp_path, ended)
+    agent.staging.drop()
+    agent.good.checkpoint.close()
+
+
+@pytest.fixture
+async def serving(joining: Bench) -> Bench:
+    """A worker that was admitted on the model's own weights; its engine's calls begin here."""
+    await joining.admit("base")
+    joining.engine.calls.clear()
+    return joining

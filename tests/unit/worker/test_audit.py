@@ -1,0 +1,202 @@
+"""The audit's own logic, with a recomputation that is looked up instead of computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_worker.audit.command import UNUSABLE, WRONG_LABEL, audit
+from fleet_worker.audit.judge import Tally, judge
+from fleet_worker.audit.records import BadRecordError, Record, read_records
+from fleet_worker.audit.versions import Checkpoints, UnknownVersionError, neighbours
+
+# What each checkpoint would have said of every token: far apart, as with random weights.
+TRUTH = {"/w/1": -1.0, "/w/2": -4.0, "/w/3": -7.0}
+
+
+def recompute(directory: str, records: Sequence[Record]) -> list[list[float]]:
+    return [[TRUTH[directory]] * len(record.token_ids) for record in records]
+
+
+def record(*spans: tuple[str, int, int], logprobs: Sequence[float] | None = None) -> dict[str, Any]:
+    length = spans[-1][2]
+    made_by = {i: f"/w/{version}" for version, start, end in spans for i in range(start, end)}
+    return {
+        "id": "r",
+        "prompt_token_ids": [1, 2],
+        "token_ids": list(range(length)),
+        "logprobs": list(logprobs or (TRUTH[made_by[i]] + 0.01 for i in range(length))),
+        "weight_versions": [{"version": v, "start": s, "end": e} for v, s, e in spans],
+    }
+
+
+def run(tmp_path: Path, records: Sequence[dict[str, Any]], *checkpoints: str) -> int:
+    file = tmp_path / "replies.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in records))
+    named = checkpoints or ("/w/{version}",)
+    return audit([str(file), "--checkpoints", *named], recompute)
+
+
+def test_honest_labels_pass_and_the_table_says_how_much_was_proved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [record(("1", 0, 4)), record(("1", 0, 2), ("2", 2, 5)), record(("3", 0, 3))]
+
+    assert run(tmp_path, records) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["version", "replies", "tokens", "agreeing"]
+    rows = {line.split()[0]: line.split()[1:5] for line in lines[1:4]}
+    assert rows == {
+        "1": ["2", "6", "6", "6"],
+        "2": ["1", "3", "3", "3"],
+        "3": ["1", "3", "3", "3"],
+    }
+    assert lines[-1] == "every one of 12 tokens fits its label"
+
+
+def test_a_wrong_label_is_caught_and_the_right_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lying = record(("1", 0, 3))
+    lying["weight_versions"][0]["version"] = "2"
+
+    assert run(tmp_path, [record(("1", 0, 3)), lying]) == WRONG_LABEL
+    assert "token 0 is off by 3.010 under 2; 1 fits best" in capsys.readouterr().out
+
+
+def test_one_token_on_the_wrong_side_of_a_boundary_is_enough(tmp_path: Path) -> None:
+    shifted = record(("1", 0, 3), ("2", 3, 6))
+    shifted["weight_versions"][0]["end"] = shifted["weight_versions"][1]["start"] = 4
+
+    assert run(tmp_path, [shifted]) == WRONG_LABEL
+
+
+def test_many_wrong_tokens_are_counted_and_a_few_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, [record(("1", 0, 9), logprobs=[-50.0] * 9)])
+
+    output = capsys.readouterr().out
+    assert "9 tokens do not fit their label:" in output
+    assert "and 4 more" in output
+
+
+def test_versions_too_alike_to_be_told_apart_are_not_taken_for_proof() -> None:
+    tallies: dict[str, Tally] = {}
+    parsed = Record.model_validate(record(("1", 0, 4), logprobs=[-1.0] * 4))
+    judge(parsed, {"1": [-1.0] * 4, "2": [-1.1] * 4}, {"1": ["2"]}, tallies, tolerance=0.25)
+
+    assert tallies["1"].agreeing == 4
+    assert tallies["1"].telling == 0
+
+
+def test_the_tolerance_is_where_rounding_ends(tmp_path: Path) -> None:
+    assert run(tmp_path, [record(("1", 0, 1), logprobs=[-1.24])]) == 0
+    assert run(tmp_path, [record(("1", 0, 1), logprobs=[-1.26])]) == WRONG_LABEL
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"logprobs": [-1.0]}, "one log-probability a token", id="logprobs missing"),
+        pytest.param({"weight_versions": []}, "have no version", id="no labels"),
+        pytest.param({"weight_versions": None}, "weight_versions", id="null labels"),
+        pytest.param(
+            {"weight_versions": [{"version": "1", "start": 0, "end": 3}]},
+            "have no version",
+            id="end",
+        ),
+        pytest.param(
+            {"weight_versions": [{"version": "1", "start": 1, "end": 4}]}, "gap", id="a gap"
+        ),
+        pytest.param(
+            {"weight_versions": [{"version": "1", "start": 0, "end": 9}]},
+            "-5 tokens",
+            id="too long",
+        ),
+        pytest.param({"prompt_token_ids": []}, "prompt", id="no prompt"),
+        pytest.param({"token_ids": "secret"}, "token_ids", id="tokens that are none"),
+    ],
+)
+def test_a_reply_that_cannot_be_judged_is_no_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: str
+) -> None:
+    bad = record(("1", 0, 4)) | change
+
+    assert run(tmp_path, [record(("1", 0, 4)), bad]) == UNUSABLE
+    error = capsys.readouterr().err
+    assert "line 2" in error
+    assert words in error
+    assert "secret" not in error
+
+
+def test_no_tokens_are_no_proof(tmp_path: Path) -> None:
+    empty = {"prompt_token_ids": [1], "token_ids": [], "logprobs": [], "weight_versions": []}
+
+    assert run(tmp_path, [empty]) == UNUSABLE
+    assert run(tmp_path, []) == UNUSABLE
+    assert run(tmp_path, [empty, record(("1", 0, 2))]) == 0
+
+
+def test_a_file_that_is_not_there_is_no_pass(tmp_path: Path) -> None:
+    assert audit([str(tmp_path / "none"), "--checkpoints", "/w/{version}"], recompute) == UNUSABLE
+
+
+def test_a_version_that_nothing_names_is_no_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, [record(("3", 0, 2))], "1=/w/1") == UNUSABLE
+    assert "version 3" in capsys.readouterr().err
+
+
+def test_empty_lines_are_no_records() -> None:
+    assert list(read_records(["", "  \n"])) == []
+    with pytest.raises(BadRecordError, match="line 3"):
+        list(read_records(["", json.dumps(record(("1", 0, 1))), "{}"]))
+
+
+def test_checkpoints_are_named_or_follow_a_template() -> None:
+    checkpoints = Checkpoints.parse(["base=/models/x", "/weights/step_{version}"])
+
+    assert checkpoints.directory_of("base") == "/models/x"
+    assert checkpoints.directory_of("12") == "/weights/step_12"
+    assert checkpoints.in_order({"10", "9", "base"}) == ["base", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["/no/template"], ["=x"], ["1="], ["/a/{version}", "/b/{version}"]]
+)
+def test_other_arguments_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"VERSION=DIR|at most one"):
+        Checkpoints.parse(arguments)
+
+
+def test_without_a_template_every_version_must_be_named() -> None:
+    with pytest.raises(UnknownVersionError):
+        Checkpoints.parse(["1=/w/1"]).directory_of("2")
+
+
+def test_neighbours_are_the_versions_before_and_after() -> None:
+    order = ["base", "1", "2"]
+
+    assert neighbours(order, "1") == ["base", "2"]
+    assert neighbours(order, "base") == ["1"]
+    assert neighbours(["base"], "base") == []
+
+
+def test_each_checkpoint_is_loaded_once(tmp_path: Path) -> None:
+    loads: list[str] = []
+
+    def counting(directory: str, records: Sequence[Record]) -> list[list[float]]:
+        loads.append(directory)
+        return recompute(directory, records)
+
+    file = tmp_path / "replies.jsonl"
+    records = [record(("1", 0, 2), ("2", 2, 3)), record(("2", 0, 2)), record(("3", 0, 1))]
+    file.write_text("".join(json.dumps(each) + "\n" for each in records))
+    assert audit([str(file), "--checkpoints", "/w/{version}"], counting) == 0
+    assert sorted(loads) == ["/w/1", "/w/2", "/w/3"]

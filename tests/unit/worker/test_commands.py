@@ -1,0 +1,139 @@
+"""The command line, and the preStop hook against a small server."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from fleet_worker.__main__ import main
+from fleet_worker.runtime import serve
+from fleet_worker.runtime.drain import drain
+
+
+class AdminPort:
+    """Answers one status, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.seen: list[tuple[str, str, str | None]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.seen.append((self.command, self.path, self.headers["Authorization"]))
+                self.send_response(outer.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+
+
+@pytest.fixture
+def admin_port() -> Iterator[AdminPort]:
+    port = AdminPort()
+    thread = threading.Thread(target=port.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield port
+    port.server.shutdown()
+    thread.join()
+    port.server.server_close()
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "token"
+    file.write_text("the-token\nan-older-one\n")
+    monkeypatch.setenv("RLFLEET_ADMIN_TOKEN_FILE", str(file))
+    return file
+
+
+def test_the_hook_calls_the_workers_own_admin_port_with_its_token(
+    admin_port: AdminPort, token: Path
+) -> None:
+    assert drain("127.0.0.1", admin_port.port) == 0
+    assert admin_port.seen == [("POST", "/v1/worker/drain", "Bearer the-token")]
+
+
+def test_the_hook_finds_the_port_in_the_environment(
+    admin_port: AdminPort, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLFLEET_ADMIN_PORT", str(admin_port.port))
+    monkeypatch.setenv("RLFLEET_ADMIN_HOST", "0.0.0.0")
+
+    assert main(["drain"]) == 0
+    assert len(admin_port.seen) == 1
+
+
+def test_a_hook_that_is_refused_fails(admin_port: AdminPort, token: Path) -> None:
+    admin_port.status = 401
+
+    assert drain("127.0.0.1", admin_port.port) == 1
+
+
+def test_a_hook_without_a_worker_or_a_token_fails_and_says_why(
+    admin_port: AdminPort, token: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin_port.server.server_close()
+    assert drain("127.0.0.1", admin_port.port) == 1
+    token.write_text("")
+    assert drain("127.0.0.1", admin_port.port) == 1
+    token.unlink()
+    assert drain("127.0.0.1", admin_port.port) == 1
+    assert capsys.readouterr().err.count("drain: ") == 3
+
+
+SERVE = ["serve", "--model=/m", "--served-model-name=policy", "--version=base"]
+
+
+def seen_by_serve(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """What `serve` is called with, instead of serving."""
+    seen: list[argparse.Namespace] = []
+
+    def note(parsed: argparse.Namespace) -> int:
+        seen.append(parsed)
+        return 0
+
+    monkeypatch.setattr(serve, "serve", note)
+    return seen
+
+
+def test_what_follows_the_dashes_is_for_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = seen_by_serve(monkeypatch)
+    arguments = [*SERVE, "--weights-root=/a", "--weights-root=/b", "--", "--port=1", "--x"]
+
+    assert main(arguments) == 0
+    (parsed,) = seen
+    assert parsed.engine_arguments == ["--port=1", "--x"]
+    assert parsed.weights_root == ["/a", "/b"]
+    assert (parsed.host, parsed.port) == ("0.0.0.0", 8000)
+    assert (parsed.admin_host, parsed.admin_port) == ("127.0.0.1", 8081)
+
+
+def test_the_admin_port_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = seen_by_serve(monkeypatch)
+    monkeypatch.setenv("RLFLEET_ADMIN_HOST", "10.0.0.7")
+    monkeypatch.setenv("RLFLEET_ADMIN_PORT", "9081")
+    main(SERVE)
+
+    assert (seen[0].admin_host, seen[0].admin_port) == ("10.0.0.7", 9081)
+    assert seen[0].engine_arguments == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["serve"], [*SERVE, "--max-model-len=1"]])
+def test_what_is_no_command_ends_with_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err

@@ -1,0 +1,187 @@
+"""The probe for vLLM's names, over modules made for the purpose."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet_worker.adapters import engine_names
+from fleet_worker.adapters.engine_names import (
+    Name,
+    UnsupportedEngineError,
+    check_engine,
+    missing_names,
+    missing_on,
+)
+
+
+def module(name: str, **members: Any) -> ModuleType:
+    made = ModuleType(name)
+    for key, value in members.items():
+        setattr(made, key, value)
+    return made
+
+
+def client_class() -> type:  # noqa: C901 - it is a list of names
+    """vLLM's engine client as far as we know it."""
+
+    class AsyncLLM:
+        errored = False
+
+        def generate(self, prompt: Any, sampling_params: Any, request_id: Any) -> None: ...
+        def pause_generation(self, *, mode: Any, clear_cache: Any) -> None: ...
+        def resume_generation(self) -> None: ...
+        def collective_rpc(self, method: Any, args: Any) -> None: ...
+        def update_weight_version(self, new_version: Any) -> None: ...
+        def get_weight_version(self) -> None: ...
+        def reset_prefix_cache(self, reset_running_requests: Any, reset_connector: Any) -> None: ...
+        def reset_mm_cache(self) -> None: ...
+        def reset_encoder_cache(self) -> None: ...
+        def get_num_unfinished_requests(self) -> None: ...
+
+    return AsyncLLM
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Something that has all the names of vLLM 0.32; parts of it can be taken away."""
+    client = client_class()
+
+    class WeightVersionSpan:
+        def __init__(self, version: Any, start: Any, end: Any) -> None: ...
+
+    class CompletionOutput:
+        __dataclass_fields__ = {"weight_versions": None}  # noqa: RUF012 - as a dataclass has it
+
+    modules = {
+        "vllm": module("vllm", __version__="0.32.0+cpu"),
+        "vllm.plugins": module("vllm.plugins", ENDPOINT_PLUGINS_GROUP="vllm.endpoint_plugins"),
+        "vllm.outputs": module(
+            "vllm.outputs", CompletionOutput=CompletionOutput, WeightVersionSpan=WeightVersionSpan
+        ),
+        "vllm.v1.engine.async_llm": module("vllm.v1.engine.async_llm", AsyncLLM=client),
+        engine_names.SERVER_MODULE: module(engine_names.SERVER_MODULE),
+    }
+    for name in list(modules):
+        parts = name.split(".")
+        for length in range(1, len(parts)):
+            modules.setdefault(".".join(parts[:length]), module(".".join(parts[:length])))
+    for name, made in modules.items():
+        monkeypatch.setitem(sys.modules, name, made)
+    point = SimpleNamespace(name="rlfleet", value="fleet_worker.plugin:x", load=lambda: None)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [point])
+    monkeypatch.setattr(
+        importlib.metadata, "requires", lambda _: ["vllm<0.33,>=0.32; extra == 'worker'", "httpx"]
+    )
+    return SimpleNamespace(modules=modules, client=client, point=point)
+
+
+def test_a_vllm_with_all_names_passes(vllm: SimpleNamespace) -> None:
+    assert check_engine() == "0.32.0+cpu"
+
+
+@pytest.mark.parametrize("name", engine_names.API_SERVER_NAMES, ids=str)
+def test_each_name_that_is_gone_is_named_with_the_supported_range(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: Name
+) -> None:
+    if not name.attribute:
+        monkeypatch.setitem(sys.modules, name.module, None)
+    elif name.attribute.startswith("AsyncLLM."):
+        monkeypatch.delattr(vllm.client, name.attribute.split(".")[1])
+    else:
+        monkeypatch.delattr(vllm.modules[name.module], name.attribute.split(".")[0])
+    with pytest.raises(UnsupportedEngineError) as error:
+        check_engine()
+
+    assert str(name) in str(error.value)
+    assert "<0.33,>=0.32" in str(error.value)
+
+
+def test_a_parameter_that_is_gone_is_named(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm.client, "pause_generation", lambda self, *, mode: None)
+    with pytest.raises(UnsupportedEngineError, match="pause_generation"):
+        check_engine()
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0", "0.33.0rc1"])
+def test_a_version_outside_of_the_range_is_refused(vllm: SimpleNamespace, version: str) -> None:
+    vllm.modules["vllm"].__version__ = version
+    with pytest.raises(UnsupportedEngineError, match="outside of that range"):
+        check_engine()
+
+
+def test_outputs_without_versions_are_refused(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = vllm.modules["vllm.outputs"].CompletionOutput
+    monkeypatch.setattr(output, "__dataclass_fields__", {})
+    with pytest.raises(UnsupportedEngineError, match="weight_versions"):
+        check_engine()
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_without_exactly_one_entry_point_vllm_would_serve_without_the_latch(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    points = [SimpleNamespace(name="rlfleet", value=f"x:{i}") for i in range(count)]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: points)
+    with pytest.raises(UnsupportedEngineError, match=f"{count} entry points"):
+        check_engine()
+
+
+def test_a_plugin_that_does_not_import_is_found_before_vllm_swallows_it(
+    vllm: SimpleNamespace,
+) -> None:
+    def fail() -> None:
+        raise ImportError("it is broken")
+
+    vllm.point.load = fail
+    with pytest.raises(ImportError, match="it is broken"):
+        check_engine()
+
+
+def test_modules_without_metadata_are_not_enough(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(_: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    with pytest.raises(UnsupportedEngineError, match="metadata"):
+        check_engine()
+
+
+def test_names_are_looked_up_on_objects_as_well() -> None:
+    worker = SimpleNamespace(
+        reload_weights=lambda: None,
+        vllm_config=SimpleNamespace(model_config=SimpleNamespace(quantization=None)),
+        model_runner=SimpleNamespace(
+            reload_weights=lambda weights_iterator: None,
+            _dummy_run=lambda num_tokens, **options: None,
+            get_model=lambda: None,
+            model=SimpleNamespace(load_weights=lambda w: None, compute_logits=lambda h: None),
+        ),
+    )
+    assert missing_on(worker) == []
+    del worker.model_runner.model.compute_logits
+    worker.model_runner._dummy_run = lambda num_tokens: None
+    assert [name.partition("(")[0] for name in missing_on(worker)] == [
+        "model_runner._dummy_run",
+        "model_runner.model.compute_logits",
+    ]
+
+
+def test_a_name_that_takes_anything_takes_what_we_pass() -> None:
+    assert missing_names((Name("builtins", "dict", ("whatever",)),)) in (
+        [],
+        ["builtins.dict(whatever)"],
+    )
+    assert missing_names((Name("json", "dumps", ("obj", "indent")),)) == []
+    assert missing_names((Name("json", "dumps", ("nothing",)),)) == []  # it has **kw
+    assert missing_names((Name("json", "load_it"),)) == ["json.load_it"]

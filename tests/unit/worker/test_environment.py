@@ -1,0 +1,129 @@
+"""What vLLM is given: environment and command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_worker.core.command import Public, engine_arguments, is_parallel
+from fleet_worker.core.environment import FORCED, prepared_environment
+
+
+def prepared(
+    environment: dict[str, str], *, cpu: bool = True, single_process: bool = True
+) -> tuple[dict[str, str], list[str]]:
+    return prepared_environment(
+        environment, other_plugins=["other"], cpu=cpu, single_process=single_process
+    )
+
+
+def test_an_empty_environment_gets_all_that_a_worker_needs() -> None:
+    environment, notes = prepared({})
+
+    assert environment["VLLM_SERVER_DEV_MODE"] == "0"
+    assert environment["VLLM_NO_USAGE_STATS"] == "1"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["VLLM_PLUGINS"] == "rlfleet,other"
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert notes == []
+
+
+@pytest.mark.parametrize("name", sorted(FORCED))
+def test_what_the_worker_owns_is_overruled_and_said(name: str) -> None:
+    environment, notes = prepared({name: "1"})
+
+    assert environment[name] == FORCED[name]
+    assert len(notes) == 1
+    assert name in notes[0]
+
+
+def test_what_is_only_a_default_is_left_to_the_fleet() -> None:
+    found = {"HF_HUB_OFFLINE": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    environment, notes = prepared(found)
+
+    assert found.items() <= environment.items()
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("cpu", "single_process"),
+    [
+        pytest.param(False, True, id="with an accelerator"),
+        pytest.param(True, False, id="with several processes"),
+    ],
+)
+def test_the_model_has_its_own_process_where_it_needs_one(
+    cpu: bool,  # noqa: FBT001 - a parameter of the table
+    single_process: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    environment, _ = prepared({}, cpu=cpu, single_process=single_process)
+
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
+
+
+def test_the_link_to_a_service_named_vllm_is_dropped() -> None:
+    environment, notes = prepared({"VLLM_PORT": "tcp://10.0.0.1:8000"})
+
+    assert "VLLM_PORT" not in environment
+    assert "enableServiceLinks" in notes[0]
+
+
+def test_a_port_that_is_one_stays() -> None:
+    assert prepared({"VLLM_PORT": "9000"})[0]["VLLM_PORT"] == "9000"
+
+
+def test_metrics_stay_in_the_memory_of_the_one_process() -> None:
+    environment, notes = prepared({"PROMETHEUS_MULTIPROC_DIR": "/tmp"})  # noqa: S108 - a value
+
+    assert "PROMETHEUS_MULTIPROC_DIR" not in environment
+    assert len(notes) == 1
+
+
+def test_a_list_of_plugins_is_respected_and_ours_is_added() -> None:
+    assert prepared({"VLLM_PLUGINS": "mine,rlfleet"})[0]["VLLM_PLUGINS"] == "rlfleet,mine"
+    assert prepared({"VLLM_PLUGINS": ""})[0]["VLLM_PLUGINS"] == "rlfleet"
+
+
+def command(*extra: str) -> list[str]:
+    return engine_arguments(
+        public=Public("0.0.0.0", 8000, "policy"),
+        weights="/weights/7",
+        tokenizer="/models/base",
+        log_format="json",
+        log_level="info",
+        extra=extra,
+    )
+
+
+def test_the_command_line_holds_what_rlfleet_owns_and_then_the_fleets_arguments() -> None:
+    arguments = command("--max-model-len=1")
+
+    assert "--model=/weights/7" in arguments
+    assert "--served-model-name=policy" in arguments
+    assert "--middleware=fleet_worker.wire.public.gate.Gate" in arguments
+    assert "--enable-scale-out" in arguments
+    assert arguments[-1] == "--max-model-len=1"
+
+
+def test_the_tokenizer_is_the_models_whatever_the_weights_are() -> None:
+    assert "--tokenizer=/models/base" in command()
+
+
+@pytest.mark.parametrize("extra", [("--tokenizer=/own",), ("--tokenizer", "/own")])
+def test_a_fleet_may_name_its_own_tokenizer(extra: tuple[str, ...]) -> None:
+    assert "--tokenizer=/models/base" not in command(*extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "parallel"),
+    [
+        ((), False),
+        (("--tensor-parallel-size=1",), False),
+        (("--tensor-parallel-size=2",), True),
+        (("--tensor_parallel_size", "2"), True),
+        (("-tp", "4"), True),
+        (("-pp=2",), True),
+        (("-tp",), False),
+    ],
+)
+def test_several_processes_are_recognised(extra: tuple[str, ...], parallel: bool) -> None:  # noqa: FBT001 - a parameter of the table
+    assert is_parallel(extra) is parallel

@@ -1,0 +1,108 @@
+"""Writing spans into replies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_worker.core.spans import (
+    Span,
+    first_and_last,
+    split_events,
+    stamped_body,
+    stamped_event,
+)
+
+SPANS = {0: [Span("1", 0, 3), Span("2", 3, 5)], 1: [Span("2", 0, 4)]}
+AS_JSON = [{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 5}]
+
+
+def event(**chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+
+def test_each_choice_gets_its_own_spans() -> None:
+    body = json.dumps({"id": "x", "choices": [{"index": 1}, {"index": 0, "text": "é"}]}).encode()
+    stamped = json.loads(stamped_body(body, SPANS))
+
+    assert [len(choice["weight_versions"]) for choice in stamped["choices"]] == [1, 2]
+    assert stamped["choices"][1]["weight_versions"] == AS_JSON
+    assert stamped["choices"][1]["text"] == "é"
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"code":500}}', b"[]", b'{"choices":[]}'])
+def test_a_reply_without_choices_is_left_alone(body: bytes) -> None:
+    assert stamped_body(body, SPANS) == body
+
+
+def test_a_choice_without_a_known_label_says_so() -> None:
+    body = b'{"choices":[{"index":0},{"index":5}]}'
+    choices = json.loads(stamped_body(body, {0: None}))["choices"]
+
+    assert [choice["weight_versions"] for choice in choices] == [None, None]
+
+
+def test_numbers_come_through_as_they_were() -> None:
+    numbers = [-1.9884440898895264, 1e-05, 5e-324, 0.1, 12345678901234567890]
+    body = json.dumps({"choices": [{"index": 0, "logprobs": numbers}]}).encode()
+
+    assert json.loads(stamped_body(body, SPANS))["choices"][0]["logprobs"] == numbers
+
+
+def test_a_choice_of_a_stream_is_stamped_where_it_ends() -> None:
+    stamped = stamped_event(event(choices=[{"index": 0, "finish_reason": "length"}]), SPANS)
+
+    assert stamped.startswith(b"data: {")
+    assert stamped.endswith(b"}\n\n")
+    assert json.loads(stamped[6:])["choices"][0]["weight_versions"] == AS_JSON
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        pytest.param(event(choices=[{"index": 0, "finish_reason": None}]), id="in the middle"),
+        pytest.param(b"data: [DONE]\n\n", id="the end mark"),
+        pytest.param(b": keep-alive\n\n", id="a comment"),
+        pytest.param(event(choices=[], usage={"total_tokens": 1}), id="usage"),
+        pytest.param(event(error={"message": 'a "finish_reason":"stop" in words'}), id="an error"),
+    ],
+)
+def test_every_other_event_passes_untouched(passing: bytes) -> None:
+    assert stamped_event(passing, SPANS) == passing or b"weight_versions" not in stamped_event(
+        passing, SPANS
+    )
+
+
+def test_events_are_taken_apart_wherever_the_stream_was_cut() -> None:
+    stream = event(a=1) + event(b=2) + b"data: [DONE]\n\n"
+    for cut in range(len(stream) + 1):
+        first, rest = split_events(stream[:cut])
+        second, rest = split_events(rest + stream[cut:])
+        assert b"".join(first + second) == stream
+        assert rest == b""
+        assert all(each.endswith(b"\n\n") for each in first + second)
+
+
+@pytest.mark.parametrize(
+    ("spans", "versions"),
+    [
+        pytest.param(SPANS, ("1", "2"), id="over a swap"),
+        pytest.param({0: [Span("2", 0, 1)]}, ("2", "2"), id="one version"),
+        pytest.param({0: []}, None, id="no tokens"),
+        pytest.param({}, None, id="no choices"),
+        pytest.param({0: None}, None, id="no labels"),
+        pytest.param({0: None, 1: [Span("1", 0, 1)]}, ("1", "1"), id="one label"),
+    ],
+)
+def test_the_headers_name_the_oldest_and_the_newest_version(
+    spans: dict[int, list[Span] | None], versions: tuple[str, str] | None
+) -> None:
+    assert first_and_last(spans, {"1": 0, "2": 1}) == versions
+
+
+def test_oldest_and_newest_go_by_the_order_of_loads_and_not_of_letters() -> None:
+    spans = {0: [Span("9", 0, 1), Span("10", 1, 2)], 1: [Span("10", 0, 2)]}
+
+    assert first_and_last(spans, {"9": 4, "10": 5}) == ("9", "10")

@@ -1,0 +1,208 @@
+"""Staging: one at a time, the newest wins, a refusal changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.clock import FakeClock
+from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+
+from fleet_worker.core.labels import Labels
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.protocol import Epoch, Reason, Source, StageRequest
+from fleet_worker.runtime.staging import Staging
+
+
+def request(version: str, path: Path, digest: str | None = None) -> StageRequest:
+    source = Source(path=str(path))
+    return StageRequest(
+        version=version, source=source, digest=digest, epoch=Epoch(term=1, sequence=1)
+    )
+
+
+class Slow(TinyInspector):
+    """Waits in the finite check of one checkpoint until it is let go or given up."""
+
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self.slow = slow
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+        self.before_finite = self._wait
+
+    def _wait(self, go_on: Callable[[], None]) -> None:
+        self.entered.set()
+        while not self.let_go.wait(0.005):
+            go_on()
+
+
+def staging(root: Path, inspector: TinyInspector | None = None, budget: int = 1 << 20) -> Staging:
+    rules, initial = tiny_rules(root, inspector, budget_bytes=budget)
+    initial.checkpoint.close()
+    return Staging(rules, Labels(), FakeClock(), lambda _size: rules.budget_bytes)
+
+
+async def test_a_good_version_is_staged(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+
+    assert slot.staged is not None
+    assert slot.staged.version == "1"
+    assert slot.staged.in_memory
+    assert slot.running is None
+
+
+async def test_staging_the_same_again_answers_at_once(tmp_path: Path) -> None:
+    inspector = TinyInspector()
+    slot = staging(tmp_path, inspector)
+    path = write_tiny(tmp_path / "1")
+    await slot.stage(request("1", path))
+    first = slot.staged
+    await slot.stage(request("1", path))
+
+    assert slot.staged is first
+    assert len(inspector.checked) == 1
+
+
+async def test_the_same_version_from_another_source_is_staged_anew(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    await slot.stage(request("1", write_tiny(tmp_path / "other", 2.0)))
+
+    assert slot.staged is not None
+    assert slot.staged.source.path == str(tmp_path / "other")
+
+
+async def test_two_callers_of_one_version_share_the_work(tmp_path: Path) -> None:
+    inspector = Slow("1")
+    slot = staging(tmp_path, inspector)
+    wanted = request("1", write_tiny(tmp_path / "1"))
+    both = [asyncio.create_task(slot.stage(wanted)) for _ in range(2)]
+    await asyncio.to_thread(inspector.entered.wait, 5)
+    inspector.let_go.set()
+    await asyncio.gather(*both)
+
+    assert len(inspector.checked) == 1
+
+
+async def test_a_newer_version_takes_over_and_the_older_caller_is_told(tmp_path: Path) -> None:
+    inspector = Slow("1")
+    slot = staging(tmp_path, inspector)
+    older = asyncio.create_task(slot.stage(request("1", write_tiny(tmp_path / "1"))))
+    await asyncio.to_thread(inspector.entered.wait, 5)
+    newer = asyncio.create_task(slot.stage(request("2", write_tiny(tmp_path / "2"))))
+    with pytest.raises(Refusal) as refused:
+        await older
+    inspector.let_go.set()
+    await newer
+
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert slot.staged is not None
+    assert slot.staged.version == "2"
+
+
+async def test_a_caller_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:
+    inspector = Slow("1")
+    slot = staging(tmp_path, inspector)
+    caller = asyncio.create_task(slot.stage(request("1", write_tiny(tmp_path / "1"))))
+    await asyncio.to_thread(inspector.entered.wait, 5)
+    running = slot.running
+    caller.cancel()
+    inspector.let_go.set()
+    assert running is not None
+    assert running.task is not None
+    await running.task
+
+    assert slot.staged is not None
+
+
+async def test_a_refused_version_leaves_the_staged_one(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    for bad in (tmp_path / "nothing", write_tiny(tmp_path / "wide", hidden_size=8)):
+        with pytest.raises(Refusal):
+            await slot.stage(request("2", bad))
+
+    assert slot.staged is not None
+    assert slot.staged.version == "1"
+
+
+async def test_the_staged_version_is_given_up_before_the_next_one_is_held(tmp_path: Path) -> None:
+    inspector = Slow("2")
+    inspector.let_go.set()
+    slot = staging(tmp_path, inspector)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    inspector.let_go.clear()
+    inspector.entered.clear()
+    newer = asyncio.create_task(slot.stage(request("2", write_tiny(tmp_path / "2"))))
+    await asyncio.to_thread(inspector.entered.wait, 5)
+
+    assert slot.staged is None, "two versions in memory are one too many"
+    inspector.let_go.set()
+    await newer
+
+
+async def test_a_version_beyond_the_budget_is_staged_without_memory(tmp_path: Path) -> None:
+    slot = staging(tmp_path, budget=10)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+
+    assert slot.staged is not None
+    assert slot.staged.in_memory is False
+
+
+async def test_a_wrong_digest_is_refused_and_names_the_right_one(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    path = write_tiny(tmp_path / "1")
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(request("1", path, "sha256:" + "0" * 64))
+    assert refused.value.reason is Reason.DIGEST_MISMATCH
+    found = refused.value.message.split()[4].rstrip(",")
+
+    await slot.stage(request("1", path, found))
+    assert slot.staged is not None
+    assert slot.staged.digest == found
+
+
+async def test_a_label_that_stands_for_other_weights_is_refused(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    slot._labels.remember("1", slot.take("1").checkpoint.identity)
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(request("1", write_tiny(tmp_path / "2")))
+
+    assert refused.value.reason is Reason.VERSION_REUSED
+
+
+async def test_only_the_staged_version_can_be_taken_and_only_once(tmp_path: Path) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    with pytest.raises(Refusal) as refused:
+        slot.take("2")
+    assert refused.value.reason is Reason.NOT_STAGED
+    assert "1 is staged" in refused.value.message
+
+    slot.take("1")
+    with pytest.raises(Refusal) as refused:
+        slot.take("1")
+    assert "nothing is staged" in refused.value.message
+
+
+async def test_a_version_that_a_load_did_not_use_comes_back_unless_there_is_a_newer_one(
+    tmp_path: Path,
+) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(request("1", write_tiny(tmp_path / "1")))
+    taken = slot.take("1")
+    slot.give_back(taken)
+    assert slot.staged is taken
+
+    taken = slot.take("1")
+    await slot.stage(request("2", write_tiny(tmp_path / "2")))
+    slot.give_back(taken)
+    assert slot.staged is not None
+    assert slot.staged.version == "2"
+    assert taken.checkpoint.files == (), "its memory was given back"

@@ -1,0 +1,218 @@
+"""The transition table, walked through completely."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.states import CALLS, Event, Standing, after
+from fleet_worker.protocol import Phase, Reason
+
+CLOSED = {Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING}
+ALL = [
+    Standing(phase, admitted=admitted, loaded=loaded)
+    for phase, admitted, loaded in itertools.product(Phase, (False, True), (False, True))
+    if not (admitted and phase in CLOSED)
+]
+STEPS = list(itertools.product(ALL, Event))
+
+
+def outcome(standing: Standing, event: Event) -> Standing | None:
+    try:
+        return after(standing, event)
+    except Refusal:
+        return None
+
+
+def reachable() -> set[Standing]:
+    """Everything that a worker can come to."""
+    found = {Standing(Phase.STARTING)}
+    fresh = set(found)
+    while fresh:
+        fresh = {
+            then
+            for standing in fresh
+            for event in Event
+            if (then := outcome(standing, event)) is not None
+        } - found
+        found |= fresh
+    return found
+
+
+def test_every_phase_can_be_reached() -> None:
+    assert {standing.phase for standing in reachable()} == set(Phase)
+
+
+def test_the_latch_is_never_open_in_a_closed_phase() -> None:
+    for standing in reachable():
+        assert not (standing.admitted and standing.phase in CLOSED), standing
+
+
+def test_a_worker_that_serves_or_holds_requests_is_admitted() -> None:
+    # Between the closing of the latch and the fence that follows it, nothing else may happen to
+    # serving; the table alone never makes such a standing.
+    for standing in reachable():
+        if standing.phase in (Phase.SERVING, Phase.PAUSED):
+            assert standing.admitted, standing
+
+
+def test_only_an_admission_opens_the_latch() -> None:
+    for standing, event in STEPS:
+        then = outcome(standing, event)
+        if then is not None and then.admitted and not standing.admitted:
+            assert event is Event.ADMIT, (standing, event)
+
+
+def test_only_recovery_and_drain_leave_broken() -> None:
+    left = {
+        event
+        for standing, event in STEPS
+        if standing.phase is Phase.BROKEN
+        and (then := outcome(standing, event)) is not None
+        and then.phase is not Phase.BROKEN
+    }
+
+    assert left == {Event.RECOVERED, Event.DRAIN}
+
+
+def test_nothing_leaves_draining() -> None:
+    for event in Event:
+        then = outcome(Standing(Phase.DRAINING), event)
+        assert then is None or then.phase is Phase.DRAINING
+
+
+def test_a_broken_worker_says_that_it_is_broken_whoever_asks() -> None:
+    for event in CALLS:
+        if event in (Event.DRAIN, Event.FENCE):
+            continue
+        with pytest.raises(Refusal) as refused:
+            after(Standing(Phase.BROKEN), event)
+        assert refused.value.reason is Reason.BROKEN
+
+
+def test_every_phase_but_the_last_can_drain() -> None:
+    for standing in ALL:
+        assert after(standing, Event.DRAIN) == Standing(Phase.DRAINING)
+
+
+def test_loaded_is_remembered_only_while_paused_or_loading() -> None:
+    for standing, event in STEPS:
+        then = outcome(standing, event)
+        if then is not None and then.loaded:
+            assert then.phase in (Phase.PAUSED, Phase.LOADING), (standing, event)
+
+
+@pytest.mark.parametrize(
+    ("standing", "event", "then"),
+    [
+        pytest.param(
+            Standing(Phase.STARTING),
+            Event.READY,
+            Standing(Phase.JOINING),
+            id="an engine that is up is closed",
+        ),
+        pytest.param(
+            Standing(Phase.JOINING),
+            Event.ADMIT,
+            Standing(Phase.SERVING, admitted=True),
+            id="admission opens a joining worker",
+        ),
+        pytest.param(
+            Standing(Phase.JOINING),
+            Event.LOAD,
+            Standing(Phase.LOADING),
+            id="a joining worker loads without a pause",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING),
+            Event.LOADED,
+            Standing(Phase.JOINING),
+            id="a joining worker is still joining after its load",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING, admitted=True),
+            Event.LOADED,
+            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            id="a paused worker is still paused after its load",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING, admitted=True),
+            Event.LOAD_REFUSED,
+            Standing(Phase.PAUSED, admitted=True),
+            id="a refused load leaves the old weights paused",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING, admitted=True, loaded=True),
+            Event.LOAD_REFUSED,
+            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            id="a refused second load does not forget the first",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING, admitted=True),
+            Event.LOAD_FAILED,
+            Standing(Phase.BROKEN),
+            id="a load that failed inside the engine closes the latch",
+        ),
+        pytest.param(
+            Standing(Phase.BROKEN),
+            Event.RECOVERED,
+            Standing(Phase.JOINING),
+            id="a recovered worker waits to be admitted",
+        ),
+        pytest.param(
+            Standing(Phase.PAUSED, admitted=True),
+            Event.LEASE_EXPIRED,
+            Standing(Phase.SERVING, admitted=True),
+            id="an expired lease over untouched weights resumes",
+        ),
+        pytest.param(
+            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            Event.LEASE_EXPIRED,
+            Standing(Phase.JOINING),
+            id="an expired lease over new weights closes the latch",
+        ),
+        pytest.param(
+            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            Event.RESUME,
+            Standing(Phase.SERVING, admitted=True),
+            id="resume serves the new weights",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING, admitted=True),
+            Event.FENCE,
+            Standing(Phase.LOADING),
+            id="a fence during a load closes the latch at once",
+        ),
+        pytest.param(
+            Standing(Phase.PAUSING),
+            Event.PAUSED,
+            Standing(Phase.JOINING),
+            id="a worker that was fenced while it drained is joining",
+        ),
+    ],
+)
+def test_a_step(standing: Standing, event: Event, then: Standing) -> None:
+    assert after(standing, event) == then
+
+
+@pytest.mark.parametrize(
+    ("phase", "event"),
+    [
+        pytest.param(Phase.SERVING, Event.LOAD, id="serving workers do not load"),
+        pytest.param(Phase.PAUSING, Event.LOAD, id="draining requests are not run over"),
+        pytest.param(Phase.JOINING, Event.PAUSE, id="what is closed cannot be paused"),
+        pytest.param(Phase.JOINING, Event.RESUME, id="joining workers need an admission"),
+        pytest.param(Phase.PAUSED, Event.ADMIT, id="paused workers are resumed"),
+        pytest.param(Phase.LOADING, Event.RESUME, id="a loading worker does not serve"),
+        pytest.param(Phase.STARTING, Event.ADMIT, id="nothing serves before the engine is up"),
+    ],
+)
+def test_a_step_that_there_is_not(phase: Phase, event: Event) -> None:
+    standing = Standing(phase, admitted=phase not in CLOSED)
+    with pytest.raises(Refusal) as refused:
+        after(standing, event)
+
+    assert refused.value.reason is Reason.WRONG_PHASE
+    assert phase in refused.value.message

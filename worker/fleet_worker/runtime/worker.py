@@ -1,0 +1,172 @@
+"""What is true of a worker: the one record that every step reads and writes.
+
+The steps (`pausing`, `loading`) change it, the agent puts them in order, the state document, the
+latch and the metrics read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from fleet_worker.core import fencing
+from fleet_worker.core.labels import Labels
+from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.states import Event, Standing, after
+from fleet_worker.protocol import Epoch, Phase, Reason, SwapTimings
+from fleet_worker.runtime.metrics import WorkerMetrics
+from fleet_worker.runtime.ports import Clock, Engine
+from fleet_worker.runtime.quiesce import Quiescence
+from fleet_worker.runtime.staging import StageRules, Staging, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A refusal or failure worth remembering until the next success, and when it happened."""
+
+    version: str | None
+    reason: Reason
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operation under way, for the state document."""
+
+    kind: str
+    version: str | None
+    started: float
+
+
+class Worker:
+    """One engine and all that is known about it.
+
+    Fields:
+        standing: phase, latch, whether the weights changed since the pause.
+        good: the weights in the engine, and what a failed load goes back to.
+        version: the label of the engine's weights; None while they are not to be trusted.
+        lease: of the pause, while there is one.
+        changed: set whenever something changed that the watch waits for.
+        cut: set when a drain must not go on.
+        quiescence: counts the data requests that are inside.
+        end_process: ends the process with a failure, for the reason given.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        initial: Weights,
+        rules: StageRules,
+        *,
+        clock: Clock,
+        metrics: WorkerMetrics,
+        end_process: Callable[[str], None],
+    ) -> None:
+        """Make the record of an engine that has started on `initial`.
+
+        Args:
+            engine: What to drive.
+            initial: The weights it started on.
+            rules: What staging goes by.
+            clock: Monotonic seconds.
+            metrics: Where swaps are counted.
+            end_process: Called when nothing can be served any more.
+        """
+        self.engine = engine
+        self.clock = clock
+        self.metrics = metrics
+        self.end_process = end_process
+        self.standing = Standing(Phase.STARTING)
+        self.good = initial
+        self.version: str | None = initial.version
+        self.epoch: Epoch | None = None
+        self.lease: fencing.Lease | None = None
+        self.lease_expiries = 0
+        self.stage_failure: Fault | None = None
+        self.load_failure: Fault | None = None
+        self.timings: SwapTimings | None = None
+        self.work: Work | None = None
+        self.changed = asyncio.Event()
+        self.cut = asyncio.Event()
+        self.quiescence = Quiescence()
+        self.labels = Labels()
+        self.labels.remember(initial.version, initial.checkpoint.identity)
+        self.staging = Staging(rules, self.labels, clock, self._make_room)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the worker stands."""
+        return self.standing.phase
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the latch lets data requests in."""
+        return self.standing.admitted
+
+    def requests(self) -> tuple[int, int]:
+        """How many requests generate now, and how many are held."""
+        unfinished = self.engine.unfinished()
+        if self.phase in (Phase.SERVING, Phase.PAUSING):
+            return unfinished, 0
+        return 0, unfinished
+
+    def enter(self, event: Event) -> None:
+        """Take a step of the transition table; raises `Refusal` if there is none."""
+        self.standing = after(self.standing, event)
+        self.changed.set()
+
+    def close_latch(self) -> None:
+        """Let nobody in any more, from this moment on; the phase follows."""
+        self.standing = replace(self.standing, admitted=False)
+        self.cut.set()
+        self.changed.set()
+
+    async def quiesce(self, event: Event) -> None:
+        """Close the latch, end all requests, then take the step that `event` stands for."""
+        self.close_latch()  # again: an admission may have held the lock meanwhile
+        with self.working("fence"):
+            await self.quiescence.reach(self.engine)
+        self.lease = None
+        self.enter(event)
+
+    def note_opened(self, version: str, started: float) -> None:
+        """The worker serves (again), after a resume that began at `started`."""
+        now = self.clock()
+        paused = now - self.lease.since if self.lease is not None else None
+        self.lease = None
+        if paused is not None:
+            self.metrics.paused(paused)
+        timings = self.timings or SwapTimings(version=version)
+        self.timings = timings.model_copy(
+            update={"version": version, "resume_seconds": now - started, "paused_seconds": paused}
+        )
+
+    def fault(self, version: str | None, why: Refusal | EngineFailure) -> Fault:
+        """A failure as the state document remembers it."""
+        return Fault(version, why.reason, why.message, self.clock())
+
+    @contextmanager
+    def working(self, kind: str, version: str | None = None) -> Iterator[None]:
+        """Show an operation in the state document while it runs."""
+        self.work = Work(kind, version, self.clock())
+        try:
+            yield
+        finally:
+            self.work = None
+
+    def _make_room(self, size: int) -> int:
+        """Give up the last good version's bytes in memory if both do not fit.
+
+        Not while a load runs, which may have to put them back.
+        """
+        budget = self.staging.rules.budget_bytes
+        held = self.good.checkpoint.size_bytes if self.good.in_memory else 0
+        in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
+        if held and held + size > budget and not in_use:
+            self.good.checkpoint.release()
+            self.good = replace(self.good, in_memory=False)
+            held = 0
+        return budget - held
