@@ -63,18 +63,30 @@ def _trouble(
 ) -> str:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return f"{scheduled.get('reason', 'Unscheduled')}: {scheduled.get('message', '')}"
-    waiting = container.get("state", {}).get("waiting", {})
-    if waiting.get("reason") in _TROUBLES:
-        told = f"{waiting['reason']}: {waiting.get('message', '')}".strip()
-        ended = container.get("lastState", {}).get("terminated", {})
-        if "exitCode" in ended:
-            why = ended.get("message") or ended.get("reason") or ""
-            told = f"{told}; it last ended with exit code {ended['exitCode']} {why}".strip()
-        return told
+        return _words(scheduled, "Unscheduled")
+    # The worker waits for its init containers, and is not ready without its sidecars.
+    others = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    for candidate in (container, *others):
+        waiting = candidate.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _TROUBLES:
+            return _words(waiting, "") + _last_end(candidate)
     if status.get("phase") == "Failed":
-        return f"{status.get('reason', 'Failed')}: {status.get('message', '')}".strip()
+        return _words(status, "Failed")
     return ""
+
+
+def _words(told: Mapping[str, Any], otherwise: str) -> str:
+    """`reason: message`, or as much of it as was said."""
+    reason, message = told.get("reason") or otherwise, told.get("message")
+    return f"{reason}: {message}" if message else reason
+
+
+def _last_end(container: Mapping[str, Any]) -> str:
+    ended = container.get("lastState", {}).get("terminated", {})
+    if "exitCode" not in ended:
+        return ""
+    why = ended.get("message") or ended.get("reason") or ""
+    return f"; it last ended with exit code {ended['exitCode']} {why}".rstrip()
 
 
 def _quarantine(metadata: Mapping[str, Any]) -> str:

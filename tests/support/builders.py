@@ -1,0 +1,369 @@
+"""Workers, fleets and statuses in one line, for tables over the planners.
+
+    make_fleet(make_worker(0).serving("41").staged("42"), make_worker(1).joining("base"), wants="42")
+
+Builders are immutable: every method gives another one. What a test does not name is what a healthy
+fleet has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
+from fleet_operator.api.fleet import FleetSpec, FleetStatus, Rollout
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
+from fleet_operator.core.actions import WorkerAction
+from fleet_operator.core.observed import (
+    FleetObserved,
+    PodView,
+    Standing,
+    Target,
+    WeightsView,
+    WorkerView,
+)
+from fleet_operator.core.step import RolloutView
+from fleet_worker.protocol import (
+    Failure,
+    Operation,
+    PauseMode,
+    PauseState,
+    Phase,
+    Reason,
+    Source,
+    Staged,
+    SwapTimings,
+    WorkerState,
+)
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+REVISION = "r1"
+WEIGHTS_PATH = "/weights/step_{version}"
+
+
+def path_of(version: str) -> str:
+    """Where a version lies: the model's own weights, or a step of the trainer."""
+    return "/models/base" if version == "base" else f"/weights/step_{version}"
+
+
+def target(version: str) -> Target:
+    """Weights with their label, from where they usually lie."""
+    return Target(version=version, source=WeightSource(path=path_of(version)))
+
+
+@dataclass(frozen=True)
+class AWorker:
+    """A pod with a process in it."""
+
+    ordinal: int
+    fleet: str = "policy"
+    pod: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] | None = None
+    around: dict[str, Any] = field(default_factory=dict)
+
+    # --- what the process says ----------------------------------------------------------------
+
+    def serving(self, version: str) -> Self:
+        """Admitted and generating."""
+        return self._says(phase=Phase.SERVING, admitted=True, version=version)
+
+    def pausing(self, version: str) -> Self:
+        """Admitted, on its way to a pause."""
+        return self._says(phase=Phase.PAUSING, admitted=True, version=version)
+
+    def paused(self, version: str, *, lease_seconds: float = 30) -> Self:
+        """Admitted, holding its requests."""
+        return self._says(
+            phase=Phase.PAUSED, admitted=True, version=version, pause=_pause(lease_seconds)
+        )
+
+    def loading(self, version: str, into: str) -> Self:
+        """Admitted, with one version in the engine and another going in."""
+        return self._says(
+            phase=Phase.LOADING, admitted=True, version=version, pause=_pause(30)
+        ).doing("load", into)
+
+    def joining(self, version: str | None) -> Self:
+        """Up, with a closed latch."""
+        return self._says(phase=Phase.JOINING, admitted=False, version=version).unready()
+
+    def starting(self) -> Self:
+        """Its engine is not up yet."""
+        return self._says(phase=Phase.STARTING, admitted=False, version=None).unready()
+
+    def broken(self, version: str | None = None) -> Self:
+        """Closed for good."""
+        return self._says(phase=Phase.BROKEN, admitted=False, version=version).unready()
+
+    def draining(self, version: str) -> Self:
+        """About to end."""
+        return self._says(phase=Phase.DRAINING, admitted=False, version=version).unready()
+
+    def staged(self, version: str) -> Self:
+        """It holds the bytes of this version."""
+        source = Source(path=path_of(version))
+        return self._says(
+            staged=Staged(version=version, source=source, size_bytes=1, in_memory=True)
+        )
+
+    def doing(self, kind: str, version: str | None = None) -> Self:
+        """It works on something."""
+        return self._says(
+            operation=Operation.model_validate(
+                {"kind": kind, "version": version, "running_seconds": 1.0}
+            )
+        )
+
+    def refused(self, version: str, reason: Reason, *, age_seconds: float = 1) -> Self:
+        """Its last staging was refused."""
+        return self._says(stage_failure=_failure(version, reason, age_seconds))
+
+    def failed_to_load(
+        self, version: str, reason: Reason = Reason.ENGINE_FAILED, *, age_seconds: float = 1
+    ) -> Self:
+        """Its last load failed."""
+        return self._says(load_failure=_failure(version, reason, age_seconds))
+
+    def swapped(self, version: str, *, paused_seconds: float) -> Self:
+        """Its last swap took this long."""
+        return self._says(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
+
+    def from_source(self, path: str | None) -> Self:
+        """Its weights came from here."""
+        return self._says(source=Source(path=path) if path else None)
+
+    def heard(self, seconds_ago: float) -> Self:
+        """It said all this so long ago."""
+        return replace(self, around=self.around | {"state_age_seconds": seconds_ago})
+
+    def silent(self, seconds: float = 5, *, told: str = "no answer") -> Self:
+        """It has not answered for so long."""
+        return replace(self, around=self.around | {"silent_seconds": seconds, "silence": told})
+
+    def asked_to(self, call: str) -> Self:
+        """A call of ours is in flight."""
+        return replace(self, around=self.around | {"call": call})
+
+    # --- what the cluster says ----------------------------------------------------------------
+
+    def ready(self) -> Self:
+        """The kubelet's probe succeeds."""
+        return self._pod(ready=True)
+
+    def unready(self) -> Self:
+        """The kubelet's probe fails."""
+        return self._pod(ready=False)
+
+    def not_running(self, phase: str = "Pending") -> Self:
+        """Its container does not run."""
+        return self._pod(running=False, ready=False, phase=phase)
+
+    def troubled(self, trouble: str) -> Self:
+        """The cluster says why it does not run."""
+        return self._pod(trouble=trouble, running=False, ready=False)
+
+    def ended(self, phase: str = "Failed") -> Self:
+        """Evicted, or ended by itself."""
+        return self._pod(phase=phase, running=False, ready=False)
+
+    def going(self) -> Self:
+        """It is being deleted."""
+        return self._pod(deleting=True)
+
+    def quarantined(self, why: str = "does not answer") -> Self:
+        """The operator took it out of service."""
+        return self._pod(quarantine=why)
+
+    def restarted(self, times: int) -> Self:
+        """Its container was started again."""
+        return self._pod(restarts=times)
+
+    def of_revision(self, revision: str) -> Self:
+        """Its pod was made from this template."""
+        return self._pod(revision=revision)
+
+    def with_uid(self, uid: str) -> Self:
+        """Its pod has this uid."""
+        return self._pod(uid=uid)
+
+    # --- the records --------------------------------------------------------------------------
+
+    def pod_view(self) -> PodView:
+        """The pod."""
+        given: dict[str, Any] = {
+            "uid": f"uid-{self.ordinal}",
+            "name": f"{self.fleet}-{self.ordinal}",
+            "ordinal": self.ordinal,
+            "revision": REVISION,
+            "ip": "10.0.0.1",
+            "node": "node-1",
+            "phase": "Running",
+            "running": True,
+            "ready": True,
+        }
+        return PodView(**given | self.pod)
+
+    def state(self) -> WorkerState | None:
+        """What the process said last."""
+        if self.said is None:
+            return None
+        version = self.said.get("version")
+        given: dict[str, Any] = {
+            "worker": f"{self.fleet}-{self.ordinal}",
+            "instance": f"i-{self.ordinal}",
+            "uptime_seconds": 100.0,
+            "source": Source(path=path_of(version)) if version else None,
+        }
+        return WorkerState(**given | self.said)
+
+    def view(self) -> WorkerView:
+        """The worker as the planners see it."""
+        return WorkerView(pod=self.pod_view(), state=self.state(), **self.around)
+
+    def _says(self, **said: Any) -> Self:
+        return replace(self, said=(self.said or {}) | said)
+
+    def _pod(self, **facts: Any) -> Self:
+        return replace(self, pod=self.pod | facts)
+
+
+def make_worker(ordinal: int = 0, *, fleet: str = "policy") -> AWorker:
+    """A worker whose pod is fine and that has said nothing yet."""
+    return AWorker(ordinal, fleet)
+
+
+def make_spec(**fields: Any) -> FleetSpec:
+    """A fleet's spec in the words of its JSON."""
+    given: dict[str, Any] = {
+        "replicas": 3,
+        "model": {"name": "m", "source": {"path": "/models/base"}},
+        "weights": {"roots": ["/weights"]},
+    }
+    return FleetSpec.model_validate(given | fields)
+
+
+def make_weights(version: str, **fields: Any) -> WeightsView:
+    """A WeightVersion that asks for a version from where it usually lies."""
+    source = fields.pop("source", {"path": WEIGHTS_PATH})
+    fleet = fields.pop("fleet", "policy")
+    spec = {"fleetRef": {"name": fleet}, "version": version, "source": source}
+    given: dict[str, Any] = {
+        "name": "policy",
+        "namespace": "rl",
+        "uid": "wv-1",
+        "generation": 1,
+        "created_at": NOW,
+        "spec": WeightsSpec.model_validate(spec),
+    }
+    return WeightsView(**given | fields)
+
+
+def make_fleet(
+    *workers: AWorker,
+    wants: str | WeightsView | Iterable[WeightsView] | None = None,
+    status: FleetStatus | None = None,
+    generation: int = 1,
+    **spec: Any,
+) -> FleetObserved:
+    """A fleet with these workers, as many replicas as there are, and the WeightVersions it has."""
+    spec.setdefault("replicas", len(workers))
+    if wants is None:
+        weights: tuple[WeightsView, ...] = ()
+    elif isinstance(wants, str):
+        weights = (make_weights(wants),)
+    else:
+        weights = (wants,) if isinstance(wants, WeightsView) else tuple(wants)
+    return FleetObserved(
+        name="policy",
+        namespace="rl",
+        uid="fleet-1",
+        generation=generation,
+        spec=make_spec(**spec),
+        status=status or FleetStatus(),
+        weights=weights,
+        workers=tuple(w.view() for w in sorted(workers, key=lambda w: w.ordinal)),
+    )
+
+
+def make_view(
+    *workers: AWorker,
+    wants: str = "42",
+    applied: str = "41",
+    halted: bool = False,
+    phase: RolloutPhase = RolloutPhase.PENDING,
+    phase_seconds: float = 0,
+    **rollout: Any,
+) -> RolloutView:
+    """A rollout from one version to another, as a strategy sees it."""
+    views = tuple(w.view() for w in workers)
+    serve = {Standing.OPEN, Standing.HELD, Standing.UNKNOWN}
+    return RolloutView(
+        target=target(wants),
+        applied=target(applied),
+        halted=halted,
+        settings=Rollout.model_validate(rollout),
+        members=tuple(v for v in views if v.standing in serve),
+        joiners=tuple(v for v in views if v.standing is Standing.CLOSED),
+        phase=phase,
+        phase_seconds=phase_seconds,
+    )
+
+
+def make_condition(
+    kind: ConditionType,
+    *,
+    holds: bool = True,
+    reason: ConditionReason = ConditionReason.ALL_WORKERS_SERVING,
+    message: str = "",
+    since: datetime = NOW,
+) -> Condition:
+    """A condition of generation 1."""
+    return Condition(
+        type=kind,
+        status="True" if holds else "False",
+        reason=reason,
+        message=message,
+        observed_generation=1,
+        last_transition_time=since,
+    )
+
+
+def applied_status(version: str, **fields: Any) -> WeightsStatus:
+    """The status of a WeightVersion whose version every worker serves."""
+    given: dict[str, Any] = {
+        "observed_generation": 1,
+        "desired_version": version,
+        "applied_version": version,
+        "phase": RolloutPhase.APPLIED,
+        "started_at": NOW,
+        "phase_started_at": NOW,
+    }
+    return WeightsStatus(**given | fields)
+
+
+def told(actions: Iterable[Any]) -> list[str]:
+    """Actions as `what version on whom`, sorted, for comparing."""
+
+    def words(action: Any) -> str:
+        if isinstance(action, WorkerAction):
+            return f"{action.key} on {action.pod_name}"
+        return f"{type(action).__name__} {action.name}"
+
+    return sorted(words(a) for a in actions)
+
+
+def _failure(version: str, reason: Reason, age_seconds: float) -> Failure:
+    return Failure(version=version, reason=reason, message="injected", age_seconds=age_seconds)
+
+
+def _pause(lease_seconds: float) -> PauseState:
+    return PauseState(
+        mode=PauseMode.KEEP,
+        holder="operator",
+        paused_seconds=1,
+        lease_remaining_seconds=lease_seconds,
+    )

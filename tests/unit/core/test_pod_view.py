@@ -1,0 +1,209 @@
+"""The few facts of a pod that decisions need, out of what the API server says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_operator.api import names
+from fleet_operator.core.pod_view import pod_view
+
+
+def pod(
+    *,
+    conditions: tuple[dict[str, str], ...] = (),
+    container: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    labels = {names.LABEL_ORDINAL: "3", names.LABEL_REVISION: "abc"}
+    found: dict[str, Any] = {
+        "metadata": {"uid": "u", "name": "policy-3", "labels": labels} | (metadata or {}),
+        "spec": {"nodeName": "node-1"},
+        "status": {"phase": "Running", "podIP": "10.0.0.9", "conditions": list(conditions)}
+        | status,
+    }
+    if container is not None:
+        sidecar = {"name": "sidecar", "state": {"running": {}}, "restartCount": 9}
+        found["status"]["containerStatuses"] = [sidecar, {"name": "worker"} | container]
+    return found
+
+
+def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    state = {"reason": reason} | ({"message": message} if message else {})
+    return {"state": {"waiting": state}, "restartCount": 1} | more
+
+
+def unscheduled(message: str) -> tuple[dict[str, str], ...]:
+    known = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    return (known | {"message": message},)
+
+
+def test_a_running_pod_is_projected_to_what_is_needed():
+    view = pod_view(
+        pod(
+            conditions=({"type": "Ready", "status": "True"},),
+            container={"state": {"running": {"startedAt": "x"}}, "restartCount": 2},
+        )
+    )
+
+    assert (view.uid, view.name, view.ordinal, view.revision) == ("u", "policy-3", 3, "abc")
+    assert (view.ip, view.node, view.phase) == ("10.0.0.9", "node-1", "Running")
+    assert (view.running, view.ready, view.deleting) == (True, True, False)
+    assert (view.restarts, view.trouble, view.quarantine) == (2, "", "")
+
+
+def test_a_pod_that_was_only_just_made_is_pending_and_has_no_trouble():
+    made = {"metadata": {"uid": "u", "name": "policy-0"}, "spec": {}, "status": {}}
+
+    view = pod_view(made)
+
+    assert (view.phase, view.ip, view.running, view.ready) == ("Pending", None, False, False)
+    assert view.trouble == ""
+
+
+def test_only_the_worker_container_counts_not_its_sidecars():
+    view = pod_view(pod(container={"state": {"terminated": {"exitCode": 1}}, "restartCount": 4}))
+
+    assert (view.running, view.restarts) == (False, 4)
+
+
+def test_a_pod_with_a_deletion_timestamp_is_going():
+    assert pod_view(pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
+
+
+def test_a_pod_that_is_not_ready_says_so():
+    assert not pod_view(pod(conditions=({"type": "Ready", "status": "False"},))).ready
+
+
+@pytest.mark.parametrize(
+    ("found", "trouble"),
+    [
+        pytest.param(
+            pod(conditions=unscheduled("0/3 nodes are available")),
+            "Unschedulable: 0/3 nodes are available",
+            id="no node fits",
+        ),
+        pytest.param(
+            pod(conditions=({"type": "PodScheduled", "status": "False"},)),
+            "Unscheduled",
+            id="it is not scheduled and nobody says why",
+        ),
+        pytest.param(
+            pod(conditions=({"type": "PodScheduled", "status": "True"},)), "", id="it is scheduled"
+        ),
+        pytest.param(
+            pod(container=waiting("ImagePullBackOff", "no such image")),
+            "ImagePullBackOff: no such image",
+            id="the image cannot be pulled",
+        ),
+        pytest.param(
+            pod(container=waiting("ErrImagePull", "no such image")),
+            "ErrImagePull: no such image",
+            id="the image could not be pulled for the first time",
+        ),
+        pytest.param(
+            pod(container=waiting("ErrImageNeverPull", "not present")),
+            "ErrImageNeverPull: not present",
+            id="the image is not there and must not be pulled",
+        ),
+        pytest.param(
+            pod(container=waiting("InvalidImageName", "couldn't parse")),
+            "InvalidImageName: couldn't parse",
+            id="the image has no valid name",
+        ),
+        pytest.param(
+            pod(container=waiting("CreateContainerConfigError", 'secret "x" not found')),
+            'CreateContainerConfigError: secret "x" not found',
+            id="what the container refers to is missing",
+        ),
+        pytest.param(
+            pod(container=waiting("CreateContainerError", "context deadline exceeded")),
+            "CreateContainerError: context deadline exceeded",
+            id="the runtime cannot make the container",
+        ),
+        pytest.param(
+            pod(container=waiting("RunContainerError", "no such file")),
+            "RunContainerError: no such file",
+            id="the runtime cannot start the container",
+        ),
+        pytest.param(
+            pod(container=waiting("CrashLoopBackOff")),
+            "CrashLoopBackOff",
+            id="it crashes and nobody says more",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
+                    "CrashLoopBackOff",
+                    "back-off 10s",
+                    lastState={"terminated": {"exitCode": 1, "reason": "Error"}},
+                )
+            ),
+            "CrashLoopBackOff: back-off 10s; it last ended with exit code 1 Error",
+            id="it crashes with an exit code",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
+                    "CrashLoopBackOff",
+                    "back-off 10s",
+                    lastState={"terminated": {"exitCode": 2, "message": "no model", "reason": "x"}},
+                )
+            ),
+            "CrashLoopBackOff: back-off 10s; it last ended with exit code 2 no model",
+            id="it crashes with last words",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
+                    "CrashLoopBackOff", "back-off 10s", lastState={"terminated": {"exitCode": 137}}
+                )
+            ),
+            "CrashLoopBackOff: back-off 10s; it last ended with exit code 137",
+            id="it was killed",
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="Evicted", message="low on memory"),
+            "Evicted: low on memory",
+            id="it was evicted",
+        ),
+        pytest.param(pod(phase="Failed"), "Failed", id="it failed and nobody says why"),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                initContainerStatuses=[
+                    {"name": "fetch"} | waiting("ErrImagePull", "no such image")
+                ],
+            ),
+            "ErrImagePull: no such image",
+            id="an init container keeps the worker waiting",
+        ),
+        pytest.param(
+            pod(container=waiting("ContainerCreating")), "", id="a start under way is no trouble"
+        ),
+        pytest.param(
+            pod(container=waiting("PodInitializing")), "", id="init containers are no trouble"
+        ),
+    ],
+)
+def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
+    assert pod_view(found).trouble == trouble
+
+
+@pytest.mark.parametrize(
+    ("written", "quarantine"),
+    [
+        pytest.param(json.dumps({"reason": "does not answer"}), "does not answer", id="as written"),
+        pytest.param("by hand", "by hand", id="a person wrote words"),
+        pytest.param("[]", "[]", id="a list is taken as words"),
+        pytest.param("{}", "{}", id="without a reason it counts all the same"),
+        pytest.param("x" * 300, "x" * 200, id="long words are cut"),
+    ],
+)
+def test_a_quarantine_survives_in_the_annotation(written, quarantine):
+    metadata = {"annotations": {names.ANNOTATION_QUARANTINE: written}}
+
+    assert pod_view(pod(metadata=metadata)).quarantine == quarantine
