@@ -76,7 +76,7 @@ def app_folder() -> Path:
             _say("building our wheel")
             wheels = folder.with_suffix(".wheel")
             shutil.rmtree(wheels, ignore_errors=True)
-            _run([python, "-m", "hatchling", "-q", "build", "-t", "wheel", "-d", wheels])
+            _run([python, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels])
             (wheel,) = wheels.glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(wheels / "app")
@@ -185,10 +185,12 @@ def _run(command: list[str | Path], environment: dict[str, str] | None = None) -
         [str(part) for part in command],
         cwd=REPOSITORY,
         env=environment,
-        stdout=sys.stderr,
+        stdout=subprocess.PIPE,
+        text=True,
         check=False,
     )
     if done.returncode:
+        print(done.stdout, file=sys.stderr)
         sys.exit(f"envs: failed with exit code {done.returncode}: {' '.join(map(str, command))}")
 
 

@@ -29,10 +29,12 @@ def crd_page(crd: dict[str, Any]) -> str:
     (version,) = crd["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     lines = [
-        f"# {names['kind']}\n",
+        f"# {names['kind']}\n\n",
         NOTICE,
-        f"`{crd['spec']['group']}/{version['name']}`, namespaced, short name "
-        f"`{names['shortNames'][0]}`, category `rl`.\n\n",
+        (
+            f"`{crd['spec']['group']}/{version['name']}`, namespaced, short name "
+            f"`{names['shortNames'][0]}`, category `rl`.\n\n"
+        ),
         schema["description"] + "\n\n",
         "## What `kubectl get` shows\n\n",
         "| Column | From |\n| --- | --- |\n",
@@ -99,10 +101,12 @@ def _cell(text: str) -> str:
 def conditions_page(source: str) -> str:
     """The page of condition types and reasons, from their constants and sentences."""
     lines = [
-        "# Conditions and reasons\n",
+        "# Conditions and reasons\n\n",
         NOTICE,
-        "A condition's `lastTransitionTime` moves only when its status flips. Its message names pods "
-        "and numbers and says what to do. `Stalled` is present only while a person is needed.\n",
+        (
+            "A condition's `lastTransitionTime` moves only when its status flips. Its message names pods "
+            "and numbers and says what to do. `Stalled` is present only while a person is needed.\n"
+        ),
     ]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name in {"ConditionType", "ConditionReason"}:

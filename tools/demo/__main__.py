@@ -20,7 +20,7 @@ from demo.place import (
     OwnCluster,
     Place,
     apply,
-    attach_or_start,
+    end_if_running,
     kubectl,
     shared_folder,
 )
@@ -30,11 +30,11 @@ from demo.story import DemoFailedError, Story
 from demo.trainer import Trainer
 from demo.verdict import judge
 from demo.watch import Watcher
-from devcluster import DevclusterError
-from stack.__main__ import CLUSTER_ID
+from devcluster import Cluster, DevclusterError
 from stack.operator import CHART, RELEASE
 from stack.operator import NAMESPACE as SYSTEM
 
+CLUSTER_ID = "demo"
 WORKERS = 3
 START_SECONDS = 300
 
@@ -93,10 +93,11 @@ async def _ready(place: Place, screen: Screen) -> None:
     screen.say("all workers serve version 1", "green")
 
 
-def prepare_own(*, keep: bool, screen: Screen) -> tuple[Place, str]:
+def prepare_own(cluster_id: str, *, keep: bool, screen: Screen) -> tuple[Place, str]:
     """Our own cluster with our images and a folder as weights volume."""
     screen.say("starting a Kubernetes (the first time its programs are built: 5 to 8 minutes)")
-    cluster = attach_or_start(CLUSTER_ID, mounts=stack.mounts(), detach=keep)
+    end_if_running(cluster_id)
+    cluster = Cluster.start(cluster_id=cluster_id, mounts=stack.mounts(), detach=keep)
     place = OwnCluster(cluster, keep=keep)
     try:
         screen.say("loading the images of this working tree")
@@ -141,6 +142,7 @@ def main() -> int:
     """Read the command line and play. Returns: the exit code, 0 only if everything held."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave everything running")
+    parser.add_argument("--id", default=CLUSTER_ID, help="name of the demo's own cluster")
     parser.add_argument("--cluster", choices=("own", "existing"), default="own")
     existing = parser.add_argument_group("with --cluster existing")
     existing.add_argument("--operator-image", default=stack.OPERATOR_IMAGE)
@@ -151,7 +153,7 @@ def main() -> int:
     place: Place | None = None
     try:
         if parsed.cluster == "own":
-            place, image = prepare_own(keep=parsed.keep, screen=screen)
+            place, image = prepare_own(parsed.id, keep=parsed.keep, screen=screen)
         else:
             place, image = prepare_existing(parsed, screen)
         with tempfile.TemporaryDirectory() as folder:

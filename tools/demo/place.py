@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -143,9 +144,7 @@ def shared_folder(run: Path) -> Path:
     return folder
 
 
-def attach_or_start(cluster_id: str, **start: Any) -> Cluster:
-    """The cluster of that name, started if it does not run."""
-    try:
-        return Cluster.attach(cluster_id)
-    except DevclusterError:
-        return Cluster.start(cluster_id=cluster_id, **start)
+def end_if_running(cluster_id: str) -> None:
+    """End what an earlier demo has left."""
+    with contextlib.suppress(DevclusterError):
+        Cluster.attach(cluster_id).down()

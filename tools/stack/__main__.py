@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 from devcluster import Cluster, DevclusterError
@@ -10,6 +11,7 @@ from stack.images import OPERATOR_IMAGE, WORKER_IMAGE, load_images, mounts
 from stack.operator import NAMESPACE, RELEASE
 
 CLUSTER_ID = "desk"
+LEFT_BY_DEMO = "demo"
 
 
 def up(nodes: int) -> None:
@@ -31,11 +33,14 @@ and end it with `make cluster-down`.""")
 
 
 def down() -> None:
-    """End the cluster, if it runs."""
-    try:
-        Cluster.attach(CLUSTER_ID).down()
-    except DevclusterError as error:
-        print(error, file=sys.stderr)
+    """End the cluster, and the one that a demo has left, if they run."""
+    ended = 0
+    for name in (CLUSTER_ID, LEFT_BY_DEMO):
+        with contextlib.suppress(DevclusterError):
+            Cluster.attach(name).down()
+            ended += 1
+    if not ended:
+        print("no cluster was running", file=sys.stderr)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the operator was last heard of; longer than it takes a
 standby to take over (20 s)."""
 RENEW_BELOW_SECONDS = 15.0
-RETRY_SECONDS = 30.0
+RETRY_SECONDS = 10.0
 """A refusal is asked about again after this long: a file may have been missing only for now."""
 
 

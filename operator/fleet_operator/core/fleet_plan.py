@@ -95,15 +95,23 @@ def _replaced(
     allowed = up - (replicas - observed.spec.update.max_unavailable)
     removed: list[DeletePod] = []
     # Those that do not serve go first: replacing them costs nothing.
-    for worker in sorted(outdated, key=lambda w: (w.pod.ready, w.pod.ordinal)):
+    for worker in sorted(outdated, key=lambda w: (_may_serve(w), w.pod.ordinal)):
         if worker.pod.quarantine or worker.pod.phase in {"Failed", "Succeeded"}:
             continue
-        if worker.pod.ready:
+        if _may_serve(worker):
             if allowed <= 0:
                 continue
             allowed -= 1
         removed.append(_delete(worker, "its template is out of date"))
     return removed
+
+
+def _may_serve(worker: WorkerView) -> bool:
+    """Whether its loss could be felt. A probe that fails once on a busy machine (measured: while
+    its neighbour starts) does not make an admitted worker one that costs nothing.
+    """
+    admitted = worker.state is not None and worker.state.admitted and worker.pod.running
+    return worker.pod.ready or admitted
 
 
 def _delete(worker: WorkerView, reason: str) -> DeletePod:

@@ -122,7 +122,8 @@ def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
         },
         "startupProbe": _probe(spec, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
         "livenessProbe": _probe(spec, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
-        "readinessProbe": _probe(spec, protocol.READY_PATH, 1, 2),
+        # A refusal or a 503 counts at once; a busy machine may take its time to answer.
+        "readinessProbe": _probe(spec, protocol.READY_PATH, 1, 2) | {"timeoutSeconds": 5},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},
         "volumeMounts": [
             *mounts,
