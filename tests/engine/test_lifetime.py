@@ -165,6 +165,20 @@ def test_when_the_last_good_weights_cannot_be_put_back_either_the_process_ends_w
         assert "could not be put back" in worker.log()
 
 
+def test_weights_exchanged_while_the_engine_starts_are_never_served_under_their_label(
+    weights: Weights, tmp_path: Path
+) -> None:
+    start = copy_of(weights.b, tmp_path / "root" / "7")
+    environment = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(start)}
+    with WorkerProcess(
+        tmp_path, model=weights.a, roots=[tmp_path / "root"], environment=environment
+    ) as worker:
+        eventually(lambda: "starting on 7" in worker.log(), within_seconds=60)
+        (start / damage.WEIGHTS).write_bytes((weights.c / damage.WEIGHTS).read_bytes())
+        assert worker.exit_code(within_seconds=60) == 1
+        assert "was changed while it was read" in worker.log()
+
+
 def test_a_worker_that_is_stopped_while_it_starts_ends_well(
     weights: Weights, tmp_path: Path
 ) -> None:

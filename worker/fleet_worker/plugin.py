@@ -68,6 +68,9 @@ class EndpointPlugin:
         """The engine is up: start the agent, the admin port and the watch."""
         handover = handed_over()
         _check_arguments(args, handover)
+        # vLLM has read the files by their names. Were they exchanged meanwhile, the engine would
+        # have other weights than those that were checked, under their label.
+        await asyncio.to_thread(handover.initial.checkpoint.check_same_on_disk, None)
         metrics = WorkerMetrics(REGISTRY)
         agent = Agent(
             VllmEngine(engine_client, _info(engine_client, handover)),

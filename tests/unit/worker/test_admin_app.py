@@ -103,6 +103,23 @@ async def test_a_failure_of_the_engine_is_not_the_callers_fault(admin: Admin) ->
     assert reply.json()["state"]["phase"] == "joining"
 
 
+async def test_a_mistake_of_ours_is_answered_and_logged(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stumble() -> None:
+        raise KeyError("a-secret")
+
+    monkeypatch.setattr(admin, "drained", None)
+    monkeypatch.setattr(admin.bench.engine, "resume", stumble)
+    await admin.put("pause", mode="keep", lease_seconds=30)
+    reply = await admin.put("resume", version="base")
+
+    assert (reply.status_code, reply.json()["error"]["reason"]) == (500, "EngineFailed")
+    assert "a-secret" not in reply.text
+    assert "resume failed" in caplog.text
+    assert reply.json()["state"]["phase"] == "paused"
+
+
 async def test_a_held_worker_tells_when_to_come_again(admin: Admin) -> None:
     await admin.put("pause", mode="keep", lease_seconds=30, holder="trainer")
     error = (await admin.put("pause", mode="keep", lease_seconds=30)).json()["error"]

@@ -230,6 +230,66 @@ async def test_if_the_last_good_weights_cannot_be_put_back_the_process_ends(
     assert serving.agent.version is None
 
 
+async def test_a_mistake_in_the_middle_of_a_load_is_treated_as_a_broken_engine(
+    serving: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    probe = serving.engine.probe
+
+    async def stumble() -> None:
+        monkeypatch.setattr(serving.engine, "probe", probe)
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(serving.engine, "probe", stumble)
+    with pytest.raises(EngineFailure, match="KeyError"):
+        await serving.load("1")
+
+    assert (serving.agent.phase, serving.agent.version) == (Phase.JOINING, "base")
+    assert serving.engine.label == "base"
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_files_written_to_while_the_engine_reads_them_break_the_load_unless_they_are_held(
+    serving: Bench,
+    in_memory: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    if not in_memory:
+        object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
+    path = await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("1"))
+    await soon(lambda: serving.engine.calls[-1].startswith("load"))
+    with (path / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    serving.engine.gates["load"].set()
+    if in_memory:
+        await load
+        assert serving.agent.version == "1"
+        return
+    with pytest.raises(EngineFailure) as failure:
+        await load
+    assert failure.value.reason is Reason.CHECKPOINT_CHANGED
+    assert (serving.agent.phase, serving.agent.version) == (Phase.JOINING, "base")
+
+
+async def test_last_good_weights_whose_files_were_written_to_are_not_put_back(
+    serving: Bench,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    with (serving.root / "base" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    serving.engine.failures["probe"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await serving.load("1")
+
+    assert len(serving.ended) == 1, "their label would lie"
+
+
 async def test_the_bytes_of_the_last_good_version_are_kept_until_the_next_load(
     serving: Bench,
 ) -> None:
@@ -489,6 +549,19 @@ async def test_a_fence_wins_over_an_admission_that_is_under_way(joining: Bench) 
     assert joining.agent.phase is Phase.JOINING
     assert not joining.agent.is_open
     assert joining.engine.paused
+
+
+async def test_a_worker_that_is_being_fenced_does_not_resume(serving: Bench) -> None:
+    await serving.pause()
+    serving.engine.gates["pause abort"] = asyncio.Event()
+    fence = asyncio.create_task(serving.fence())
+    await soon(lambda: not serving.agent.is_open)
+    resume = asyncio.create_task(serving.resume("base"))
+    serving.engine.gates["pause abort"].set()
+    await fence
+
+    assert (await refused(resume)).reason is Reason.WRONG_PHASE
+    assert serving.engine.paused
 
 
 async def test_a_drain_of_a_paused_worker_ends_what_it_holds(serving: Bench) -> None:

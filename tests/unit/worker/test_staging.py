@@ -154,6 +154,34 @@ async def test_a_version_beyond_the_budget_is_staged_without_memory(tmp_path: Pa
     assert slot.staged.in_memory is False
 
 
+async def test_a_cached_repository_is_staged_if_the_cache_is_below_a_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0" * 40
+    repository = tmp_path / "hub" / "models--org--name"
+    write_tiny(repository / "blobs" / "x")
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).symlink_to(f"../../blobs/x/{name}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    source = Source.model_validate({"huggingFace": {"repo": "org/name"}})
+    wanted = StageRequest(version="1", source=source, epoch=Epoch(term=1, sequence=1))
+
+    slot = staging(tmp_path)
+    await slot.stage(wanted)
+    assert slot.staged is not None
+    assert slot.staged.as_state().source == source
+
+    elsewhere = tmp_path / "root"
+    slot = staging(elsewhere)
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(wanted)
+    assert refused.value.reason is Reason.SOURCE_OUTSIDE_ROOTS
+
+
 async def test_a_wrong_digest_is_refused_and_names_the_right_one(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     path = write_tiny(tmp_path / "1")

@@ -103,6 +103,15 @@ class Checkpoint:
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
         return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
+    def check_unread(self) -> None:
+        """Refuse with `CheckpointChanged` if files that a load would still read were written to.
+
+        Bytes in memory are sealed; of a checkpoint that is held there is nothing left to read.
+        """
+        for file in self.files:
+            if file.name not in self.held:
+                file.check_unchanged()
+
     def check_same_on_disk(self, roots: Roots | None) -> None:
         """Refuse with `CheckpointChanged` if the directory now holds other files than these.
 

@@ -75,7 +75,7 @@ class WorkerExtension:
 
     def _rlfleet_reload(self, readers: list[_Reader]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
-        expected = {name for name, _ in model.named_parameters()}
+        expected = {name for name, p in model.named_parameters() if p.numel() > 1}
         written: set[str] | None = None
         load_weights = model.load_weights
 
@@ -90,7 +90,8 @@ class WorkerExtension:
         finally:
             del model.load_weights
         # vLLM only warns when a parameter was not written: here it is an error, because such a
-        # model is half old and half new. Quantised layers have parameters of their own making.
+        # model is half old and half new. Quantised layers have parameters of their own making, and
+        # so has a quantised cache: single numbers.
         quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined] # of vLLM's Worker
         if not quantised and written is not None and (missing := expected - written):
             raise RuntimeError(f"{len(missing)} parameters were not written, {min(missing)} first")

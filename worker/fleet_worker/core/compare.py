@@ -2,9 +2,10 @@
 
 The reference is the checkpoint that the engine started from, not the engine's parameters: vLLM
 fuses and renames them (q, k and v become one `qkv_proj`; on CPU the packed linear layers have no
-shape at all), and how it does so is its own matter. vLLM refuses to start on a checkpoint that does
-not fill all of its parameters, and our load checks again that every parameter was written. Hence:
-same names, shapes and types as the reference ⇒ every parameter is written, and fully.
+shape at all), and how it does so is its own matter. Which parameters a load writes depends on the
+names, shapes and types of the tensors alone. Hence: the same as the reference's ⇒ a load writes
+what the start has written, and all of each. That the start wrote everything is looked at by every
+load (`WorkerExtension`); vLLM itself looks at a part of the parameters only.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Agent(Worker):
         self._check_holder(request.holder)
         async with self._lock:
             self._check_holder(request.holder)
-            after(self.standing, event)
+            then = after(self.standing, event)
             if request.version != self.version:
                 raise Refusal(
                     Reason.VERSION_MISMATCH,
@@ -134,6 +134,8 @@ class Agent(Worker):
                 )
             if self.phase is Phase.SERVING:
                 return
+            if not then.admitted:
+                raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
             started = self.clock()
             with self.working("resume", request.version):
                 await self.engine.resume()

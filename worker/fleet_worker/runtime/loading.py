@@ -37,6 +37,11 @@ async def load(worker: Worker, weights: Weights) -> None:
         else:
             _note_refused(worker, weights, failure)
         raise
+    except Exception as error:
+        # A mistake of ours, somewhere between the steps: the engine may be half-way.
+        words = f"the load broke off: {type(error).__name__}"
+        await _recover(worker, weights, broken := EngineFailure(words, touched=True))
+        raise broken from error
     _note_loaded(worker, weights, worker.clock() - started)
 
 
@@ -46,16 +51,23 @@ async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
     Args:
         engine: Paused.
         weights: What to put in.
-        roots: To look whether the files are still those that were staged; None to skip this for
-            weights that have been in the engine before.
+        roots: To look whether their directory still holds what was staged; None for weights that
+            have been in the engine before: what became of their directory does not matter.
 
     Errors:
         Refusal: the files were changed; the engine was not touched.
         EngineFailure: see its `touched`.
     """
+    checkpoint = weights.checkpoint
     if roots is not None:
-        await asyncio.to_thread(weights.checkpoint.check_same_on_disk, roots)
-    await engine.load(weights.checkpoint)
+        await asyncio.to_thread(checkpoint.check_same_on_disk, roots)
+    await asyncio.to_thread(checkpoint.check_unread)
+    await engine.load(checkpoint)
+    try:
+        await asyncio.to_thread(checkpoint.check_unread)
+    except Refusal as refusal:
+        # Written to while the engine read it: nobody knows what is in the model now.
+        raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
     await engine.probe()
     # The pause dropped what requests held; this also drops what nobody holds, on every load from
     # `joining`, where the pause was long ago.

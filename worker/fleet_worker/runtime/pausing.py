@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from fleet_worker.core import fencing
-from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import PauseMode, PauseRequest, Phase, SwapTimings
 from fleet_worker.runtime.logs import fields
@@ -86,7 +85,7 @@ async def _stop_generating(worker: Worker, request: PauseRequest) -> bool:
             return False
         deadline = request.drain_timeout_seconds
         return not await drained(worker.engine, deadline, cut=worker.cut, clock=worker.clock)
-    except EngineFailure:
+    except Exception:
         worker.enter(Event.PAUSE_FAILED)
         await worker.engine.resume()
         raise

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from fleet_worker.adapters import hub, memory
 from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
 from fleet_worker.adapters.engine_names import check_engine
 from fleet_worker.adapters.files import Roots
+from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.start import Start, choose_start
 from fleet_worker.protocol import (
     ENV_ADMIN_TOKEN_FILE,
@@ -22,7 +25,9 @@ from fleet_worker.protocol import (
     ENV_START_VERSION,
     ENV_WORKER_NAME,
     HuggingFaceSource,
+    Reason,
     Source,
+    VersionLabel,
 )
 from fleet_worker.runtime.handover import Handover
 from fleet_worker.runtime.logs import fields
@@ -72,6 +77,10 @@ def prepare(
         UnsupportedEngineError: this vLLM will not do.
     """
     # In the order of what they cost: the engine's names take seconds to import.
+    token_file = Path(environment[ENV_ADMIN_TOKEN_FILE])
+    with token_file.open():
+        pass  # unreadable, nobody could ever drive this worker
+    _check_label(arguments.version, "--version")
     admin_socket = _bind(arguments.admin_host, arguments.admin_port)
     model = _open_model(arguments.model, arguments.revision)
     engine_version = check_engine()
@@ -85,12 +94,19 @@ def prepare(
         initial=initial,
         rules=rules,
         admin_socket=admin_socket,
-        token_file=Path(environment[ENV_ADMIN_TOKEN_FILE]),
+        token_file=token_file,
         silence_seconds=arguments.silence_seconds,
         load_seconds=arguments.load_seconds,
         engine_version=engine_version,
     )
     return Prepared(handover, start.path or model.directory, model.directory)
+
+
+def _check_label(label: str, name: str) -> None:
+    try:
+        TypeAdapter(VersionLabel).validate_python(label)
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, f"{name} is not a label of a version") from error
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -131,6 +147,7 @@ def _choose(
     opened: list[Checkpoint] = []
 
     def check(path: str) -> None:
+        _check_label(environment[ENV_START_VERSION], ENV_START_VERSION)
         checkpoint = open_checkpoint(path, rules.roots)
         rules.reference.check(checkpoint, rules.inspector)
         rules.inspector.check_finite(checkpoint, lambda: None)

@@ -127,6 +127,12 @@ class AdminApp:
                 extra=fields("refused", call=path, reason=error.reason),
             )
             await self._refuse(send, error)
+        except Exception:  # noqa: BLE001 - whoever drives must get an answer, also to our mistakes
+            _LOG.exception("%s failed", path.rpartition("/")[2])
+            broken = EngineFailure(
+                "the worker failed at this call; its log says why", touched=False
+            )
+            await self._refuse(send, broken)
         else:
             await self._answer_state(send)
 
