@@ -1,0 +1,69 @@
+"""Conditions keep their transition time unless their status flips."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, make_condition
+
+from fleet_operator.api.conditions import (
+    MAX_MESSAGE_CHARACTERS,
+    Condition,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+    new_condition,
+)
+
+LATER = NOW + timedelta(seconds=30)
+READY = ConditionType.READY
+
+
+def made(previous: list[Condition], *, holds: bool = True, message: str = "") -> Condition:
+    return new_condition(
+        previous,
+        READY,
+        holds=holds,
+        reason=ConditionReason.ROLLING_OUT,
+        message=message,
+        generation=2,
+        now=LATER,
+    )
+
+
+@pytest.mark.parametrize(
+    ("previous", "since"),
+    [
+        pytest.param([], LATER, id="a new condition begins now"),
+        pytest.param([make_condition(READY, holds=False)], LATER, id="a flip begins now"),
+        pytest.param([make_condition(READY)], NOW, id="another reason is no flip"),
+        pytest.param(
+            [make_condition(ConditionType.AVAILABLE)], LATER, id="another type does not count"
+        ),
+    ],
+)
+def test_transition_time(previous, since):
+    assert made(previous).last_transition_time == since
+
+
+def test_a_condition_speaks_of_the_generation_it_was_made_for():
+    assert made([make_condition(READY)]).observed_generation == 2
+
+
+def test_a_message_is_cut_where_the_api_server_would_refuse_it():
+    assert len(made([], message="x" * 5000).message) == MAX_MESSAGE_CHARACTERS
+
+
+def test_a_condition_is_found_by_its_type():
+    stalled = make_condition(ConditionType.STALLED)
+
+    assert condition_of([make_condition(READY), stalled], ConditionType.STALLED) is stalled
+    assert condition_of([stalled], READY) is None
+
+
+def test_times_are_written_in_utc_with_microseconds():
+    (written,) = {made([]).to_json()["lastTransitionTime"]}
+
+    assert written == "2026-03-01T12:00:30.000000Z"
+    assert Condition.model_validate(made([]).to_json()) == made([])
