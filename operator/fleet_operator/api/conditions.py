@@ -87,7 +87,7 @@ class ConditionReason(StrEnum):
     WORKERS_FAILING = "WorkersFailing"
     """Worker pods cannot be created, scheduled or started."""
     INVALID_SPEC = "InvalidSpec"
-    """The stored object does not fit the schema that this operator knows."""
+    """No pod can be made of the fleet's spec: `podOverlay` is no fragment of a pod template."""
 
 
 class Condition(Resource):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_operator.core import pods
+from fleet_operator.core import overlay, pods
 from fleet_operator.core.actions import CreatePod, DeletePod
 from fleet_operator.core.observed import FleetObserved, WorkerView
 
@@ -31,11 +31,13 @@ class FleetPlan:
     Fields:
         revision: hash of the template that pods should have.
         outdated: pods that still have another one.
+        problem: why no pod can be made of the spec; those that are there stay.
     """
 
     revision: str
     actions: tuple[CreatePod | DeletePod, ...]
     outdated: int
+    problem: str = ""
 
 
 def plan_fleet(observed: FleetObserved, *, default_image: str, disturbed: bool) -> FleetPlan:
@@ -43,8 +45,11 @@ def plan_fleet(observed: FleetObserved, *, default_image: str, disturbed: bool) 
 
     `disturbed`: a rollout holds workers right now.
     """
-    revision = pods.revision_of(observed, default_image)
     wanted = [w for w in observed.workers if w.pod.ordinal < observed.spec.replicas]
+    if problem := overlay.problem_of(observed.spec.pod_overlay):
+        gone = (*_beyond(observed), *_lost(wanted))
+        return FleetPlan(revision="", actions=gone, outdated=0, problem=problem)
+    revision = pods.revision_of(observed, default_image)
     outdated = [w for w in wanted if w.pod.revision != revision and not w.pod.deleting]
     removed = [*_beyond(observed), *_lost(wanted)]
     if not disturbed:

@@ -70,7 +70,7 @@ def _conditions(
         _available(observed, rollout),
         _progressing(observed, rollout, pods),
     ]
-    if (stalled := _stalled(observed, rollout)) is not None:
+    if (stalled := _stalled(observed, rollout, pods)) is not None:
         made.append(stalled)
     return tuple(
         new_condition(
@@ -90,20 +90,23 @@ _Made = tuple[ConditionType, bool, ConditionReason, str]
 
 
 def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
-    replicas = observed.spec.replicas
-    serving = serving_count(observed, rollout.desired.version)
-    told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
-    if replicas == 0:
-        return ConditionType.READY, False, ConditionReason.NO_WORKERS, "replicas is 0"
-    if rollout.halted:
-        told = f"{told}; version {rollout.desired.version} was given up"
-        return ConditionType.READY, False, ConditionReason.HALTED, told
-    if rollout.step.problem is not None:
-        return ConditionType.READY, False, rollout.step.problem.reason, told
-    if rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
-        return ConditionType.READY, False, ConditionReason.ROLLING_OUT, _rolling(rollout)
-    if serving < replicas or pods.outdated or len(observed.workers) > replicas:
-        return ConditionType.READY, False, ConditionReason.WAITING_FOR_WORKERS, told
+    replicas, desired = observed.spec.replicas, rollout.desired.version
+    serving = serving_count(observed, desired)
+    told = f"{serving} of {replicas} workers serve version {desired}"
+    problem = rollout.step.problem
+    rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
+    missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
+    obstacles = (
+        (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
+        (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
+        (rollout.halted, ConditionReason.HALTED, f"{told}; version {desired} was given up"),
+        (problem, problem.reason if problem else ConditionReason.HALTED, told),
+        (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
+        (missing, ConditionReason.WAITING_FOR_WORKERS, told),
+    )
+    for holds, reason, message in obstacles:
+        if holds:
+            return ConditionType.READY, False, reason, message
     return ConditionType.READY, True, ConditionReason.ALL_WORKERS_SERVING, told
 
 
@@ -143,7 +146,10 @@ _ROLLING_REASONS = {
 }
 
 
-def _stalled(observed: FleetObserved, rollout: RolloutPlan) -> _Made | None:
+def _stalled(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made | None:
+    if pods.problem:
+        told = f"{pods.problem}. Workers that are there stay; none can be made until it is repaired"
+        return ConditionType.STALLED, True, ConditionReason.INVALID_SPEC, told
     problem = rollout.step.problem
     if problem is not None:
         return ConditionType.STALLED, True, problem.reason, problem.message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _KEYS = ("mountPath", "name")
 """What tells the items of a list apart, as in Kubernetes' own strategic merge: one volume may be
 mounted at two paths."""
+_ROOT = "spec.podOverlay"
 
 
 def merge(base: Any, overlay: Any) -> Any:
@@ -37,3 +39,33 @@ def _merge_by(key: str, base: list[Any], overlay: list[Any]) -> list[Any]:
 
 def _all_have(key: str, items: list[Any]) -> bool:
     return all(isinstance(i, dict) and isinstance(i.get(key), str) for i in items)
+
+
+def problem_of(overlay: Mapping[str, Any]) -> str:
+    """Why this is no fragment of a pod template that can be laid over a pod; empty if it is one.
+
+    Only what the merge itself needs: everything else is the API server's to judge.
+    """
+    other = sorted(overlay.keys() - {"metadata", "spec"})
+    if other:
+        return f"{_ROOT}.{other[0]}: only metadata and spec are laid over a pod"
+    metadata, spec = overlay.get("metadata", {}), overlay.get("spec", {})
+    told = (
+        _no_map(_ROOT, overlay, "metadata", "spec")
+        or _no_map(f"{_ROOT}.metadata", metadata, "labels", "annotations")
+        or _unnamed(f"{_ROOT}.spec", spec, "containers", "initContainers", "volumes")
+    )
+    containers = () if told else spec.get("containers", ())
+    variables = (_unnamed(f"{_ROOT}.spec.containers[{c['name']}]", c, "env") for c in containers)
+    return told or next(filter(None, variables), "")
+
+
+def _no_map(path: str, parent: Mapping[str, Any], *keys: str) -> str:
+    wrong = (k for k in keys if not isinstance(parent.get(k, {}), dict))
+    return next((f"{path}.{k}: must be a map" for k in wrong), "")
+
+
+def _unnamed(path: str, parent: Mapping[str, Any], *keys: str) -> str:
+    lists = ((k, parent.get(k, [])) for k in keys)
+    wrong = (k for k, v in lists if not (isinstance(v, list) and _all_have("name", v)))
+    return next((f"{path}.{k}: must be a list of things that each have a name" for k in wrong), "")

@@ -23,6 +23,7 @@ TERMINATION_GRACE_SECONDS = 60
 START_LIMIT_SECONDS = 3600
 """Loading a large model from a cold shared file system takes long; the probe asks each second."""
 TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
+_OWN_VARIABLES = "RLFLEET_"
 _NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
 
 
@@ -84,6 +85,7 @@ def build_pod(
     for container in merged["spec"]["containers"]:
         if container["name"] == names.WORKER_CONTAINER:
             container.update({key: worker[key] for key in _NOT_OVERLAID})
+            container["env"] = _with_own_variables(container["env"], worker["env"])
     return merged
 
 
@@ -182,6 +184,14 @@ def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
         own.append({"name": name, "valueFrom": {"configMapKeyRef": reference}})
     # Ours come last: of two variables with one name the later one wins.
     return [*(v.to_json() for v in spec.engine.env), *own]
+
+
+def _with_own_variables(
+    overlaid: list[dict[str, Any]], own: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The variables of an overlay, with those of the protocol as they were."""
+    kept = {v["name"]: v for v in own if v["name"].startswith(_OWN_VARIABLES)}
+    return [kept.get(v["name"], v) for v in overlaid]
 
 
 def _own_field(name: str, path: str) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""Which pods a fleet should have."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import AWorker, make_fleet, make_worker, told
+
+from fleet_operator.core import fleet_plan
+from fleet_operator.core.actions import CreatePod, DeletePod
+from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+
+IMAGE = "rlfleet/worker:1"
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False).revision
+
+
+def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPlan:
+    return plan_fleet(
+        make_fleet(*workers, **spec),  # type: ignore[arg-type]
+        default_image=IMAGE,
+        disturbed=disturbed,
+    )
+
+
+def up(ordinal: int, revision: str = TODAY) -> AWorker:
+    return make_worker(ordinal).serving("1").of_revision(revision)
+
+
+def old(ordinal: int) -> AWorker:
+    return up(ordinal, "old")
+
+
+@pytest.mark.parametrize(
+    ("workers", "spec", "done"),
+    [
+        pytest.param([up(0), up(1)], {"replicas": 2}, [], id="a fleet that is complete is left"),
+        pytest.param(
+            [up(1)],
+            {"replicas": 3},
+            ["CreatePod policy-0", "CreatePod policy-2"],
+            id="missing ordinals are created",
+        ),
+        pytest.param(
+            [up(0), up(1).going()],
+            {"replicas": 2},
+            [],
+            id="a pod that goes still holds its name",
+        ),
+        pytest.param(
+            [up(0), up(1), up(2)],
+            {"replicas": 1},
+            ["DeletePod policy-1", "DeletePod policy-2"],
+            id="pods beyond the replicas are deleted",
+        ),
+        pytest.param(
+            [up(0), up(1).going()], {"replicas": 1}, [], id="a pod beyond that goes is left to go"
+        ),
+        pytest.param([up(0)], {"replicas": 0}, ["DeletePod policy-0"], id="replicas can be 0"),
+        pytest.param(
+            [up(0).quarantined(), up(1)],
+            {"replicas": 2},
+            ["DeletePod policy-0"],
+            id="a quarantined pod is deleted",
+        ),
+        pytest.param(
+            [up(0).quarantined().going(), up(1)],
+            {"replicas": 2},
+            [],
+            id="a quarantined pod that goes is left to go",
+        ),
+        pytest.param(
+            [up(0).ended("Failed"), up(1).ended("Succeeded")],
+            {"replicas": 2},
+            ["DeletePod policy-0", "DeletePod policy-1"],
+            id="pods that ended are deleted",
+        ),
+        pytest.param(
+            [up(0).not_running("Unknown")],
+            {"replicas": 1},
+            [],
+            id="a pod on a lost node is the cluster's to judge",
+        ),
+    ],
+)
+def test_pods(workers, spec, done):
+    assert told(plan(*workers, **spec).actions) == done
+
+
+@pytest.mark.parametrize(
+    ("workers", "unavailable", "done"),
+    [
+        pytest.param([old(0), old(1), old(2)], 1, ["DeletePod policy-0"], id="one at a time"),
+        pytest.param(
+            [old(0), old(1), old(2)],
+            2,
+            ["DeletePod policy-0", "DeletePod policy-1"],
+            id="as many at a time as may be away",
+        ),
+        pytest.param(
+            [old(0), old(1), old(2)],
+            9,
+            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
+            id="all at once where all may be away",
+        ),
+        pytest.param([up(0).unready().joining("1"), old(1)], 1, [], id="not while one is away"),
+        pytest.param([up(0).going(), old(1), old(2)], 1, [], id="not while one goes"),
+        pytest.param(
+            [old(0), old(1).not_running(), old(2)],
+            1,
+            ["DeletePod policy-1"],
+            id="those that serve nobody go first and cost nothing",
+        ),
+        pytest.param(
+            [old(0).not_running(), old(1).not_running(), old(2).not_running()],
+            1,
+            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
+            id="a template that never came up is replaced at once",
+        ),
+        pytest.param(
+            [old(0).unready(), old(1), old(2)],
+            1,
+            [],
+            id="a probe that failed once on an admitted worker costs it nothing",
+        ),
+        pytest.param(
+            [old(0).quarantined(), old(1), old(2)],
+            3,
+            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
+            id="nobody is deleted for two reasons",
+        ),
+    ],
+)
+def test_out_of_date_pods_are_replaced(workers, unavailable, done):
+    made = plan(*workers, update={"maxUnavailable": unavailable})
+
+    assert told(made.actions) == done
+
+
+def test_no_template_is_changed_while_a_worker_is_missing():
+    assert told(plan(old(1), old(2), replicas=3).actions) == ["CreatePod policy-0"]
+
+
+def test_no_template_is_changed_while_a_rollout_holds_workers():
+    held = [old(n).paused("1") for n in range(3)]
+
+    assert plan(*held, disturbed=True).actions == ()
+    assert plan(*held, disturbed=True).outdated == 3
+
+
+def test_what_must_go_goes_also_while_a_rollout_holds_workers():
+    workers = [up(0).quarantined(), up(1), up(2)]
+
+    assert told(plan(*workers, disturbed=True, replicas=2).actions) == [
+        "DeletePod policy-0",
+        "DeletePod policy-2",
+    ]
+
+
+def test_the_highest_ordinal_goes_first():
+    made = plan(*(up(n) for n in range(12)), replicas=8)
+
+    assert [a.name for a in made.actions] == ["policy-11", "policy-10", "policy-9", "policy-8"]
+
+
+def test_a_pod_is_deleted_by_its_uid_with_the_reason():
+    (action,) = plan(up(0).with_uid("u-7").quarantined("no answer")).actions
+
+    assert isinstance(action, DeletePod)
+    assert (action.uid, action.reason) == ("u-7", "it was quarantined: no answer")
+
+
+def test_created_pods_have_todays_revision():
+    (action,) = plan(replicas=1).actions
+
+    assert isinstance(action, CreatePod)
+    assert action.manifest["metadata"]["labels"]["rlfleet.dev/revision"] == TODAY
+
+
+def test_a_large_fleet_is_created_in_portions_lowest_ordinals_first():
+    made = plan(up(3), replicas=1_000)
+
+    assert len(made.actions) == fleet_plan.CREATE_AT_ONCE
+    assert [a.name for a in made.actions][:4] == ["policy-0", "policy-1", "policy-2", "policy-4"]
+
+
+def test_outdated_pods_are_counted_unless_they_go():
+    assert plan(old(0), old(1).going(), up(2)).outdated == 1
+
+
+class TestWithAnOverlayThatFitsNoPod:
+    def test_pods_that_are_there_stay_and_none_is_made(self):
+        made = plan(up(0), old(1), replicas=4, podOverlay={"spec": None})
+
+        assert (made.actions, made.outdated) == ((), 0)
+        assert "spec.podOverlay" in made.problem
+
+    def test_pods_beyond_and_lost_ones_still_go(self):
+        workers = [up(0).ended(), up(1), up(2)]
+        made = plan(*workers, replicas=2, podOverlay={"kind": "Pod"})
+
+        assert told(made.actions) == ["DeletePod policy-0", "DeletePod policy-2"]

@@ -1,0 +1,376 @@
+"""The worker pod of a fleet: what is in it, what an overlay may change, when it is out of date."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.builders import make_fleet, make_weights
+
+from fleet_operator.api import names
+from fleet_operator.core import overlay, pods
+from fleet_operator.core.observed import FleetObserved
+from fleet_worker import protocol
+
+IMAGE = "rlfleet/worker:1"
+CLAIM = {"persistentVolumeClaim": {"claimName": "claim"}}
+VOLUME = {"name": "weights", "mountPath": "/weights"} | CLAIM
+
+
+def fleet(**spec: Any) -> FleetObserved:
+    spec.setdefault("weights", {"roots": ["/weights"], "volumes": [VOLUME]})
+    return make_fleet(**spec)
+
+
+def pod(ordinal: int = 0, **spec: Any) -> dict[str, Any]:
+    return pods.build_pod(fleet(**spec), ordinal, IMAGE, revision="r")
+
+
+def container(made: dict[str, Any]) -> dict[str, Any]:
+    (found,) = (c for c in made["spec"]["containers"] if c["name"] == names.WORKER_CONTAINER)
+    return found
+
+
+def overlaid(**worker: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker"} | worker]}}
+
+
+def arguments(made: dict[str, Any]) -> list[str]:
+    return list(container(made)["args"])
+
+
+def environment(made: dict[str, Any]) -> dict[str, Any]:
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container(made)["env"]}
+
+
+# --- who it is --------------------------------------------------------------------------------
+
+
+def test_a_pod_is_named_and_found_by_its_ordinal():
+    made = pod(7)
+
+    assert made["metadata"]["name"] == made["spec"]["hostname"] == "policy-7"
+    assert made["spec"]["subdomain"] == "policy-workers"
+    assert made["metadata"]["namespace"] == "rl"
+    assert made["metadata"]["labels"] == names.fleet_labels("policy") | {
+        names.LABEL_ORDINAL: "7",
+        names.LABEL_REVISION: "r",
+        names.LABEL_TRAFFIC: "allowed",
+    }
+
+
+def test_a_pod_goes_with_its_fleet():
+    (owner,) = pod()["metadata"]["ownerReferences"]
+
+    assert owner == {
+        "apiVersion": "rlfleet.dev/v1alpha1",
+        "kind": "InferenceFleet",
+        "name": "policy",
+        "uid": "fleet-1",
+        "controller": True,
+    }
+
+
+# --- what it may do ---------------------------------------------------------------------------
+
+
+def test_a_pod_fits_the_restricted_pod_security_standard():
+    made = pod()
+    spec, worker = made["spec"], container(made)["securityContext"]
+
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert worker["allowPrivilegeEscalation"] is False
+    assert worker["readOnlyRootFilesystem"] is True
+    assert worker["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_worker_has_no_business_with_the_api_server():
+    assert pod()["spec"]["automountServiceAccountToken"] is False
+
+
+def test_no_service_of_the_namespace_writes_into_the_engines_environment():
+    assert pod()["spec"]["enableServiceLinks"] is False
+
+
+# --- what it is told --------------------------------------------------------------------------
+
+
+def test_the_image_is_the_fleets_or_else_the_default():
+    assert container(pod())["image"] == IMAGE
+    assert container(pod(engine={"image": "mine:2"}))["image"] == "mine:2"
+
+
+def test_a_directory_is_served_by_its_path():
+    told = arguments(pod())
+
+    assert told[: told.index("--")] == [
+        *("serve", "--model", "/models/base", "--served-model-name", "m", "--version", "base"),
+        *("--port", "8000", "--admin-host", "$(RLFLEET_ADMIN_HOST)", "--admin-port", "8081"),
+        *("--weights-root", "/weights"),
+    ]
+
+
+def test_a_repository_is_served_at_its_revision():
+    source = {"huggingFace": {"repo": "lab/m", "revision": "v1"}}
+    told = arguments(pod(model={"name": "m", "source": source, "version": "v1"}))
+
+    assert told[1:5] == ["--model", "lab/m", "--revision", "v1"]
+
+
+def test_every_root_is_told():
+    told = arguments(pod(weights={"roots": ["/a", "/b"]}))
+
+    assert [told[i + 1] for i, word in enumerate(told) if word == "--weights-root"] == ["/a", "/b"]
+
+
+def test_engine_arguments_come_last_and_as_they_were_written():
+    engine = {"args": ["--dtype=bfloat16", "-x"], "tensorParallelSize": 4}
+    told = arguments(pod(engine=engine))
+
+    assert told[told.index("--") + 1 :] == [
+        "--tensor-parallel-size=4",
+        "--pipeline-parallel-size=1",
+        "--dtype=bfloat16",
+        "-x",
+    ]
+
+
+def test_a_restarted_worker_reads_what_the_fleet_serves_and_starts_without_it_too():
+    for name, key in ((protocol.ENV_START_VERSION, "version"), (protocol.ENV_START_PATH, "path")):
+        reference = environment(pod())[name]["configMapKeyRef"]
+
+        assert reference == {"name": "policy-applied", "key": key, "optional": True}
+
+
+def test_the_token_comes_as_a_file():
+    made = pod()
+    (volume,) = (v for v in made["spec"]["volumes"] if v["name"] == "admin-token")
+    (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "admin-token")
+
+    assert volume["secret"]["secretName"] == "policy-admin-token"
+    assert environment(made)[protocol.ENV_ADMIN_TOKEN_FILE] == f"{mount['mountPath']}/token"
+
+
+def test_of_two_variables_with_one_name_ours_is_the_later_one():
+    engine = {"env": [{"name": "HOME", "value": "/root"}]}
+
+    assert environment(pod(engine=engine))["HOME"] == "/tmp"  # noqa: S108 - the pod's own
+
+
+def test_weight_volumes_are_mounted_as_the_fleet_says():
+    made = pod(weights={"roots": ["/weights"], "volumes": [VOLUME | {"readOnly": False}]})
+    (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "weights")
+    (volume,) = (v for v in made["spec"]["volumes"] if v["name"] == "weights")
+
+    assert mount == {"name": "weights", "mountPath": "/weights", "readOnly": False}
+    assert volume["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": False}
+
+
+def test_probes_and_ports_are_the_fleets():
+    worker = container(pod(serving={"port": 9000, "adminPort": 9001}))
+
+    assert {p["name"]: p["containerPort"] for p in worker["ports"]} == {"http": 9000, "admin": 9001}
+    for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
+        assert worker[f"{probe}Probe"]["httpGet"] == {"path": path, "port": 9001}
+
+
+# --- overlays ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fragment", "path", "value"),
+    [
+        pytest.param(
+            {"spec": {"nodeSelector": {"gpu": "h200"}}},
+            ("spec", "nodeSelector"),
+            {"gpu": "h200"},
+            id="a node selector",
+        ),
+        pytest.param(
+            {"spec": {"schedulerName": "kai"}}, ("spec", "schedulerName"), "kai", id="a scheduler"
+        ),
+        pytest.param(
+            {"metadata": {"annotations": {"a": "b"}}},
+            ("metadata", "annotations"),
+            {"a": "b"},
+            id="annotations",
+        ),
+        pytest.param(
+            {"spec": {"securityContext": {"fsGroup": 7}}},
+            ("spec", "securityContext", "fsGroup"),
+            7,
+            id="one more field of a security context",
+        ),
+        pytest.param(
+            {"spec": {"terminationGracePeriodSeconds": 5}},
+            ("spec", "terminationGracePeriodSeconds"),
+            5,
+            id="a shorter grace",
+        ),
+    ],
+)
+def test_an_overlay_brings(fragment, path, value):
+    found: Any = pod(podOverlay=fragment)
+    for key in path:
+        found = found[key]
+
+    assert found == value
+
+
+def test_an_overlay_brings_a_sidecar_and_changes_the_worker_beside_it():
+    fragment = {
+        "spec": {
+            "containers": [
+                {"name": "worker", "imagePullPolicy": "Never"},
+                {"name": "sidecar", "image": "x"},
+            ]
+        }
+    }
+    made = pod(podOverlay=fragment)
+
+    assert [c["name"] for c in made["spec"]["containers"]] == ["worker", "sidecar"]
+    assert container(made)["imagePullPolicy"] == "Never"
+    assert container(made)["image"] == IMAGE
+
+
+def test_an_overlay_may_take_a_variable_from_a_secret():
+    secret = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    made = pod(podOverlay=overlaid(env=[{"name": "HF_TOKEN", "valueFrom": secret}]))
+
+    assert environment(made)["HF_TOKEN"] == secret
+    assert protocol.ENV_START_VERSION in environment(made)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        pytest.param({"metadata": {"name": "x", "namespace": "y"}}, id="its name"),
+        pytest.param({"metadata": {"labels": {names.LABEL_FLEET: "other"}}}, id="its fleet"),
+        pytest.param({"metadata": {"labels": {names.LABEL_TRAFFIC: "fenced"}}}, id="its traffic"),
+        pytest.param({"metadata": {"ownerReferences": []}}, id="its owner"),
+        pytest.param({"spec": {"hostname": "x", "subdomain": "y"}}, id="its names in DNS"),
+        pytest.param(overlaid(args=["serve"]), id="its arguments"),
+        pytest.param(overlaid(ports=[]), id="its ports"),
+        pytest.param(overlaid(readinessProbe=None), id="its readiness"),
+        pytest.param(overlaid(lifecycle=None), id="its drain"),
+        pytest.param(
+            overlaid(env=[{"name": protocol.ENV_ADMIN_PORT, "value": "1"}]), id="its variables"
+        ),
+        pytest.param(
+            overlaid(env=[{"name": protocol.ENV_START_PATH, "value": "/x"}]), id="its start"
+        ),
+    ],
+)
+def test_no_overlay_unties_a_pod_from_its_fleet_and_a_worker_from_its_latch(fragment):
+    assert pod(podOverlay=fragment) == pod()
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        pytest.param({"metadata": None}, id="no metadata"),
+        pytest.param({"metadata": "x"}, id="metadata that is no map"),
+        pytest.param({"metadata": {"labels": ["x"]}}, id="labels that are no map"),
+        pytest.param({"spec": None}, id="no spec"),
+        pytest.param({"spec": {"containers": "x"}}, id="containers that are no list"),
+        pytest.param({"spec": {"containers": [{"image": "x"}]}}, id="a container without a name"),
+        pytest.param({"spec": {"containers": [{"name": 5}]}}, id="a container named by a number"),
+        pytest.param({"spec": {"containers": ["x"]}}, id="a container that is no map"),
+        pytest.param(overlaid(env="x"), id="variables that are no list"),
+        pytest.param(overlaid(env=[{"value": "x"}]), id="a variable without a name"),
+        pytest.param({"spec": {"initContainers": {}}}, id="init containers that are no list"),
+        pytest.param({"spec": {"volumes": "x"}}, id="volumes that are no list"),
+        pytest.param({"kind": "Deployment"}, id="something else than metadata and spec"),
+    ],
+)
+def test_an_overlay_that_is_no_pod_template_is_refused_in_words(fragment):
+    problem = overlay.problem_of(fragment)
+
+    assert problem.startswith("spec.podOverlay")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({"metadata": {"annotations": {"a": "b"}}}, id="annotations only"),
+        pytest.param({"spec": {"containers": [{"name": "s", "image": "x"}]}}, id="a sidecar"),
+        pytest.param(overlaid(env=[{"name": "A", "value": "b"}]), id="a variable"),
+        pytest.param({"spec": {"tolerations": [{"operator": "Exists"}]}}, id="tolerations"),
+    ],
+)
+def test_an_overlay_that_is_a_pod_template_is_taken(fragment):
+    assert overlay.problem_of(fragment) == ""
+
+
+# --- revisions --------------------------------------------------------------------------------
+
+
+BASE = pods.revision_of(fleet(), IMAGE)
+
+
+def test_a_revision_is_a_label_value():
+    assert len(BASE) == 10
+    assert BASE.isalnum()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(fleet(replicas=9), id="the number of replicas"),
+        pytest.param(fleet(rollout={"maxFailures": 3}), id="how weights reach the workers"),
+        pytest.param(fleet(update={"maxUnavailable": 3}), id="how templates reach the workers"),
+        pytest.param(fleet(wants=make_weights("42")), id="the wanted version"),
+        pytest.param(replace(fleet(), generation=9), id="the generation"),
+    ],
+)
+def test_a_pod_is_not_out_of_date_for(other):
+    assert pods.revision_of(other, IMAGE) == BASE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(fleet(engine={"args": ["--dtype=half"]}), id="engine arguments"),
+        pytest.param(fleet(engine={"env": [{"name": "A", "value": "b"}]}), id="variables"),
+        pytest.param(fleet(resources={"limits": {"nvidia.com/gpu": 1}}), id="resources"),
+        pytest.param(fleet(weights={"roots": ["/weights"]}), id="volumes"),
+        pytest.param(
+            fleet(model={"name": "m", "source": {"path": "/models/b"}}), id="the model's source"
+        ),
+        pytest.param(fleet(podOverlay={"spec": {"priorityClassName": "x"}}), id="the overlay"),
+    ],
+)
+def test_a_pod_is_out_of_date_for_other(other):
+    assert pods.revision_of(other, IMAGE) != BASE
+
+
+def test_a_pod_is_out_of_date_for_another_default_image_unless_the_fleet_names_one():
+    mine = fleet(engine={"image": "mine:1"})
+
+    assert pods.revision_of(fleet(), "other") != BASE
+    assert pods.revision_of(mine, "other") == pods.revision_of(mine, IMAGE)
+
+
+def test_the_revision_does_not_hang_on_the_order_of_keys():
+    one = fleet(podOverlay={"spec": {"a": 1, "b": {"c": 2, "d": 3}}})
+    two = fleet(podOverlay={"spec": {"b": {"d": 3, "c": 2}, "a": 1}})
+
+    assert pods.revision_of(one, IMAGE) == pods.revision_of(two, IMAGE)
+
+
+def test_the_revision_is_the_same_in_every_process():
+    """A release that changes this value replaces every worker of every fleet: do so on purpose."""
+    assert BASE == "723443fd60"
+
+
+def test_every_ordinal_has_the_same_template():
+    made = [pod(n) for n in (0, 1, 12)]
+    for one in made:
+        del one["metadata"]["name"], one["spec"]["hostname"]
+        del one["metadata"]["labels"][names.LABEL_ORDINAL]
+
+    assert made[0] == made[1] == made[2]
