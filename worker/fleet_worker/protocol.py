@@ -207,6 +207,21 @@ class LoadRequest(Message):
     epoch: Epoch
 
 
+class ApplyRequest(Message):
+    """`PUT /v1/worker/apply`: pause, load the staged version and resume, as one transaction.
+
+    For strategies without a barrier. Refused before the engine is touched, the worker goes on with
+    the weights that it has; the fields mean what they mean in `PauseRequest`.
+    """
+
+    version: VersionLabel
+    mode: PauseMode
+    drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
+    lease_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    holder: Annotated[str, Field(min_length=1, max_length=253)] = "operator"
+    epoch: Epoch
+
+
 class OpenRequest(Message):
     """`PUT /v1/worker/resume` (paused) and `/admit` (joining): serve, if this is the version."""
 
@@ -238,7 +253,7 @@ class Staged(Message):
 class Operation(Message):
     """Work under way right now."""
 
-    kind: Literal["stage", "pause", "load", "resume", "fence", "drain"]
+    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "drain"]
     version: str | None = None
     running_seconds: float
 
@@ -341,6 +356,7 @@ STATE_PATH = "/v1/worker/state"
 STAGE_PATH = "/v1/worker/stage"
 PAUSE_PATH = "/v1/worker/pause"
 LOAD_PATH = "/v1/worker/load"
+APPLY_PATH = "/v1/worker/apply"
 RESUME_PATH = "/v1/worker/resume"
 ADMIT_PATH = "/v1/worker/admit"
 FENCE_PATH = "/v1/worker/fence"

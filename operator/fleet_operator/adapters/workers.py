@@ -11,7 +11,7 @@ from typing import assert_never
 import httpx
 from pydantic import ValidationError
 
-from fleet_operator.core.actions import Admit, Fence, Load, Pause, Resume, Stage, WorkerCall
+from fleet_operator.core.actions import Admit, Apply, Fence, Load, Pause, Resume, Stage, WorkerCall
 from fleet_operator.ports import WorkerAnswer
 from fleet_worker import protocol
 
@@ -103,6 +103,16 @@ def _request_of(action: WorkerCall, epoch: protocol.Epoch) -> tuple[str, protoco
         case Load():
             load = protocol.LoadRequest(version=action.version, epoch=epoch)
             return protocol.LOAD_PATH, load, action.timeout_seconds
+        case Apply():
+            swap = protocol.ApplyRequest(
+                version=action.version,
+                mode=protocol.PauseMode(action.mode),
+                drain_timeout_seconds=action.drain_timeout_seconds,
+                lease_seconds=action.lease_seconds,
+                epoch=epoch,
+            )
+            seconds = action.drain_timeout_seconds + action.timeout_seconds
+            return protocol.APPLY_PATH, swap, seconds
         case Resume():
             opened = protocol.OpenRequest(version=action.version, epoch=epoch)
             return protocol.RESUME_PATH, opened, SHORT_CALL_SECONDS

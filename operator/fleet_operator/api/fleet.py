@@ -17,6 +17,13 @@ MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
 
 
+IntOrPercent = (
+    Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
+    | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$")]
+)
+"""A number, or a share of the replicas."""
+
+
 class Model(Resource):
     """The model that the fleet serves before any WeightVersion."""
 
@@ -91,11 +98,12 @@ class Timeouts(Resource):
 class Rollout(Resource):
     """How a new version reaches the workers."""
 
-    strategy: Literal["Synchronized"] = "Synchronized"
+    strategy: Literal["Synchronized", "InFlight", "Rolling"] = "Synchronized"
     pause: Pause = Pause()
+    max_unavailable: IntOrPercent = "25%"
     timeouts: Timeouts = Timeouts()
     max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
-    on_failure: Literal["Halt"] = "Halt"
+    on_failure: Literal["Halt", "Rollback"] = "Halt"
 
 
 class Update(Resource):

@@ -87,6 +87,18 @@ class Load(WorkerAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Apply(WorkerAction):
+    """Pause, load the staged version and resume, in one call, for strategies without a barrier."""
+
+    kind: ClassVar[str] = "apply"
+
+    mode: str
+    drain_timeout_seconds: float
+    lease_seconds: float
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(WorkerAction):
     """Generate again, on this version."""
 
@@ -107,6 +119,6 @@ class Fence(WorkerAction):
     kind: ClassVar[str] = "fence"
 
 
-WorkerCall = Stage | Pause | Load | Resume | Admit | Fence
+WorkerCall = Stage | Pause | Load | Apply | Resume | Admit | Fence
 PodAction = CreatePod | DeletePod | Quarantine
 Action = WorkerCall | PodAction

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.actions import (
     Admit,
+    Apply,
     Fence,
     Load,
     Pause,
@@ -57,6 +58,20 @@ def load(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) 
         pod_name=worker.pod.name,
         reason=reason,
         version=target.version,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def apply(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) -> Apply:
+    """Ask a worker to swap to the staged target by itself."""
+    return Apply(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=target.version,
+        mode=settings.pause.mode,
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+        lease_seconds=LEASE_SECONDS,
         timeout_seconds=settings.timeouts.load_seconds,
     )
 

@@ -29,12 +29,15 @@ class Admission:
     Fields:
         open_now: joiners at the version may be admitted at once.
         first: the fleet has no member; if nobody can take the version, the fallback serves.
+        mixed: both may serve at the same time; who cannot take the version comes in at the
+            fallback.
     """
 
     version: Target
     fallback: Target
     open_now: bool
     first: bool = False
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +57,11 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
     retries: list[float] = []
     for joiner in ready:
         own = _own_goal(joiner, wanted, admission)
-        if joiner.version == wanted.version:
+        welcome = {wanted.version, own.version} if admission.mixed else {wanted.version}
+        if joiner.version in welcome:
             if admission.open_now and not joiner.operation:
-                reason = f"it reports the version that the fleet serves, {wanted.version}"
-                actions.append(calls.admit(joiner, version=wanted.version, reason=reason))
+                reason = f"it reports a version that the fleet serves, {joiner.version}"
+                actions.append(calls.admit(joiner, version=str(joiner.version), reason=reason))
         elif joiner.version == own.version or joiner.operation.startswith("load"):
             continue
         elif (failure := calls.failure_of(joiner, own.version)) and calls.failed_lately(

@@ -23,9 +23,13 @@ from fleet_operator.core.observed import (
     WorkerView,
 )
 from fleet_operator.core.step import RolloutView, Step, Strategy
-from fleet_operator.core.strategies import synchronized
+from fleet_operator.core.strategies import in_flight, rolling, synchronized
 
-STRATEGIES: Mapping[str, Strategy] = {"Synchronized": synchronized.step}
+STRATEGIES: Mapping[str, Strategy] = {
+    "Synchronized": synchronized.step,
+    "InFlight": in_flight.step,
+    "Rolling": rolling.step,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         settings=observed.spec.rollout,
         members=members,
         joiners=joiners,
+        replicas=observed.spec.replicas,
         phase=_recorded_phase(weights, desired),
         phase_seconds=_phase_seconds(weights, now),
     )

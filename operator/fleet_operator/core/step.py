@@ -24,6 +24,7 @@ class RolloutView:
         halted: the target failed in this generation; it is not tried again.
         members: admitted workers, and those in service that do not answer.
         joiners: workers that run with a closed latch.
+        replicas: how many workers the fleet should have.
         phase, phase_seconds: the recorded phase of this target and how long it has lasted.
     """
 
@@ -33,6 +34,7 @@ class RolloutView:
     settings: Rollout
     members: tuple[WorkerView, ...]
     joiners: tuple[WorkerView, ...]
+    replicas: int
     phase: RolloutPhase
     phase_seconds: float
 

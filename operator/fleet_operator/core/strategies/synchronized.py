@@ -33,16 +33,22 @@ are left behind, with their latch closed, and join again when they can.
 
 from __future__ import annotations
 
-from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
-from fleet_operator.core.actions import Quarantine, WorkerCall
-from fleet_operator.core.joiners import Admission, join
+from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, problem_of, some, why
-from fleet_operator.core.step import Problem, RolloutView, Step
-
-_Actions = tuple[WorkerCall | Quarantine, ...]
+from fleet_operator.core.problems import names, some, why
+from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.strategies.shared import (
+    Actions,
+    broken,
+    has_bytes,
+    late,
+    over_budget,
+    renew,
+    source_of,
+    with_joiners,
+)
 
 
 def step(view: RolloutView) -> Step:
@@ -51,13 +57,13 @@ def step(view: RolloutView) -> Step:
     behind = tuple(m for m in view.members if m.version != goal.version)
     if not behind:
         taken = _open(view, goal)
-    elif any(not _has_bytes(m, goal) for m in behind):
+    elif any(not has_bytes(m, goal) for m in behind):
         taken = _stage(view, goal, behind)
     elif any(m.standing is not Standing.HELD for m in behind):
         taken = _pause(view, goal, behind)
     else:
         taken = _load(view, goal, behind)
-    return _with_joiners(view, taken, behind)
+    return with_joiners(view, taken, _admission(view, taken, behind))
 
 
 def _goal(view: RolloutView) -> Target:
@@ -67,39 +73,33 @@ def _goal(view: RolloutView) -> Target:
     if len(loaded) == 1 and loaded != {view.target.version}:
         (version,) = loaded
         ahead = next(m for m in view.held if m.version == version)
-        overtaken = Target(version=str(version), source=_source_of(ahead, view))
-        at_hand = all(m.version == version or _has_bytes(m, overtaken) for m in view.members)
-        if at_hand and not _broken(view, overtaken):
+        overtaken = Target(version=str(version), source=source_of(ahead, view))
+        at_hand = all(m.version == version or has_bytes(m, overtaken) for m in view.members)
+        if at_hand and not broken(view, overtaken):
             return overtaken
     return view.target
 
 
-def _source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
-    """Where the weights of a worker came from, by its own account."""
-    told = worker.state.source if worker.state else None
-    return from_protocol(told) if told is not None else view.target.source
-
-
 def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
-    waiting = [m for m in behind if not _has_bytes(m, goal)]
+    waiting = [m for m in behind if not has_bytes(m, goal)]
     refused = [m for m in waiting if calls.failure_of(m, goal.version)]
-    late = _late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
-    actions: _Actions = tuple(
+    overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
+    actions: Actions = tuple(
         calls.stage(m, goal, view.settings, reason=f"version {goal.version} is wanted")
         for m in waiting
         if m.standing is not Standing.UNKNOWN
         and m.operation != f"stage {goal.version}"
         and not calls.failed_lately(m, goal.version)
     )
-    failed = [*refused, *(m for m in late if m not in refused)]
-    problem = _over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(late))
+    failed = [*refused, *(m for m in overdue if m not in refused)]
+    problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in failed)
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
         actions=actions + _let_go(view),
-        note=f"{_count(behind, goal)} of {len(behind)} workers hold {goal.version}",
+        note=f"{sum(has_bytes(m, goal) for m in behind)} of {len(behind)} workers hold {goal.version}",
         problem=problem,
         failed=names(failed),
     )
@@ -110,43 +110,45 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     limit = float(view.settings.timeouts.pause_seconds)
     if view.settings.pause.mode == "wait":
         limit += view.settings.pause.drain_timeout_seconds
-    late = _late(view, RolloutPhase.PAUSING, limit, still)
-    problem = _over_budget(view, goal, late, RolloutPhase.PAUSING, halt=True)
-    actions: _Actions = tuple(
+    overdue = late(view, RolloutPhase.PAUSING, limit, still)
+    problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
+    actions: Actions = tuple(
         calls.pause(m, view.settings, reason=f"all hold version {goal.version}")
         for m in still
         if m.standing is Standing.OPEN
     )
     if problem is None:
-        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in late)
+        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in overdue)
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
-        actions=actions + _renew(view),
+        actions=actions + renew(view),
         note=f"waiting for {some(still)} to pause",
         problem=problem,
-        failed=names(late),
+        failed=names(overdue),
         disturbed=True,
     )
 
 
 def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
     refused = [m for m in behind if calls.failure_of(m, goal.version)]
-    broke = _broken(view, goal)
-    late = _late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
-    failed = [*refused, *broke, *(m for m in late if m not in refused)]
-    problem = _over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
-    actions: _Actions = ()
+    broke = broken(view, goal)
+    overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
+    failed = [*refused, *broke, *(m for m in overdue if m not in refused)]
+    problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
+    actions: Actions = ()
     if problem is None:
         actions = tuple(
             calls.load(m, goal, view.settings, reason="all are paused")
             for m in behind
-            if m not in refused and m not in late and not m.operation.startswith("load")
-        ) + tuple(calls.expel(m, reason=why(m, goal)) for m in (*refused, *late) if m not in broke)
+            if m not in refused and m not in overdue and not m.operation.startswith("load")
+        ) + tuple(
+            calls.expel(m, reason=why(m, goal)) for m in (*refused, *overdue) if m not in broke
+        )
     return Step(
         goal=goal,
         phase=RolloutPhase.LOADING,
-        actions=actions + _renew(view),
+        actions=actions + renew(view),
         note=f"waiting for {some(behind)} to load {goal.version}",
         problem=problem,
         failed=names(failed),
@@ -157,9 +159,9 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
 def _open(view: RolloutView, goal: Target) -> Step:
     held = view.held
     served_already = any(m.standing is Standing.OPEN for m in view.members)
-    broke = [] if served_already or not held else _broken(view, goal)
-    problem = _over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
-    actions: _Actions = tuple(
+    broke = [] if served_already or not held else broken(view, goal)
+    problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
+    actions: Actions = tuple(
         calls.resume(m, version=goal.version, reason=f"all members hold {goal.version}")
         for m in held
         if m.state is not None and not m.operation
@@ -181,27 +183,6 @@ def _open(view: RolloutView, goal: Target) -> Step:
     )
 
 
-def _broken(view: RolloutView, goal: Target) -> list[WorkerView]:
-    """Workers that a load of the goal has closed: members no more, but failures of this rollout."""
-    loads = ((j, j.state.load_failure) for j in view.joiners if j.state)
-    return [j for j, failure in loads if failure and failure.version == goal.version]
-
-
-def _with_joiners(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -> Step:
-    admission = _admission(view, taken, behind)
-    joining = join(view.joiners, admission, view.settings)
-    return Step(
-        goal=taken.goal,
-        phase=taken.phase,
-        actions=taken.actions + joining.actions,
-        note=taken.note,
-        problem=taken.problem or joining.problem,
-        failed=taken.failed,
-        disturbed=taken.disturbed,
-        requeue_after_seconds=joining.requeue_after_seconds,
-    )
-
-
 def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -> Admission:
     """At which version joiners come in, and whether now."""
     goal = taken.goal
@@ -216,53 +197,15 @@ def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -
     return Admission(version=view.applied, fallback=goal, open_now=with_one_voice)
 
 
-def _let_go(view: RolloutView) -> _Actions:
+def _let_go(view: RolloutView) -> Actions:
     """Let held members go on with the applied version, unless somebody generates another one."""
     applied = view.applied.version
     if any(m.standing is not Standing.HELD and m.version != applied for m in view.members):
-        return _renew(view)
+        return renew(view)
     return tuple(
         calls.resume(
             m, version=applied, reason=f"nothing is left that keeps {applied} from serving"
         )
         for m in view.held
         if m.version == applied and not m.operation
-    ) + _renew(view, but=applied)
-
-
-def _renew(view: RolloutView, *, but: str | None = None) -> _Actions:
-    return tuple(
-        calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
-        for m in view.held
-        if m.version != but and calls.needs_renewal(m)
-    )
-
-
-def _over_budget(
-    view: RolloutView, goal: Target, failed: list[WorkerView], phase: RolloutPhase, *, halt: bool
-) -> Problem | None:
-    if len(failed) <= view.settings.max_failures:
-        return None
-    if goal.version != view.target.version or view.halted:
-        # The way back, or out of an overtaken rollout, must not be given up: who fails is fenced.
-        return None
-    return problem_of(failed, goal, phase, view.settings, halt=halt)
-
-
-def _late(
-    view: RolloutView,
-    phase: RolloutPhase,
-    limit_seconds: float,
-    workers: list[WorkerView] | tuple[WorkerView, ...],
-) -> list[WorkerView]:
-    if view.phase is not phase or view.phase_seconds <= limit_seconds:
-        return []
-    return list(workers)
-
-
-def _has_bytes(worker: WorkerView, goal: Target) -> bool:
-    return worker.staged_version == goal.version or worker.operation == f"load {goal.version}"
-
-
-def _count(workers: tuple[WorkerView, ...], goal: Target) -> int:
-    return sum(_has_bytes(w, goal) for w in workers)
+    ) + renew(view, but=applied)

@@ -1,0 +1,139 @@
+"""Strategies without a barrier: workers swap one by one, each by itself, in one call.
+
+    worker                                    next
+    behind, does not hold the bytes           Stage
+    behind, holds them, somebody may go       Apply (pause, load, resume in one)
+    swapping                                  leave it alone; it goes on whoever dies
+    held without work (an older leader's)     finish what was begun, or let it go
+
+How many may be away at once is all in which these strategies differ. A worker that is missing or
+held counts as away.
+
+Failure. A refusal while staging stops new swaps and is said; who serves goes on serving. A swap
+that fails inside the engine counts against `maxFailures`; beyond it the rollout halts: with `Halt`
+everybody stays where he is, two versions go on serving, and it is said; with `Rollback` the goal is
+the applied version again.
+"""
+
+from __future__ import annotations
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.joiners import Admission
+from fleet_operator.core.observed import Standing, Target, WorkerView
+from fleet_operator.core.problems import names, some, why
+from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.strategies.shared import (
+    Actions,
+    broken,
+    has_bytes,
+    late,
+    over_budget,
+    with_joiners,
+)
+
+
+def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
+    """Decide the next step. `at_once`: how many workers may be away; None means all."""
+    goal = view.applied if view.halted else view.target
+    stays = view.halted and view.settings.on_failure == "Halt"
+    behind = () if stays else tuple(m for m in view.members if m.version != goal.version)
+    refused = [m for m in behind if calls.failure_of(m, goal.version)]
+    lost = broken(view, goal)
+    stuck = [m for m in behind if _is_stuck(m, goal, view)]
+    waiting = [m for m in behind if not has_bytes(m, goal)]
+    overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
+    failed = list({m.pod.uid: m for m in (*refused, *lost, *stuck, *overdue)}.values())
+    phase = _phase(view, goal, behind)
+    halt = bool(lost or stuck or overdue)
+    problem = None if not behind else over_budget(view, goal, failed, phase, halt=halt)
+    actions = _tidied(view, goal, behind) + _staged(view, goal, waiting)
+    if problem is None:
+        actions += _swapped(view, goal, [m for m in behind if m not in failed], at_once)
+        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in stuck)
+    taken = Step(
+        goal=goal,
+        phase=phase,
+        actions=actions,
+        note=_note(view, goal, behind),
+        problem=problem,
+        failed=names(failed),
+        disturbed=any(m.standing is Standing.HELD or m.operation for m in behind),
+    )
+    return with_joiners(view, taken, _admission(view, goal, stopped=stays or problem is not None))
+
+
+def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actions:
+    return tuple(
+        calls.stage(m, goal, view.settings, reason=f"version {goal.version} is wanted")
+        for m in waiting
+        if m.standing is Standing.OPEN
+        and m.operation != f"stage {goal.version}"
+        and not calls.failed_lately(m, goal.version)
+    )
+
+
+def _swapped(
+    view: RolloutView, goal: Target, behind: list[WorkerView], at_once: int | None
+) -> Actions:
+    ready = [m for m in behind if m.standing is Standing.OPEN and m.staged_version == goal.version]
+    idle = [m for m in ready if not m.operation and not m.call.startswith("apply")]
+    if at_once is not None:
+        serving = sum(m.standing is Standing.OPEN for m in view.members) - (len(ready) - len(idle))
+        away = view.replicas - serving
+        idle = idle[: max(0, at_once - away)]
+    reason = f"it holds version {goal.version}"
+    return tuple(calls.apply(m, goal, view.settings, reason=reason) for m in idle)
+
+
+def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Actions:
+    """Open, or bring to the end, what somebody has paused and left."""
+    actions: list[WorkerCall] = []
+    for member in view.held:
+        if member.operation or member.state is None or member.call.startswith("apply"):
+            continue
+        if member in behind and member.staged_version == goal.version:
+            reason = "its swap was begun"
+            actions.append(calls.load(member, goal, view.settings, reason=reason))
+        else:
+            version = str(member.version)
+            reason = "nothing is left that it should wait for"
+            actions.append(calls.resume(member, version=version, reason=reason))
+    return tuple(actions)
+
+
+def _admission(view: RolloutView, goal: Target, *, stopped: bool) -> Admission:
+    if not view.members and not view.halted:
+        return Admission(version=goal, fallback=view.applied, open_now=True, first=True, mixed=True)
+    version = view.applied if stopped else goal
+    return Admission(version=version, fallback=view.applied, open_now=True, mixed=True)
+
+
+def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> RolloutPhase:
+    if not view.members:
+        return RolloutPhase.PENDING
+    if not behind:
+        return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
+    begun = len(behind) < len(view.members) or any(
+        m.operation == f"apply {goal.version}" or m.standing is Standing.HELD for m in behind
+    )
+    return RolloutPhase.LOADING if begun else RolloutPhase.STAGING
+
+
+def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
+    """Whether its swap has lasted longer than a load may; also if it does not answer meanwhile."""
+    if worker.operation != f"apply {goal.version}" or worker.state is None:
+        return False
+    operation = worker.state.operation
+    seconds = (operation.running_seconds if operation else 0) + worker.state_age_seconds
+    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "wait" else 0
+    return seconds > view.settings.timeouts.load_seconds + drain
+
+
+def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> str:
+    if not view.members:
+        return "no worker is admitted"
+    done = len(view.members) - len(behind)
+    told = f"{done} of {len(view.members)} workers serve {goal.version}"
+    return f"{told}; next: {some(behind)}" if behind else told

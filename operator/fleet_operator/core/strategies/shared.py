@@ -1,0 +1,83 @@
+"""What all strategies need: who holds the bytes, who failed, who is late, and the joiners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.joiners import Admission, join
+from fleet_operator.core.observed import Target, WorkerView
+from fleet_operator.core.problems import problem_of
+from fleet_operator.core.step import Problem, RolloutView, Step
+
+Actions = tuple[WorkerCall | Quarantine, ...]
+
+
+def has_bytes(worker: WorkerView, goal: Target) -> bool:
+    """Whether a worker holds the goal's bytes, or is putting them into its engine."""
+    loading = {f"load {goal.version}", f"apply {goal.version}"}
+    return worker.staged_version == goal.version or worker.operation in loading
+
+
+def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
+    """Where the weights of a worker came from, by its own account."""
+    told = worker.state.source if worker.state else None
+    return from_protocol(told) if told is not None else view.target.source
+
+
+def broken(view: RolloutView, goal: Target) -> list[WorkerView]:
+    """Workers that a load of the goal has closed: members no more, but failures of this rollout."""
+    loads = ((j, j.state.load_failure) for j in view.joiners if j.state)
+    return [j for j, failure in loads if failure and failure.version == goal.version]
+
+
+def late(
+    view: RolloutView, phase: RolloutPhase, limit_seconds: float, workers: Sequence[WorkerView]
+) -> list[WorkerView]:
+    """The workers, if the recorded phase is this one and has lasted longer than allowed."""
+    if view.phase is not phase or view.phase_seconds <= limit_seconds:
+        return []
+    return list(workers)
+
+
+def renew(view: RolloutView, *, but: str | None = None) -> Actions:
+    """Renew the pauses that would end soon, but for workers at one version."""
+    return tuple(
+        calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
+        for m in view.held
+        if m.version != but and calls.needs_renewal(m)
+    )
+
+
+def over_budget(
+    view: RolloutView,
+    goal: Target,
+    failed: list[WorkerView],
+    phase: RolloutPhase,
+    *,
+    halt: bool,
+) -> Problem | None:
+    """The problem, if more workers failed to take the target than may.
+
+    The way back, or out of an overtaken rollout, is not given up: who fails there is fenced.
+    """
+    if len(failed) <= view.settings.max_failures:
+        return None
+    if goal.version != view.target.version or view.halted:
+        return None
+    return problem_of(failed, goal, phase, view.settings, halt=halt)
+
+
+def with_joiners(view: RolloutView, taken: Step, admission: Admission) -> Step:
+    """The step, with the calls to the joiners."""
+    joining = join(view.joiners, admission, view.settings)
+    return replace(
+        taken,
+        actions=taken.actions + joining.actions,
+        problem=taken.problem or joining.problem,
+        requeue_after_seconds=joining.requeue_after_seconds,
+    )
