@@ -104,6 +104,10 @@ def test_the_command_line_holds_what_rlfleet_owns_and_then_the_fleets_arguments(
     assert arguments[-1] == "--max-model-len=1"
 
 
+def test_progress_bars_are_off_where_every_line_is_an_object() -> None:
+    assert "--no-use-tqdm-on-load" in command()
+
+
 def test_the_tokenizer_is_the_models_whatever_the_weights_are() -> None:
     assert "--tokenizer=/models/base" in command()
 

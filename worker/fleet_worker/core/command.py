@@ -53,6 +53,8 @@ def engine_arguments(
         f"--log-level={log_level.upper()}",
         f"--uvicorn-log-level={'info' if log_level.lower() == 'debug' else 'warning'}",
     ]
+    if log_format == "json":
+        own.append("--no-use-tqdm-on-load")  # its bars are no lines
     if not any(argument.partition("=")[0] == "--tokenizer" for argument in extra):
         own.append(f"--tokenizer={tokenizer}")
     return [*own, *extra]

@@ -53,8 +53,7 @@ def stamped_event(event: bytes, spans: Spans) -> bytes:
         event: One event, `data: …` with its closing blank line.
         spans: Those of the choices that have ended so far.
     """
-    # Almost all events are tokens in the middle: look for an end before parsing anything.
-    if not event.startswith(b"data: {") or b'"finish_reason":"' not in event:
+    if not event.startswith(b"data: {") or not may_end_a_choice(event):
         return event
     chunk = json.loads(event[len(b"data: ") :])
     for choice in chunk.get("choices") or ():
@@ -63,6 +62,14 @@ def stamped_event(event: bytes, spans: Spans) -> bytes:
     return (
         b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
     )
+
+
+def may_end_a_choice(piece: bytes) -> bool:
+    """Whether a piece of a stream may hold the end of a choice.
+
+    Asked before anything is taken apart: almost all events are tokens in the middle.
+    """
+    return b'"finish_reason":"' in piece
 
 
 def split_events(buffer: bytes) -> tuple[list[bytes], bytes]:

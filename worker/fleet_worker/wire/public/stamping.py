@@ -5,7 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from fleet_worker.core.spans import first_and_last, split_events, stamped_body, stamped_event
+from fleet_worker.core.spans import (
+    first_and_last,
+    may_end_a_choice,
+    split_events,
+    stamped_body,
+    stamped_event,
+)
 from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
 from fleet_worker.wire.asgi import Message, Send, header_of
 from fleet_worker.wire.public.tracking import Tokens
@@ -79,25 +85,32 @@ class Stamping:
 
     async def _pass_events(self, message: Message) -> None:
         if self._start is not None:
-            headers = list(self._start["headers"])
-            if self._tokens.first_version is not None:
-                version = self._tokens.first_version.encode()
-                headers.append((HEADER_VERSION_START.encode(), version))
-            await self._send({**self._start, "headers": headers})
-            self._start = None
-        if self._has_spans:
+            await self._send_start()
+        body, more = message.get("body", b""), message.get("more_body", False)
+        whole = not self._rest and body.endswith(b"\n\n")
+        if self._has_spans or (whole and not may_end_a_choice(body)):
             await self._send(message)
         else:
-            events, self._rest = split_events(self._rest + message.get("body", b""))
-            body = b"".join(stamped_event(event, self._tokens.spans) for event in events)
-            ends = not message.get("more_body", False)
-            if ends:
-                body, self._rest = body + self._rest, b""
-            if body or ends:
-                await self._send({**message, "body": body})
-        if not message.get("more_body", False):
+            await self._send_stamped(message, self._rest + body, more=more)
+        if not more:
             self._look_for_unlabelled()
             self._check_first_version()
+
+    async def _send_start(self) -> None:
+        start, self._start = self._start or {}, None
+        headers = list(start["headers"])
+        if self._tokens.first_version is not None:
+            version = self._tokens.first_version.encode()
+            headers.append((HEADER_VERSION_START.encode(), version))
+        await self._send({**start, "headers": headers})
+
+    async def _send_stamped(self, message: Message, buffer: bytes, *, more: bool) -> None:
+        events, self._rest = split_events(buffer)
+        body = b"".join(stamped_event(event, self._tokens.spans) for event in events)
+        if not more:
+            body, self._rest = body + self._rest, b""
+        if body or not more:
+            await self._send({**message, "body": body})
 
     def _look_for_unlabelled(self) -> None:
         if any(spans is None for spans in self._tokens.spans.values()):

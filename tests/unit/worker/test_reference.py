@@ -1,0 +1,89 @@
+"""The reference page names everything that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.support.environments import REPOSITORY
+from tests.unit.worker.conftest import Bench
+
+from fleet_worker.adapters.engine_names import API_SERVER_NAMES, WORKER_NAMES
+from fleet_worker.core.environment import CPU_DEFAULTS, DEFAULTS, FORCED
+from fleet_worker.core.refusals import status_of
+from fleet_worker.protocol import OWNED_ENGINE_FLAGS, Phase, Reason
+from fleet_worker.runtime.metrics import WorkerMetrics
+
+PAGE = (REPOSITORY / "docs" / "reference" / "worker.md").read_text()
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_is_explained_with_its_status(reason: Reason) -> None:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{reason}` |")]
+
+    assert str(status_of(reason)) in row
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_every_phase_is_explained(phase: Phase) -> None:
+    assert f"| `{phase}` |" in PAGE
+
+
+@pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)
+def test_every_owned_flag_is_named(owned: object) -> None:
+    flag = f"{owned.flag}*" if owned.family else owned.flag  # type: ignore[attr-defined] # a table
+
+    assert f"`{flag}`" in PAGE
+
+
+@pytest.mark.parametrize("name", sorted({**FORCED, **DEFAULTS, **CPU_DEFAULTS}))
+def test_every_variable_that_is_set_is_named(name: str) -> None:
+    value = {**FORCED, **DEFAULTS, **CPU_DEFAULTS}[name]
+
+    assert f"`{name}={value}`" in PAGE
+
+
+def test_every_option_is_in_the_table() -> None:
+    source = (REPOSITORY / "worker" / "fleet_worker" / "__main__.py").read_text()
+    options = set(re.findall(r'add\(\s*"(--[a-z-]+)"', source))
+
+    assert len(options) > 10
+    assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
+
+
+async def test_every_metric_is_in_the_table(serving: Bench) -> None:
+    names = {
+        sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
+        for family in serving.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+    assert len(names) >= 11
+    assert [n for n in sorted(names) if not re.search(rf"\| `{n}(\{{\w+\}})?` \|", PAGE)] == []
+
+
+def test_every_name_of_the_engine_is_listed() -> None:
+    parts = [name.attribute.rpartition(".")[2] for name in API_SERVER_NAMES if name.attribute]
+    parts += [attribute.rpartition(".")[2] for attribute, _ in WORKER_NAMES]
+    parts = [part for part in parts if part not in ("quantization", "__dataclass_fields__")]
+    parts.remove("ENDPOINT_PLUGINS_GROUP")
+
+    assert [part for part in parts if part not in PAGE] == []
+
+
+def test_metrics_of_an_unwatched_worker_have_no_state() -> None:
+    registry = CollectorRegistry()
+    WorkerMetrics(registry)
+
+    assert registry.get_sample_value("rlfleet_worker_admitted") is None
+
+
+def test_links_lead_to_files() -> None:
+    folder = REPOSITORY / "docs" / "reference"
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", PAGE) if "://" not in link]
+
+    assert links
+    assert [link for link in links if not Path(folder / link).exists()] == []
