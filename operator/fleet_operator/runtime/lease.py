@@ -13,6 +13,7 @@ Source: Kubernetes coordination/v1 Lease; client-go tools/leaderelection for the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -58,10 +59,12 @@ class Lease:
         logger.info("leading, term %d", self.term)
 
     async def hold(self) -> None:
-        """Renew until leadership is lost; returning means that it is."""
+        """Renew until leadership is lost; returns at the deadline, whatever a request does."""
         while self.held:
-            await self._attempt(self._try_renew)
-            await asyncio.sleep(RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._renewed_at + DEADLINE_SECONDS):
+                    await self._attempt(self._try_renew)
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def release(self) -> None:
         """Let a standby take over at once."""
@@ -106,17 +109,13 @@ class Lease:
         try:
             lease = await self._kube.get(self._path)
         except NotFound:
-            body = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self._name},
-                "spec": self._spec(transitions=1, acquired=True),
-            }
-            await self._kube.create(self._collection, body)
+            await self._make(transitions=1)
             self.term = 1
             return True
         spec = lease["spec"]
-        if spec.get("holderIdentity") and not self._has_expired(lease):
+        # It may be held by this very process, which took it and did not hear the answer.
+        by_another = spec.get("holderIdentity") not in {None, "", self._identity}
+        if by_another and not self._has_expired(lease):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + 1
         lease["spec"] = self._spec(transitions=transitions, acquired=True)
@@ -125,7 +124,12 @@ class Lease:
         return True
 
     async def _try_renew(self) -> bool:
-        lease = await self._kube.get(self._path)
+        try:
+            lease = await self._kube.get(self._path)
+        except NotFound:
+            # Somebody deleted it. Whoever makes it first leads; terms go on from here.
+            await self._make(transitions=self.term)
+            return True
         if lease["spec"].get("holderIdentity") != self._identity:
             logger.error("lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
             self._renewed_at = 0.0
@@ -133,6 +137,15 @@ class Lease:
         lease["spec"] |= self._spec(transitions=self.term, acquired=False)
         await self._kube.replace(self._path, lease)
         return True
+
+    async def _make(self, *, transitions: int) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name},
+            "spec": self._spec(transitions=transitions, acquired=True),
+        }
+        await self._kube.create(self._collection, body)
 
     def _has_expired(self, lease: dict[str, Any]) -> bool:
         """Judged by our own clock from when we first saw this renewal: clocks differ."""
