@@ -147,8 +147,8 @@ class FakeKube:
         await self._begin("WATCH", path)
         since = int(params["resourceVersion"])
         if self.bookmark_first:
-            version = {"resourceVersion": str(self.cluster.version)}
-            yield {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": version}}
+            bookmark = {"resourceVersion": str(self.cluster.version)}
+            yield {"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": bookmark}}
         sent = 0
         while True:
             if since < self.cluster.compacted:

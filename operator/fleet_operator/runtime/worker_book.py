@@ -68,8 +68,10 @@ class WorkerBook:
         entry.asking, entry.stale, entry.asked_at = True, False, now
 
     def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> None:
-        """Note what the worker said of itself."""
-        entry = self._entry(pod)
+        """Note what the worker said of itself; late words of an earlier process are dropped."""
+        entry = self._entries.get(pod.uid)
+        if entry is None or entry.restarts != pod.restarts:
+            return
         entry.asking = False
         if entry.called_at < entry.asked_at:
             # Otherwise a call has ended since: its answer is the newer one.
@@ -82,7 +84,7 @@ class WorkerBook:
 
     def begin_call(self, uid: str, key: str, task: asyncio.Task[None]) -> None:
         """Note a call; one that is in flight with another key is given up, its end unknown."""
-        entry = self._entries[uid]
+        entry = self._entries.setdefault(uid, _Entry())
         if entry.task is not None and not entry.task.done():
             entry.task.cancel()
         entry.call, entry.task = key, task
