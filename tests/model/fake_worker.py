@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet_operator.core.actions import Admit, Fence, Load, Pause, Resume, Stage, WorkerCall
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Fence,
+    Load,
+    Pause,
+    Resume,
+    Stage,
+    WorkerCall,
+)
 from fleet_operator.core.observed import PodView
 from fleet_worker.protocol import (
     Epoch,
     Failure,
+    Operation,
     PauseMode,
     PauseState,
     Phase,
@@ -54,6 +64,9 @@ class FakeWorker:
     unreachable: bool = False
     restarts: int = 0
     lost_requests: int = 0
+    slow_seconds: float = 0
+    staging: tuple[Stage, float] | None = None
+    swap: tuple[Load | Apply, float] | None = None
     bad_sources: set[str] = field(default_factory=set)
     breaking_versions: set[str] = field(default_factory=set)
 
@@ -76,7 +89,13 @@ class FakeWorker:
         """What happens by itself: the engine comes up, a lease runs out."""
         if self.phase is Phase.STARTING and now - self.started_at >= ENGINE_START_SECONDS:
             self.phase = Phase.JOINING
-        if self.lease_until is not None and now >= self.lease_until:
+        if self.staging is not None and now >= self.staging[1]:
+            staged, self.staging = self.staging[0], None
+            self._stage(staged, now)
+        if self.swap is not None and now >= self.swap[1]:
+            swapped, self.swap = self.swap[0], None
+            self._finish(swapped, now)
+        if self.lease_until is not None and now >= self.lease_until and self.swap is None:
             self.lease_until = None
             if self.loaded_since_pause:
                 self.admitted, self.phase = False, Phase.JOINING
@@ -95,6 +114,7 @@ class FakeWorker:
         fresh.deleting, fresh.quarantine = self.deleting, self.quarantine
         fresh.lost_requests = self.lost_requests
         fresh.bad_sources, fresh.breaking_versions = self.bad_sources, self.breaking_versions
+        fresh.slow_seconds = self.slow_seconds
         self.__dict__.update(fresh.__dict__)
 
     def call(
@@ -109,18 +129,52 @@ class FakeWorker:
 
     def _act(self, action: WorkerCall, now: float) -> Reason | None:
         match action:
-            case Stage():
-                return self._stage(action, now)
+            case Stage() | Load() | Apply():
+                return self._begin(action, now)
             case Pause():
                 return self._pause(action, now)
-            case Load():
-                return self._load(action, now)
             case Resume() | Admit():
-                return self._open(action, now)
+                return Reason.WRONG_PHASE if self.swap else self._open(action, now)
             case Fence():
+                self.swap = None
                 self.lost_requests += self.generates
                 self.admitted, self.phase, self.lease_until = False, Phase.JOINING, None
                 return None
+
+    def _begin(self, action: Stage | Load | Apply, now: float) -> Reason | None:
+        """Do it now, or, on a slow worker, over some time; the same again joins what runs."""
+        if isinstance(action, Stage):
+            if self.slow_seconds and (self.staging is None or self.staging[0].key != action.key):
+                self.staging = (action, now + self.slow_seconds)
+            return None if self.slow_seconds else self._stage(action, now)
+        if self.swap is not None:
+            return None if self.swap[0].key == action.key else Reason.WRONG_PHASE
+        if refused := self._refused(action):
+            return refused
+        if isinstance(action, Apply):
+            self._pause(_pause_of(action), now)
+        if not self.slow_seconds:
+            return self._finish(action, now)
+        self.swap = (action, now + self.slow_seconds)
+        if self.phase is Phase.PAUSED:
+            self.phase = Phase.LOADING
+        return None
+
+    def _refused(self, action: Load | Apply) -> Reason | None:
+        phases = {Phase.PAUSED, Phase.JOINING} if isinstance(action, Load) else {Phase.SERVING}
+        if self.phase not in phases:
+            return Reason.WRONG_PHASE
+        if self.label != action.version and self.staged != action.version:
+            return Reason.NOT_STAGED
+        return None
+
+    def _finish(self, action: Load | Apply, now: float) -> Reason | None:
+        if self.phase is Phase.LOADING:
+            self.phase = Phase.PAUSED
+        reason = self._load(action, now)
+        if reason is None and isinstance(action, Apply):
+            self.admitted, self.phase, self.lease_until = True, Phase.SERVING, None
+        return reason
 
     def _stage(self, action: Stage, now: float) -> Reason | None:
         source = str(action.source)
@@ -131,6 +185,9 @@ class FakeWorker:
         return None
 
     def _pause(self, action: Pause, now: float) -> Reason | None:
+        if self.phase is Phase.LOADING:
+            self.renewed_at = now
+            return None
         if self.phase not in {Phase.SERVING, Phase.PAUSED}:
             return Reason.WRONG_PHASE
         if self.phase is Phase.SERVING:
@@ -144,13 +201,9 @@ class FakeWorker:
         )
         return None
 
-    def _load(self, action: Load, now: float) -> Reason | None:
-        if self.phase not in {Phase.PAUSED, Phase.JOINING}:
-            return Reason.WRONG_PHASE
+    def _load(self, action: Load | Apply, now: float) -> Reason | None:
         if self.label == action.version:
             return None
-        if self.staged != action.version:
-            return Reason.NOT_STAGED
         if action.version in self.breaking_versions:
             # Broken inside the engine: closed, the last good version reloaded.
             self.admitted, self.phase, self.lease_until = False, Phase.JOINING, None
@@ -193,10 +246,19 @@ class FakeWorker:
             source=Source(path=self.source),
             staged=_staged(self.staged, self.staged_source),
             pause=pause,
+            operation=self._operation(now),
             epoch=self.epoch,
             stage_failure=_failure(self.stage_failure, now),
             load_failure=_failure(self.load_failure, now),
         )
+
+    def _operation(self, now: float) -> Operation | None:
+        work = self.swap or self.staging
+        if work is None:
+            return None
+        action, done_at = work
+        running = self.slow_seconds - (done_at - now)
+        return Operation(kind=action.kind, version=action.version, running_seconds=running)
 
     def pod(self) -> PodView:
         return PodView(
@@ -212,6 +274,17 @@ class FakeWorker:
             restarts=self.restarts,
             quarantine=self.quarantine,
         )
+
+
+def _pause_of(action: Apply) -> Pause:
+    return Pause(
+        pod_uid=action.pod_uid,
+        pod_name=action.pod_name,
+        reason=action.reason,
+        mode=action.mode,
+        drain_timeout_seconds=action.drain_timeout_seconds,
+        lease_seconds=action.lease_seconds,
+    )
 
 
 def _staged(version: str | None, source: str) -> Staged | None:

@@ -58,6 +58,7 @@ class Faults:
 class Simulation:
     seed: int
     replicas: int = 3
+    slow_seconds: float = 0
     faults: Faults = field(default_factory=Faults)
     rollout: dict[str, object] = field(default_factory=dict)
     now: float = 0
@@ -79,6 +80,10 @@ class Simulation:
         self.writes = 0
         self.start_operator()
 
+    @property
+    def strategy(self) -> object:
+        return self.rollout.get("strategy", "Synchronized")
+
     # --- what trainers, people and bad luck do ---------------------------------------------
 
     def publish(self, version: str) -> None:
@@ -97,6 +102,8 @@ class Simulation:
         self.known: dict[str, tuple[WorkerState, float, int]] = {}
         self.silent_since: dict[str, float] = {}
         self.goal, self.sequence = "", 0
+        if self.strategy != "Synchronized" and self.fleet_stored.applied is not None:
+            self.served = self.fleet_stored.applied.version
         self.note(f"operator starts, term {self.term}")
 
     def tick(self, seconds: float = TICK_SECONDS) -> None:
@@ -119,6 +126,7 @@ class Simulation:
         if self.happens(self.faults.operator_dies):
             self.start_operator()
             return True
+        self.check_applied(plan.applied.version)
         pods = plan_fleet(observed, default_image="image", disturbed=plan.step.disturbed)
         fleet = fleet_status(observed, plan, pods, now=now)
         weights = weights_status(observed, observed.weights[0], plan, now=now)
@@ -230,6 +238,7 @@ class Simulation:
         worker.label = worker.weights = applied
         worker.source = source
         worker.bad_sources = {f"/weights/step_{v}" for v in self.bad_versions}
+        worker.slow_seconds = self.slow_seconds
         self.workers[worker.uid] = worker
 
     def call(self, action: WorkerCall) -> None:
@@ -267,18 +276,27 @@ class Simulation:
             if worker.label != worker.weights:
                 self.fail(f"{worker.name} labels {worker.weights} as {worker.label}")
         in_service = {w.weights for w in generating if w.in_service}
-        if len(in_service) > 1:
+        if len(in_service) > 1 and self.strategy == "Synchronized":
             self.fail(f"{sorted(in_service)} generate at the same time")
         for worker in self.workers.values():
-            if worker.phase is Phase.PAUSED and self.now - worker.renewed_at > (
-                LEASE_SECONDS + TICK_SECONDS
+            held = self.now - worker.renewed_at
+            if worker.phase is Phase.PAUSED and held > LEASE_SECONDS + worker.slow_seconds + (
+                TICK_SECONDS
             ):
                 self.fail(f"{worker.name} has been paused since {worker.renewed_at}")
-        if len(in_service) == 1:
+        if len(in_service) == 1 and self.strategy == "Synchronized":
             (version,) = in_service
             if self.order(version) < self.order(self.served) and not self.forgotten():
                 self.fail(f"the fleet went back from {self.served} to {version}")
             self.served = version
+
+    def check_applied(self, version: str) -> None:
+        """Where versions mix, what counts is what the fleet says that it applied."""
+        if self.strategy == "Synchronized":
+            return
+        if self.order(version) < self.order(self.served):
+            self.fail(f"the applied version went back from {self.served} to {version}")
+        self.served = version
 
     def forgotten(self) -> bool:
         """Whether nobody alive and nothing written knows that the newer version was served.
@@ -307,8 +325,7 @@ class Simulation:
         for worker in self.workers.values():
             worker.unreachable = False
         for _ in range(bound):
-            if not self.reconcile():
-                self.tick()
+            self.tick(0.1 if self.reconcile() else TICK_SECONDS)
             if self.converged() and not self.reconcile():
                 return
         self.fail(f"not converged on {self.version} after {bound} reconciles")

@@ -224,9 +224,19 @@ def test_scaling_to_zero_and_back_comes_up_on_the_applied_version(fleet):
     assert {w.start_version for w in fleet.workers.values()} == {"1"}
 
 
+STRATEGIES = [
+    pytest.param({}, id="Synchronized"),
+    pytest.param({"strategy": "InFlight"}, id="InFlight"),
+    pytest.param({"strategy": "Rolling", "maxUnavailable": 1}, id="Rolling"),
+    pytest.param({"strategy": "Rolling", "onFailure": "Rollback"}, id="Rolling, Rollback"),
+]
+
+
+@pytest.mark.parametrize("rollout", STRATEGIES)
 @pytest.mark.parametrize("seed", RANDOM_SEEDS)
-def test_under_random_faults_no_promise_breaks_and_the_fleet_converges(seed):
-    fleet = Simulation(seed=seed, replicas=1 + seed % 4)
+def test_under_random_faults_no_promise_breaks_and_the_fleet_converges(seed, rollout):
+    slow = [0.0, 0.0, 2.5, 12.0][seed % 4]
+    fleet = Simulation(seed=seed, replicas=1 + seed // 4 % 4, rollout=rollout, slow_seconds=slow)
     fleet.settle()
     chance = fleet.random
     fleet.faults = Faults(

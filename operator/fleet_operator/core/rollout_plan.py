@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fleet_operator.api.source import from_protocol
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core.actions import Admit, Resume
+from fleet_operator.core.applied import applied_of, opened_by
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -57,7 +56,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     joiners = tuple(w for w in observed.workers if w.standing is Standing.CLOSED)
     weights = observed.base_weights
     wanted = desired_of(weights) if weights else None
-    applied = _applied(observed, members, wanted)
+    strategy = STRATEGIES[observed.spec.rollout.strategy]
+    applied = applied_of(observed, members, wanted, one_voice=strategy is synchronized.step)
     desired = wanted or applied
     halted = weights is not None and is_halted(weights)
     view = RolloutView(
@@ -71,18 +71,15 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         phase=_recorded_phase(weights, desired),
         phase_seconds=_phase_seconds(weights, now),
     )
-    step = STRATEGIES[observed.spec.rollout.strategy](view)
+    step = strategy(view)
     if step.problem is not None and step.problem.halt:
         # From the moment of the decision on the rollout works its way back.
-        step = replace(
-            STRATEGIES[observed.spec.rollout.strategy](replace(view, halted=True)),
-            problem=step.problem,
-            failed=step.failed,
-        )
+        back = strategy(replace(view, halted=True))
+        step = replace(back, problem=step.problem, failed=step.failed)
         halted = True
     return RolloutPlan(
         desired=desired,
-        applied=_opened(step, applied),
+        applied=opened_by(step, members, applied),
         serving=_serving(members, applied),
         halted=halted,
         step=step,
@@ -103,41 +100,6 @@ def is_halted(weights: WeightsView) -> bool:
 
 def _is_member(worker: WorkerView) -> bool:
     return worker.standing in {Standing.OPEN, Standing.HELD, Standing.UNKNOWN}
-
-
-def _applied(
-    observed: FleetObserved, members: tuple[WorkerView, ...], wanted: Target | None
-) -> Target:
-    """What the fleet served last with one voice.
-
-    Members that are all held at the wanted version have loaded it and not served it yet: what
-    they served before is known from the status only.
-    """
-    model = observed.spec.model
-    recorded = observed.status.applied
-    known = [Target(version=model.version, source=model.source)]
-    if recorded is not None:
-        known.insert(0, Target(version=recorded.version, source=recorded.source))
-    versions = {m.version for m in members}
-    if len(versions) != 1 or (version := versions.pop()) is None:
-        return known[0]
-    held = all(m.standing is Standing.HELD for m in members)
-    if held and wanted is not None and version == wanted.version:
-        return known[0]
-    told = next((m.state.source for m in members if m.state and m.state.source), None)
-    if told is not None:
-        return Target(version=version, source=from_protocol(told))
-    return next((k for k in known if k.version == version), known[0])
-
-
-def _opened(step: Step, applied: Target) -> Target:
-    """The weights that clients may get from now on.
-
-    Written down with the calls that open workers, not after their answers: a worker may serve and
-    die before anybody has heard from it, and the fleet must not go back behind what it served.
-    """
-    opens = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
-    return step.goal if step.goal.version in opens else applied
 
 
 def _serving(members: tuple[WorkerView, ...], applied: Target) -> str | None:

@@ -1,0 +1,59 @@
+"""Which weights the fleet serves, or served last.
+
+Read off the workers where they can tell, else from the status. Versions are opaque: of two labels
+nobody can say which is the older one, so that what a single worker holds proves nothing about the
+fleet.
+"""
+
+from __future__ import annotations
+
+from fleet_operator.api.source import from_protocol
+from fleet_operator.core.actions import Admit, Resume
+from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
+from fleet_operator.core.step import Step
+
+
+def applied_of(
+    observed: FleetObserved,
+    members: tuple[WorkerView, ...],
+    wanted: Target | None,
+    *,
+    one_voice: bool,
+) -> Target:
+    """What the fleet served last.
+
+    `one_voice`: the strategy never lets versions mix, so that members which agree say what the
+    fleet serves even if the status is older. Where versions may mix, one that is left over may
+    agree with itself on something old; there only the wanted version is believed.
+
+    Members that are all held at the wanted version have loaded it and not served it yet: what
+    they served before is known from the status only.
+    """
+    model = observed.spec.model
+    recorded = observed.status.applied
+    known = [Target(version=model.version, source=model.source)]
+    if recorded is not None:
+        known.insert(0, Target(version=recorded.version, source=recorded.source))
+    versions = {m.version for m in members}
+    if len(versions) != 1 or (version := versions.pop()) is None:
+        return known[0]
+    is_wanted = wanted is not None and version == wanted.version
+    if is_wanted and all(m.standing is Standing.HELD for m in members):
+        return known[0]
+    if not (one_voice or is_wanted or recorded is None):
+        return known[0]
+    told = next((m.state.source for m in members if m.state and m.state.source), None)
+    if told is not None:
+        return Target(version=version, source=from_protocol(told))
+    return next((k for k in known if k.version == version), known[0])
+
+
+def opened_by(step: Step, members: tuple[WorkerView, ...], applied: Target) -> Target:
+    """The weights that the fleet serves from now on.
+
+    Written down with the calls that open workers, not after their answers: a worker may serve and
+    die before anybody has heard from it, and the fleet must not go back behind what it served.
+    """
+    opens = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
+    whole = all(m.version == step.goal.version for m in members)
+    return step.goal if whole and step.goal.version in opens else applied
