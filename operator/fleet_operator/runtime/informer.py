@@ -76,10 +76,11 @@ class PodStore:
         return sorted(found, key=lambda p: (p.ordinal, not p.deleting, p.uid))
 
     def put(self, pod: dict[str, Any]) -> None:
-        """Take in a pod that was listed, added or modified."""
+        """Take in a pod that was listed, added or modified; one that is no worker is left out."""
         metadata = pod["metadata"]
-        fleet = metadata.get("labels", {}).get(names.LABEL_FLEET)
+        fleet = _fleet_of(metadata)
         if fleet is None:
+            self.remove(metadata["uid"])
             return
         key = (metadata["namespace"], fleet)
         view = pod_view(pod)
@@ -109,6 +110,17 @@ class PodStore:
         return {u for u, key in self._keys.items() if namespace in {None, key[0]}}
 
 
+def _fleet_of(metadata: dict[str, Any]) -> str | None:
+    """The fleet of a worker pod. Whoever may make pods may put our labels on them: a worker is
+    named after its fleet and its ordinal, anything else is not taken for one.
+    """
+    labels = metadata.get("labels", {})
+    fleet, ordinal = labels.get(names.LABEL_FLEET, ""), labels.get(names.LABEL_ORDINAL, "")
+    if not (ordinal.isascii() and ordinal.isdecimal()):
+        return None
+    return fleet if metadata["name"] == names.pod_name(fleet, int(ordinal)) else None
+
+
 class _Stream:
     """List and watch of one namespace, or of all."""
 
@@ -119,24 +131,27 @@ class _Stream:
         self._kube = kube
         self._pods = pods
         self._version = ""
+        self._failures = 0
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        failures = 0
         while True:
+            told = "it ended before anything came"
             try:
                 if not self._version:
                     await self._list()
-                await self._watch()
-                failures = 0
-            except (Conflict, NotFound):
+                if await self._watch():
+                    continue
+            except (Conflict, NotFound) as error:
                 self._version = ""  # Too old to go on from: list anew.
+                told = str(error)
             except FleetError as error:
-                delay = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
-                failures += 1
-                logger.warning("pod watch: %s; again in %.1f s", error, delay)
-                await asyncio.sleep(delay)
+                told = str(error)
+            delay = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+            self._failures += 1
+            logger.warning("pod watch: %s; again in %.1f s", told, delay)
+            await asyncio.sleep(delay)
 
     async def _list(self) -> None:
         selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
@@ -156,14 +171,17 @@ class _Stream:
         self._version = page["metadata"]["resourceVersion"]
         self.synced.set()
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> bool:
+        """Follow one stream to its end. Returns: whether it brought anything."""
         params = {
             "labelSelector": f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             "timeoutSeconds": str(SERVER_TIMEOUT_SECONDS),
         }
+        alive = False
         async for event in self._kube.watch(self._path, params):
+            alive, self._failures = True, 0
             pod = event["object"]
             self._version = pod["metadata"]["resourceVersion"]
             match event["type"]:
@@ -173,3 +191,4 @@ class _Stream:
                     self._pods.remove(pod["metadata"]["uid"])
                 case _:
                     pass  # A bookmark carries only the version.
+        return alive
