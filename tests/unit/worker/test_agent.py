@@ -73,6 +73,19 @@ async def test_a_swap_calls_the_engine_in_the_order_that_keeps_labels_honest(
     ]
 
 
+async def test_a_label_that_was_loaded_stands_for_its_weights_from_then_on(
+    serving: Bench,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.resume("1")
+    other = serving.stage("1", write_tiny(serving.root / "other", 9.0))
+
+    assert (await refused(other)).reason is Reason.VERSION_REUSED
+    assert serving.agent.labels.order["1"] > serving.agent.labels.order["base"]
+
+
 async def test_the_version_changes_only_after_the_whole_load(serving: Bench) -> None:
     await serving.stage("1")
     await serving.pause()
@@ -288,6 +301,7 @@ async def test_last_good_weights_whose_files_were_written_to_are_not_put_back(
         await serving.load("1")
 
     assert len(serving.ended) == 1, "their label would lie"
+    assert not any(call.endswith("/base") for call in serving.engine.calls)
 
 
 async def test_the_bytes_of_the_last_good_version_are_kept_until_the_next_load(
@@ -410,6 +424,19 @@ async def test_an_abort_takes_over_from_a_drain(serving: Bench) -> None:
     assert serving.state.pause is not None
     assert serving.state.pause.mode is PauseMode.ABORT
     assert serving.engine.calls[-1] == "pause abort"
+
+
+async def test_a_drain_is_not_cut_short_by_what_cut_an_earlier_one(serving: Bench) -> None:
+    await serving.fence()
+    await serving.admit("base")
+    gate = serving.engine.gates["pause wait"] = asyncio.Event()
+    draining = asyncio.create_task(serving.pause(PauseMode.WAIT, drain=1000))
+    await asyncio.wait({draining}, timeout=0.05)
+    assert not draining.done()
+    gate.set()
+    await draining
+
+    assert serving.engine.calls[-1] == "pause wait"
 
 
 async def test_a_fence_cuts_a_drain_short_and_closes(serving: Bench) -> None:
@@ -541,9 +568,14 @@ async def test_a_fence_wins_over_an_admission_that_is_under_way(joining: Bench) 
     joining.engine.gates["resume"] = asyncio.Event()
     admission = asyncio.create_task(joining.admit("base"))
     await soon(lambda: joining.engine.calls[-1] == "resume")
+    joining.engine.calls.clear()
+    quiescing = joining.engine.gates["pause abort"] = asyncio.Event()
     fence = asyncio.create_task(joining.fence())
     await asyncio.sleep(0)
     joining.engine.gates["resume"].set()
+    await soon(lambda: joining.engine.calls == ["pause abort"])
+    assert not joining.agent.is_open, "nobody gets in while the fence ends what is running"
+    quiescing.set()
     await asyncio.gather(admission, fence)
 
     assert joining.agent.phase is Phase.JOINING
@@ -553,15 +585,18 @@ async def test_a_fence_wins_over_an_admission_that_is_under_way(joining: Bench) 
 
 async def test_a_worker_that_is_being_fenced_does_not_resume(serving: Bench) -> None:
     await serving.pause()
-    serving.engine.gates["pause abort"] = asyncio.Event()
+    gate = serving.engine.gates["pause abort"] = asyncio.Event()
+    aborting = asyncio.create_task(serving.pause(PauseMode.ABORT))
+    await soon(lambda: serving.engine.calls[-1] == "pause abort")
+    resume = asyncio.create_task(serving.resume("base"))
+    await asyncio.sleep(0)  # it waits for the lock, in front of the fence
     fence = asyncio.create_task(serving.fence())
     await soon(lambda: not serving.agent.is_open)
-    resume = asyncio.create_task(serving.resume("base"))
-    serving.engine.gates["pause abort"].set()
-    await fence
+    gate.set()
+    await asyncio.gather(aborting, fence)
 
     assert (await refused(resume)).reason is Reason.WRONG_PHASE
-    assert serving.engine.paused
+    assert "resume" not in serving.engine.calls
 
 
 async def test_a_drain_of_a_paused_worker_ends_what_it_holds(serving: Bench) -> None:

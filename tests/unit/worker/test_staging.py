@@ -36,7 +36,10 @@ class Slow(TinyInspector):
 
     def _wait(self, go_on: Callable[[], None]) -> None:
         self.entered.set()
-        while not self.let_go.wait(0.005):
+        # Not for ever: a thread that never ends would keep a failed test run from ending.
+        for _ in range(1000):
+            if self.let_go.wait(0.005):
+                return
             go_on()
 
 
