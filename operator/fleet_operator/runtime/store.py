@@ -1,7 +1,8 @@
 """The two custom resources as last seen, parsed once.
 
 Filled by a list at start, so that nothing is decided on half of the objects, and by kopf's watch
-from then on.
+from then on. kopf handles each uid by itself: what it says of a deleted object may come after its
+successor of the same name, and must not hide that.
 """
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ class Store:
     def put_fleet(self, body: RawObject) -> None:
         """Take in a fleet that was added or modified."""
         key = _key(body)
+        if _is_going(body) and _is_of_another(body, self._fleets.get(key)):
+            return
         try:
             self._fleets[key] = FleetRecord(
                 uid=body["metadata"]["uid"],
                 generation=body["metadata"]["generation"],
-                deleting="deletionTimestamp" in body["metadata"],
+                deleting=_is_going(body),
                 spec=FleetSpec.model_validate(body["spec"]),
                 status=FleetStatus.model_validate(body.get("status") or {}),
             )
@@ -82,6 +85,9 @@ class Store:
     def put_weights(self, body: RawObject) -> None:
         """Take in a WeightVersion that was added or modified."""
         key = _key(body)
+        if _is_going(body):
+            self.remove_weights(body)
+            return
         metadata = body["metadata"]
         try:
             view = WeightsView(
@@ -93,26 +99,39 @@ class Store:
                 spec=WeightsSpec.model_validate(body["spec"]),
                 status=WeightsStatus.model_validate(body.get("status") or {}),
             )
+            # What no schema can bound: the source's length once the version is filled in.
+            view.spec.source.resolve(view.spec.version)
         except ValidationError as error:
             logger.error("WeightVersion %s/%s cannot be read: %s", *key, error)
             return
-        if "deletionTimestamp" in metadata:
-            self.remove_weights(body)
-            return
+        steered = {w.spec.fleet_ref.name for w in (self._weights.get(key), view) if w}
         self._weights[key] = view
-        self._on_change((view.namespace, view.spec.fleet_ref.name))
+        for fleet in steered:
+            self._on_change((view.namespace, fleet))
 
     def remove_fleet(self, body: RawObject) -> None:
         """Forget a fleet."""
         key = _key(body)
+        if _is_of_another(body, self._fleets.get(key)):
+            return
         self._fleets.pop(key, None)
         self._on_change(key)
 
     def remove_weights(self, body: RawObject) -> None:
         """Forget a WeightVersion."""
-        gone = self._weights.pop(_key(body), None)
-        if gone is not None:
-            self._on_change((gone.namespace, gone.spec.fleet_ref.name))
+        known = self._weights.get(_key(body))
+        if known is not None and not _is_of_another(body, known):
+            del self._weights[_key(body)]
+            self._on_change((known.namespace, known.spec.fleet_ref.name))
+
+
+def _is_going(body: RawObject) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def _is_of_another(body: RawObject, known: FleetRecord | WeightsView | None) -> bool:
+    """Whether an object of this name is known that is not this one."""
+    return known is not None and known.uid != body["metadata"]["uid"]
 
 
 def _key(body: RawObject) -> FleetKey:

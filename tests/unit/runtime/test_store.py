@@ -1,0 +1,210 @@
+"""The custom resources as last seen; events of a deleted object never hide its successor."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fleet_operator.runtime.store import Store
+
+KEY = ("rl", "policy")
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.store = Store(self.changes.append)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def fleet(*, uid: str = "u1", replicas: int = 1, **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "policy", "namespace": "rl", "uid": uid, "generation": 3} | metadata,
+        "spec": {
+            "replicas": replicas,
+            "model": {"name": "m", "source": {"path": "/models/base"}},
+            "weights": {"roots": ["/weights"]},
+        },
+    }
+
+
+def weights(
+    version: str = "1", *, name: str = "policy", fleet: str = "policy", **metadata: Any
+) -> dict[str, Any]:
+    given = {"name": name, "namespace": "rl", "uid": f"w-{name}", "generation": 2}
+    return {
+        "metadata": given | {"creationTimestamp": "2026-01-01T00:00:00Z"} | metadata,
+        "spec": {
+            "fleetRef": {"name": fleet},
+            "version": version,
+            "source": {"path": "/weights/{version}"},
+        },
+    }
+
+
+GOING = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
+
+
+def test_a_fleet_is_kept_as_it_was_seen_last(seen):
+    seen.store.put_fleet(fleet(replicas=1))
+    seen.store.put_fleet(fleet(replicas=2))
+    record = seen.store.fleet(KEY)
+
+    assert (record.uid, record.generation, record.spec.replicas) == ("u1", 3, 2)
+    assert seen.store.fleet_keys() == [KEY]
+    assert seen.changes == [KEY, KEY]
+
+
+def test_a_stored_status_is_read(seen):
+    body = fleet() | {"status": {"observedGeneration": 3, "appliedVersion": "7"}}
+    seen.store.put_fleet(body)
+
+    assert seen.store.fleet(KEY).status.applied_version == "7"
+
+
+def test_a_fleet_that_goes_is_not_worked_on_any_more(seen):
+    seen.store.put_fleet(fleet())
+    seen.store.put_fleet(fleet(**GOING))
+
+    assert seen.store.fleet(KEY) is None
+    assert seen.changes == [KEY, KEY]
+
+
+def test_a_fleet_that_is_gone_is_forgotten_and_told(seen):
+    seen.store.put_fleet(fleet())
+    seen.store.remove_fleet(fleet())
+
+    assert seen.store.fleet(KEY) is None
+    assert seen.store.fleet_keys() == []
+    assert seen.changes == [KEY, KEY]
+
+
+def test_removing_what_nobody_knows_is_no_accident(seen):
+    seen.store.remove_fleet(fleet())
+    seen.store.remove_weights(weights())
+
+
+class TestAFleetThatIsMadeAnewUnderItsName:
+    """Events of two objects with one name are handled beside each other, in no sure order."""
+
+    def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
+        seen.store.put_fleet(fleet(uid="old"))
+        seen.store.put_fleet(fleet(uid="new"))
+        seen.store.remove_fleet(fleet(uid="old"))
+
+        assert seen.store.fleet(KEY).uid == "new"
+
+    def test_that_the_old_one_goes_does_not_hide_the_new_one(self, seen):
+        seen.store.put_fleet(fleet(uid="new"))
+        seen.store.put_fleet(fleet(uid="old", **GOING))
+
+        assert seen.store.fleet(KEY).uid == "new"
+
+    def test_the_new_one_takes_the_place_of_one_that_goes(self, seen):
+        seen.store.put_fleet(fleet(uid="old", **GOING))
+        seen.store.put_fleet(fleet(uid="new"))
+
+        assert seen.store.fleet(KEY).uid == "new"
+
+
+class TestAWeightVersionThatIsMadeAnewUnderItsName:
+    def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
+        seen.store.put_weights(weights("1", uid="old"))
+        seen.store.put_weights(weights("2", uid="new"))
+        seen.store.remove_weights(weights("1", uid="old"))
+
+        assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
+
+    def test_that_the_old_one_goes_does_not_hide_the_new_one(self, seen):
+        seen.store.put_weights(weights("2", uid="new"))
+        seen.store.put_weights(weights("1", uid="old", **GOING))
+
+        assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
+
+    def test_one_that_is_made_anew_for_another_fleet_tells_both(self, seen):
+        seen.store.put_weights(weights("1", uid="old"))
+        seen.store.put_weights(weights("1", uid="new", fleet="other"))
+
+        assert seen.store.weights_of(KEY) == ()
+        assert set(seen.changes) == {KEY, ("rl", "other")}
+
+
+def test_weightversions_are_found_by_their_fleet_oldest_first(seen):
+    seen.store.put_weights(weights(name="b", creationTimestamp="2026-01-03T00:00:00Z"))
+    seen.store.put_weights(weights(name="c", creationTimestamp="2026-01-02T00:00:00Z"))
+    seen.store.put_weights(weights(name="a", creationTimestamp="2026-01-03T00:00:00Z"))
+    seen.store.put_weights(weights(name="other", fleet="other"))
+
+    assert [w.name for w in seen.store.weights_of(KEY)] == ["c", "a", "b"]
+    assert seen.store.weights_of(("elsewhere", "policy")) == ()
+
+
+def test_a_weightversion_is_read_with_its_time_of_creation(seen):
+    seen.store.put_weights(weights("9"))
+    (view,) = seen.store.weights_of(KEY)
+
+    assert view.created_at == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (view.spec.version, view.generation) == ("9", 2)
+
+
+@pytest.mark.parametrize("end", ["removed", "going"])
+def test_a_weightversion_that_ends_is_forgotten_and_its_fleet_is_told(seen, end):
+    seen.store.put_weights(weights())
+    if end == "removed":
+        seen.store.remove_weights(weights())
+    else:
+        seen.store.put_weights(weights(**GOING))
+
+    assert seen.store.weights_of(KEY) == ()
+    assert seen.changes == [KEY, KEY]
+
+
+class TestObjectsOfAnotherRelease:
+    """The API server holds the same schema: only a newer or an older CRD lets these in."""
+
+    def test_a_fleet_that_cannot_be_read_is_said_and_the_last_one_stays(self, seen, caplog):
+        seen.store.put_fleet(fleet(replicas=2))
+        with caplog.at_level(logging.ERROR):
+            seen.store.put_fleet(fleet(replicas=-1))
+
+        assert seen.store.fleet(KEY).spec.replicas == 2
+        assert "InferenceFleet rl/policy cannot be read" in caplog.text
+
+    def test_a_weightversion_that_cannot_be_read_is_said_and_the_last_one_stays(self, seen, caplog):
+        seen.store.put_weights(weights("1"))
+        with caplog.at_level(logging.ERROR):
+            seen.store.put_weights(weights("not a label"))
+
+        assert [w.spec.version for w in seen.store.weights_of(KEY)] == ["1"]
+        assert "WeightVersion rl/policy cannot be read" in caplog.text
+
+    def test_a_weightversion_that_goes_is_forgotten_even_if_it_cannot_be_read(self, seen):
+        seen.store.put_weights(weights("1"))
+        seen.store.put_weights(weights("not a label", **GOING))
+
+        assert seen.store.weights_of(KEY) == ()
+
+    def test_fields_that_nobody_knows_are_ignored(self, seen):
+        body = fleet()
+        body["spec"]["colour"] = "red"
+        seen.store.put_fleet(body)
+
+        assert seen.store.fleet(KEY) is not None
+
+    def test_a_source_that_is_too_long_once_filled_in_is_said(self, seen, caplog):
+        body = weights("9" * 63)
+        body["spec"]["source"] = {
+            "huggingFace": {"repo": "lab/policy", "revision": "r" * 80 + "{version}"}
+        }
+        with caplog.at_level(logging.ERROR):
+            seen.store.put_weights(body)
+
+        assert seen.store.weights_of(KEY) == ()
+        assert "cannot be read" in caplog.text
