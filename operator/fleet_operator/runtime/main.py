@@ -59,7 +59,7 @@ class Operator:
             name=settings.lease_name,
             identity=settings.identity,
         )
-        self.recorder = Recorder(kube, instance=settings.identity)
+        self.recorder = Recorder(kube, metrics, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
         self.pods = PodInformer(kube, scopes, self.queue.add)

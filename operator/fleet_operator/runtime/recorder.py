@@ -16,6 +16,7 @@ from fleet_operator.api import names
 from fleet_operator.core.transitions import Transition
 from fleet_operator.errors import FleetError
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +36,37 @@ class Subject:
     uid: str
 
 
+@dataclass(slots=True)
+class _Budget:
+    tokens: float
+    counted_at: float
+
+    def left(self, now: float) -> float:
+        """Events that may be posted now."""
+        return min(self.tokens + (now - self.counted_at) * REFILL_PER_SECOND, BURST)
+
+
 class Recorder:
     """Posts Events in the background; losing one is never an error."""
 
-    def __init__(self, kube: Kube, *, instance: str) -> None:
+    def __init__(self, kube: Kube, metrics: Metrics, *, instance: str) -> None:
         self._kube = kube
+        self._metrics = metrics
         self._instance = instance
         self._said: dict[tuple[str, str, str], float] = {}
-        self._tokens = float(BURST)
-        self._refilled_at = 0.0
+        # By object, as in client-go: a storm about one must not silence the others.
+        self._budgets: dict[str, _Budget] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def record(self, subject: Subject, transition: Transition) -> None:
-        """Post an Event unless the same was said lately or too many were."""
+        """Post an Event unless the same, or too much, was said of the object lately."""
         now = asyncio.get_running_loop().time()
         level = logging.WARNING if transition.type == "Warning" else logging.INFO
         told = (subject.kind, subject.namespace, subject.name, transition.reason)
         logger.log(level, "%s %s/%s: %s: %s", *told, transition.message)
         self._said = {k: t for k, t in self._said.items() if now - t < REPEAT_AFTER_SECONDS}
         key = (subject.uid, transition.reason, transition.message)
-        if key in self._said or not self._may_post(now):
+        if key in self._said or not self._may_post(subject.uid, now):
             return
         self._said[key] = now
         task = asyncio.create_task(self._post(subject, transition))
@@ -65,13 +77,13 @@ class Recorder:
         """Wait for Events on their way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _may_post(self, now: float) -> bool:
-        grown = (now - self._refilled_at) * REFILL_PER_SECOND
-        self._tokens = min(float(BURST), self._tokens + grown)
-        self._refilled_at = now
-        if self._tokens < 1:
+    def _may_post(self, uid: str, now: float) -> bool:
+        self._budgets = {u: b for u, b in self._budgets.items() if b.left(now) < BURST}
+        budget = self._budgets.setdefault(uid, _Budget(BURST, now))
+        left = budget.left(now)
+        if left < 1:
             return False
-        self._tokens -= 1
+        budget.tokens, budget.counted_at = left - 1, now
         return True
 
     async def _post(self, subject: Subject, transition: Transition) -> None:
@@ -100,6 +112,7 @@ class Recorder:
             "reportingComponent": names.FIELD_MANAGER,
             "reportingInstance": self._instance,
         }
+        self._metrics.writes.labels("event").inc()
         try:
             await self._kube.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
         except FleetError as error:
