@@ -335,6 +335,27 @@ async def test_the_bytes_of_the_last_good_version_go_when_both_do_not_fit(
     assert serving.state.staged.in_memory
 
 
+async def test_while_a_load_runs_the_bytes_that_it_may_have_to_put_back_are_not_given_up(
+    serving: Bench,
+) -> None:
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    good = serving.agent.good
+    await serving.stage("2")
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", good.checkpoint.size_bytes + 10)
+    gate = serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("2"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    await serving.stage("3")
+
+    assert good.checkpoint.held
+    assert serving.state.staged is not None
+    assert serving.state.staged.in_memory is False, "there is no room for it now"
+    gate.set()
+    await load
+
+
 # --- pauses -------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,13 @@ def test_a_file_replaced_by_a_rename_is_read_again(file: Path) -> None:
     assert not bearer.accepts("Bearer first")
 
 
+def test_a_token_whose_file_is_gone_is_not_accepted_any_more(file: Path) -> None:
+    bearer = BearerFile(file)
+    assert bearer.accepts("Bearer first")
+    file.unlink()
+    assert not bearer.accepts("Bearer first")
+
+
 def test_without_a_readable_token_nobody_is_accepted(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

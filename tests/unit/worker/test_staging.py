@@ -80,6 +80,22 @@ async def test_the_same_version_from_another_source_is_staged_anew(tmp_path: Pat
     assert slot.staged.source.path == str(tmp_path / "other")
 
 
+async def test_a_directory_that_is_exchanged_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    inspector = Slow("1")
+    slot = staging(tmp_path, inspector)
+    path = write_tiny(tmp_path / "1")
+    staged = asyncio.create_task(slot.stage(request("1", path)))
+    await asyncio.to_thread(inspector.entered.wait, 5)
+    path.rename(tmp_path / "moved")
+    write_tiny(path, 2.0)
+    inspector.let_go.set()
+    with pytest.raises(Refusal) as refused:
+        await staged
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert slot.staged is None
+
+
 async def test_two_callers_of_one_version_share_the_work(tmp_path: Path) -> None:
     inspector = Slow("1")
     slot = staging(tmp_path, inspector)

@@ -82,6 +82,20 @@ def prepare(
         pass  # unreadable, nobody could ever drive this worker
     _check_label(arguments.version, "--version")
     admin_socket = _bind(arguments.admin_host, arguments.admin_port)
+    try:
+        return _prepare(arguments, started, environment, admin_socket, token_file)
+    except BaseException:
+        admin_socket.close()
+        raise
+
+
+def _prepare(
+    arguments: argparse.Namespace,
+    started: float,
+    environment: Mapping[str, str],
+    admin_socket: socket.socket,
+    token_file: Path,
+) -> Prepared:
     model = _open_model(arguments.model, arguments.revision)
     engine_version = check_engine()
     rules = _rules(arguments, model)

@@ -1,0 +1,162 @@
+"""What is checked before the engine starts."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.tiny import TinyInspector, write_tiny
+
+from fleet_worker.adapters.files import Roots
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.protocol import Reason
+from fleet_worker.runtime import handover, start_up
+from fleet_worker.runtime.reference import Reference
+from fleet_worker.runtime.staging import StageRules
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., start_up.Prepared]:
+    """`prepare` without an engine: for a tiny model, with what a test changes."""
+    token = tmp_path / "token"
+    token.write_text("secret")
+    model = write_tiny(tmp_path / "model", 0.0)
+
+    def rules(arguments: argparse.Namespace, model: start_up.Model) -> StageRules:
+        inspector = TinyInspector()
+        reference = Reference.of(model.checkpoint, inspector)
+        return StageRules(Roots(arguments.weights_root), reference, inspector, 0)
+
+    monkeypatch.setattr(start_up, "_rules", rules)
+    monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
+    monkeypatch.setattr(start_up, "_bind", lambda _host, _port: socket.socket())
+
+    def run(**changes: Any) -> start_up.Prepared:
+        environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(token)} | changes.pop("environment", {})
+        arguments = argparse.Namespace(
+            model=str(model),
+            revision=None,
+            served_model_name="policy",
+            version="base",
+            admin_host="127.0.0.1",
+            admin_port=0,
+            weights_root=[str(tmp_path / "root")],
+            staging_memory_bytes=0,
+            silence_seconds=1.0,
+            load_seconds=1.0,
+        )
+        for name, value in changes.items():
+            setattr(arguments, name, value)
+        prepared = start_up.prepare(arguments, started=1.0, environment=environment)
+        prepared.handover.admin_socket.close()
+        return prepared
+
+    return run
+
+
+Prepare = Callable[..., start_up.Prepared]
+
+
+def started_on(version: str, path: Path | str) -> dict[str, str]:
+    return {"RLFLEET_START_VERSION": version, "RLFLEET_START_PATH": str(path)}
+
+
+def test_without_a_start_version_the_models_own_weights_are_started(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    prepared = prepare()
+
+    assert prepared.weights == prepared.tokenizer == str(tmp_path / "model")
+    assert prepared.handover.initial.version == "base"
+    assert prepared.handover.worker == socket.gethostname()
+
+
+def test_a_start_version_is_started_with_the_models_tokenizer(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    environment = started_on("7", path) | {"RLFLEET_WORKER_NAME": "policy-0"}
+    prepared = prepare(environment=environment)
+
+    assert (prepared.weights, prepared.tokenizer) == (str(path), str(tmp_path / "model"))
+    assert prepared.handover.initial.version == "7"
+    assert prepared.handover.worker == "policy-0"
+
+
+@pytest.mark.parametrize(
+    ("version", "folder", "config", "reason"),
+    [
+        pytest.param("7", "elsewhere", {}, Reason.SOURCE_OUTSIDE_ROOTS, id="outside of the roots"),
+        pytest.param("7", "root/7", {"hidden_size": 8}, Reason.CHECKPOINT_MISMATCH, id="misfit"),
+        pytest.param("no label", "root/7", {}, Reason.BAD_REQUEST, id="no label"),
+    ],
+)
+def test_a_start_version_that_may_not_be_used_is_not_and_the_log_says_why(
+    prepare: Prepare,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    version: str,
+    folder: str,
+    config: dict[str, Any],
+    reason: Reason,
+) -> None:
+    path = write_tiny(tmp_path / folder, **config)
+    prepared = prepare(environment=started_on(version, path))
+
+    assert prepared.handover.initial.version == "base"
+    assert prepared.weights == str(tmp_path / "model")
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert reason in caplog.text
+
+
+def test_a_start_path_that_is_gone_is_no_reason_not_to_start(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    prepared = prepare(environment=started_on("7", tmp_path / "root" / "7"))
+
+    assert prepared.handover.initial.version == "base"
+
+
+def test_a_cached_repository_is_a_model(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0" * 40
+    write_tiny(tmp_path / "hub" / "models--org--name" / "snapshots" / commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    prepared = prepare(model="org/name", revision=commit)
+
+    assert prepared.weights.endswith(commit)
+    assert str(prepared.handover.initial.source) == f"hf://org/name@{commit}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        pytest.param({"version": "two words"}, Refusal, id="a version that is no label"),
+        pytest.param({"model": "org/not-there"}, Refusal, id="a model that is not there"),
+        pytest.param(
+            {"environment": {"RLFLEET_ADMIN_TOKEN_FILE": "/nothing"}}, OSError, id="no token file"
+        ),
+    ],
+)
+def test_what_cannot_work_ends_before_the_engine_starts(
+    prepare: Prepare, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        prepare(**changes)
+
+
+def test_what_is_handed_over_is_taken_and_without_it_the_plugin_refuses(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_handed", [])
+    with pytest.raises(RuntimeError, match="fleet_worker serve"):
+        handover.handed_over()
+    handed = prepare().handover
+    handover.hand_over(handed)
+
+    assert handover.handed_over() is handed
