@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +141,24 @@ def test_the_command_line_says_what_is_wrong_and_the_way_out() -> None:
     assert "Traceback" not in nowhere.stderr
     assert "cannot be the id" in _command("status", "--id", "No Such Id").stderr
     assert "has no '='" in _command("load-image", "x:y", "--file", "nothing").stderr
+
+
+def test_tls_is_laid_around_a_socket_before_it_connects(
+    devcluster_api: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Afterwards Python 3.11 can lose the socket, when the connection is reset in between.
+    connected = []
+    context = devcluster_api.api._context
+    wrap = context.wrap_socket
+
+    def watched(plain: socket.socket, **options: Any) -> ssl.SSLSocket:
+        connected.append(plain.getsockname()[1] != 0)
+        return wrap(plain, **options)
+
+    monkeypatch.setattr(context, "wrap_socket", watched)
+
+    assert devcluster_api.api.is_ready()
+    assert connected == [False]
 
 
 def test_every_command_has_help() -> None:

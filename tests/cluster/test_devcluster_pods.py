@@ -248,6 +248,15 @@ def test_a_program_inside_has_the_callers_folder_and_its_failure_is_told(
         devcluster_node.exec(["sh", "-c", "echo came apart >&2; exit 3"])
 
 
+def test_a_program_inside_that_takes_too_long_is_killed_with_all_it_started(
+    devcluster_node: Cluster,
+) -> None:
+    with pytest.raises(CommandError, match="not done after 1 s"):
+        devcluster_node.exec(["sh", "-c", "sleep 987 & wait"], timeout_seconds=1.0)
+
+    assert "sleep 987" not in devcluster_node.exec(["ps", "-eo", "args"]).stdout
+
+
 def test_gpus_are_numbers_that_the_scheduler_respects(
     devcluster_node: Cluster, devcluster_namespace: str
 ) -> None:

@@ -30,6 +30,7 @@ def fitting_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "go_is_fit", lambda _needed: True)
     monkeypatch.setattr(distribution, "can_fetch", lambda: True)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: _Disk(free=100 << 30))
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 8 << 30)
     monkeypatch.setattr(preflight, "_groups", lambda _profile: iter(()))
     monkeypatch.setattr(preflight, "_kernel", lambda _profile: iter(()))
 
@@ -104,6 +105,13 @@ def test_a_built_cluster_needs_less_disk(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(programs, "missing", lambda _profile: ())
 
     assert preflight.problems("node") == ()
+
+
+def test_too_little_memory_for_a_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 512 << 20)
+
+    assert "0.5 GiB of memory are available; a node takes 0.6" in _words()
+    assert preflight.problems("api") == ()
 
 
 def test_a_missing_or_old_go_is_named_with_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from devcluster.errors import CommandError, DevclusterError
 
 Object = dict[str, Any]
 
+_TIMEOUT_SECONDS = 10.0
 _SERVICE = ("services", "spec", "clusterIP")
 _ADDRESSES = {
     "": _SERVICE,
@@ -87,8 +89,14 @@ class Api:
         self, method: str, path: str, body: str | None = None, kind: str = "application/json"
     ) -> tuple[int, bytes]:
         host, port = self._server.hostname or "", self._server.port
-        connection = http.client.HTTPSConnection(host, port, timeout=10.0, context=self._context)
+        connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS)
+        # TLS is laid around the socket before it connects. Python 3.11 loses the socket, with a
+        # warning that tests turn into an error, when a connection is reset just as TLS is laid
+        # around it, as happens while the server starts.
+        connection.sock = self._context.wrap_socket(socket.socket(), server_hostname=host)
         try:
+            connection.sock.settimeout(_TIMEOUT_SECONDS)
+            connection.sock.connect((host, port))
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()

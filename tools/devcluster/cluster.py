@@ -1,48 +1,37 @@
 """A running cluster, for Python: tests, the demo, and the command line.
 
-with Cluster.start(mounts=[("/usr", "/usr")]) as cluster:
-    cluster.load_image("example/app:dev", {"/app": Path("app")}, ImageConfig(...))
-    cluster.kubectl("apply", "-f", "app.yaml")
-    port = cluster.forward("default", "service/app", 8000)
-    urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+Example:
+    with Cluster.start(mounts=[("/usr", "/usr")]) as cluster:
+        cluster.load_image("example/app:dev", {"/app": Path("app")}, ImageConfig(...))
+        cluster.kubectl("apply", "-f", "app.yaml")
+        port = cluster.forward("default", "service/app", 8000)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/")
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from devcluster import control, images, janitor, starting
+from devcluster.access import Access
 from devcluster.api import Api
 from devcluster.errors import NotRunningError
 from devcluster.paths import run_folder
-from devcluster.processes import run, without_proxies
 from devcluster.profiles import Profile
-from devcluster.programs import Programs
-from devcluster.spec import CONTAINERD_SOCKET, load_spec, node_name
-
-Result = subprocess.CompletedProcess[str]
+from devcluster.spec import CONTAINERD_SOCKET
 
 
-class Cluster:
+class Cluster(Access):
     """A cluster that is up. Made by `start` or, for one that runs already, by `attach`."""
 
     def __init__(self, run: Path) -> None:
-        self._spec = load_spec(run)
-        self._programs = Programs(tuple(Path(folder) for folder in self._spec.programs))
+        super().__init__(run)
         self.id = run.name
-        self.folder = run
-        """All files of the cluster; gone after `down`."""
-        self.kubeconfig = run / "kubeconfig"
-        """Works on the machine as well as inside the cluster's namespaces."""
-        self.kubectl_path = self._programs.path("kubectl")
-        self.helm_path = self._programs.path("helm")
         self.api = Api(self.kubeconfig)
 
     @classmethod
@@ -127,83 +116,6 @@ class Cluster:
         starting.reap(self.folder)
         if self.folder.exists():  # the keeper was killed
             janitor.sweep()
-
-    def status(self) -> dict[str, Any]:
-        """What runs: the keeper, and a record for every component of every node."""
-        return control.ask(self.folder, {"op": "status"})
-
-    # --- commands ---
-
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
-        """Run our kubectl as the cluster's administrator.
-
-        Errors:
-            CommandError: it failed, unless `check` is off.
-        """
-        return self._client(self.kubectl_path, arguments, stdin, check=check)
-
-    def helm(self, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
-        """Run our helm as the cluster's administrator. Errors as those of `kubectl`."""
-        return self._client(self.helm_path, arguments, stdin, check=check)
-
-    def environment(self) -> dict[str, str]:
-        """The caller's environment with KUBECONFIG and our programs first on PATH.
-
-        kubectl and helm write to folders of the cluster instead of the user's home.
-        """
-        home = self.folder / "home"
-        return without_proxies(os.environ) | {
-            "KUBECONFIG": str(self.kubeconfig),
-            "PATH": self._programs.search_path(),
-            "KUBECACHEDIR": str(home / "kube"),
-            "KUBERC": "off",
-            "HELM_CACHE_HOME": str(home / "helm-cache"),
-            "HELM_CONFIG_HOME": str(home / "helm-config"),
-            "HELM_DATA_HOME": str(home / "helm-data"),
-        }
-
-    def _client(
-        self, program: Path, arguments: tuple[str, ...], stdin: str | None, *, check: bool
-    ) -> Result:
-        return run([program, *arguments], stdin=stdin, check=check, environment=self.environment())
-
-    def inside(self, argv: Sequence[str], *, node: int = 1) -> list[str]:
-        """The command line that runs `argv` in a node's namespaces.
-
-        There Services can be reached by address and by name (NAME.NAMESPACE.svc.cluster.local),
-        and the working folder is the caller's.
-        """
-        process = self.status()["nodes"][str(node)]["pid"]
-        if process is None:
-            raise NotRunningError(f"{node_name(node)} is gone")
-        spaces = f"/proc/{process}/ns"
-        names = ("uts", "ipc", "net", "cgroup")
-        enter = [f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
-        enter += [f"--{name}={spaces}/{name}" for name in names]
-        change_folder = ("sh", "-c", 'cd "$0" && exec "$@"', str(Path.cwd()))
-        return ["nsenter", *enter, "--", *change_folder, *argv]
-
-    def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        node: int = 1,
-        stdin: str | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = 120.0,
-    ) -> Result:
-        """Run a program inside a node's namespaces and return its output.
-
-        Errors:
-            CommandError: it failed (unless `check` is off) or took too long.
-        """
-        return run(
-            self.inside(argv, node=node),
-            stdin=stdin,
-            check=check,
-            timeout_seconds=timeout_seconds,
-            environment=self.environment(),
-        )
 
     # --- images and forwards ---
 

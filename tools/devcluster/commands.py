@@ -52,12 +52,12 @@ def up(options: Namespace) -> int:
         gpus=options.gpus,
         detach=options.detach,
     )
-    print(f"cluster {cluster.id} is ready after {time.monotonic() - started:.1f} s")
-    _explain(cluster)
-    if not options.detach:
-        print("Ctrl-C ends it", flush=True)
-        _wait_for_signal(cluster)
-        cluster.down()
+    ready = f"cluster {cluster.id} is ready after {time.monotonic() - started:.1f} s"
+    if options.detach:
+        print(ready)
+        _explain(cluster)
+    else:
+        _stay(cluster, ready)
     return 0
 
 
@@ -68,17 +68,22 @@ def _explain(cluster: Cluster) -> None:
     print(f"  end          python3 -m devcluster down{chosen}", flush=True)
 
 
-def _wait_for_signal(cluster: Cluster) -> None:
-    """Wait for Ctrl-C or SIGTERM.
+def _stay(cluster: Cluster, ready: str) -> None:
+    """Say that the cluster is ready, and end it on Ctrl-C or SIGTERM.
 
     Errors:
         NotRunningError: the cluster ended by itself, or by another command.
     """
     ends = {signal.SIGINT, signal.SIGTERM}
+    # Blocked before anybody is told of Ctrl-C, they wait for us to take them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    print(ready)
+    _explain(cluster)
+    print("Ctrl-C ends it", flush=True)
     while signal.sigtimedwait(ends, 1.0) is None:
         if not janitor.is_kept(cluster.folder):
             raise NotRunningError(f"cluster {cluster.id} is gone")
+    cluster.down()
 
 
 def down(options: Namespace) -> int:

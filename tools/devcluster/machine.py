@@ -63,6 +63,13 @@ def has_seccomp_headers() -> bool:
     return Path(library).is_absolute()
 
 
+def available_memory_bytes() -> int:
+    """What programs can still get without anything being swapped out."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+    return int(values["MemAvailable"].split()[0]) * 1024
+
+
 def go_is_fit(needed: tuple[int, ...]) -> bool:
     """Whether `go` is there and is, or fetches by itself, the version that is needed."""
     try:

@@ -136,9 +136,7 @@ def _build(profile: Profile) -> Iterator[Problem]:
 
 
 def _memory(profile: Profile) -> Iterator[Problem]:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    values = dict(line.split(":", 1) for line in lines)
-    available = int(values["MemAvailable"].split()[0]) * 1024 / _GIB
+    available = machine.available_memory_bytes() / _GIB
     if profile == "node" and available < _MEMORY_GIB:
         yield Problem(
             f"{available:.1f} GiB of memory are available; a node takes 0.6 without any pod",

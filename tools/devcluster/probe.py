@@ -8,6 +8,7 @@ Prints a list of [what is missing, way out] as JSON.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -43,9 +44,10 @@ def _overlay(scratch: Path) -> Iterator[Found]:
         data = f"lowerdir={lower},upperdir={upper},workdir={work}"
         mount("overlay", merged, "overlay", data=data)
     except OSError as error:
+        reason = os.strerror(error.errno or 0)
         yield (
-            f"containers need overlay mounts, which {scratch.parent} cannot hold: {error.strerror}",
-            "load the kernel module overlay, or set RLFLEET_CACHE to a folder on ext4 or xfs",
+            f"containers need overlay mounts, which {scratch.parent} cannot hold: {reason}",
+            "load the module: modprobe overlay, or set RLFLEET_CACHE to a folder on ext4 or xfs",
         )
 
 

@@ -30,35 +30,44 @@ def run(
     words = [str(word) for word in argv]
     shown = " ".join(words)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             words,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            check=False,
-            timeout=timeout_seconds,
             env=environment,
             cwd=cwd,
+            # So that all of it can be killed: nsenter leaves its child behind, which would keep
+            # our pipes open.
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{shown}: not done after {timeout_seconds:.0f} s") from error
     except OSError as error:
         raise CommandError(f"{shown}: {error.strerror}") from error
-    if check and done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-4000:]
-        raise CommandError(f"{shown}: exit code {done.returncode}\n{said}")
-    return done
+    try:
+        output, said = process.communicate(stdin, timeout_seconds)
+    except subprocess.TimeoutExpired as error:
+        kill_group(process)
+        raise CommandError(f"{shown}: not done after {timeout_seconds:.0f} s") from error
+    except BaseException:
+        kill_group(process)
+        raise
+    if check and process.returncode != 0:
+        words_said = (said.strip() or output.strip())[-4000:]
+        raise CommandError(f"{shown}: exit code {process.returncode}\n{words_said}")
+    return subprocess.CompletedProcess(words, process.returncode, output, said)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """Kill a process that leads a session of its own, with all that it started, and reap it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):  # what it did not read any more
+                stream.close()
 
 
 def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:

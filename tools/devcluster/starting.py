@@ -48,10 +48,10 @@ def start(
         See `Cluster.start`.
     """
     _check_arguments(profile, nodes, mounts)
+    run = run_folder(cluster_id)
     preflight.require(profile)
     found = programs.ensure(profile)
     janitor.sweep()
-    run = run_folder(cluster_id)
     lock = janitor.new_folder(run)
     try:
         spec = Spec(
