@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
+from tests.support.environments import worker_python
 from tests.support.worker import WorkerProcess
 
 # Control routes of vLLM 0.32 behind any gate, and some of rlfleet's own.
@@ -90,13 +94,25 @@ def test_the_metrics_are_vllms_and_ours(worker: WorkerProcess) -> None:
     assert "rlfleet_worker_phase" in text
 
 
-def test_the_openai_library_gets_its_completion(worker: WorkerProcess) -> None:
-    from openai import OpenAI  # noqa: PLC0415 - of this test only
+_OPENAI = """
+import json, sys
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="none")
+messages = [{"role": "user", "content": "hello"}]
+options = dict(model="policy", messages=messages, max_tokens=4)
+whole = client.chat.completions.create(**options)
+chunks = list(client.chat.completions.create(**options, stream=True))
+print(json.dumps([c.choices[0].model_dump().get("weight_versions") for c in [whole, *chunks]]))
+"""
 
-    client = OpenAI(base_url=f"http://127.0.0.1:{worker.port}/v1", api_key="none")
-    reply = client.chat.completions.create(
-        model="policy", messages=[{"role": "user", "content": "hello"}], max_tokens=4
-    )
 
-    choice = reply.choices[0].model_dump()
-    assert [span["version"] for span in choice["weight_versions"]] == [worker.state()["version"]]
+def test_the_openai_library_hands_the_versions_on(worker: WorkerProcess) -> None:
+    # The library comes with vLLM, so it is in the worker's environment.
+    url = f"http://127.0.0.1:{worker.port}/v1"
+    command = [worker_python(), "-c", _OPENAI, url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    whole, *chunks = json.loads(done.stdout)
+
+    assert [span["version"] for span in whole] == [worker.state()["version"]]
+    assert chunks[-1] == [{"version": worker.state()["version"], "start": 0, "end": 4}]
+    assert set(map(str, chunks[:-1])) == {"None"}
