@@ -99,7 +99,7 @@ import json, sys
 from openai import OpenAI
 client = OpenAI(base_url=sys.argv[1], api_key="none")
 messages = [{"role": "user", "content": "hello"}]
-options = dict(model="policy", messages=messages, max_tokens=4)
+options = dict(model="policy", messages=messages, max_tokens=4, extra_body={"ignore_eos": True})
 whole = client.chat.completions.create(**options)
 chunks = list(client.chat.completions.create(**options, stream=True))
 print(json.dumps([c.choices[0].model_dump().get("weight_versions") for c in [whole, *chunks]]))
