@@ -94,6 +94,15 @@ def test_a_cache_folder_that_nodes_cannot_see_is_refused(monkeypatch: pytest.Mon
     assert "RLFLEET_CACHE" in _words()
 
 
+@pytest.mark.parametrize("name", ["with space", "a:b", "a,b", "it's"])
+def test_a_cache_folder_with_an_unfit_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("RLFLEET_CACHE", f"/var/cache/{name}")
+
+    assert f"/var/cache/{name} has characters" in _words()
+
+
 def test_a_full_disk_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: _Disk(free=3 << 30))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ _BUILD_DISK_GIB = 8
 _RUN_DISK_GIB = 1
 _MEMORY_GIB = 1
 _HIDDEN = ("/dev", "/proc", "/run", "/sys", "/var/log")
+_UNFIT = re.compile(r"[\s:,'\"\\]")
 _OTHER_CLUSTER = (
     "use a cluster you have: set KUBECONFIG and run `make demo CLUSTER=existing` "
     "(docs/how-to/dev-cluster.md)"
@@ -100,6 +102,12 @@ def _cache(profile: Profile) -> Iterator[Problem]:
         yield Problem(
             f"the cache folder {folder} is below {hidden}, which every node has for itself",
             "set RLFLEET_CACHE to a folder elsewhere",
+        )
+    elif _UNFIT.search(str(folder)):
+        yield Problem(
+            f"the cache folder {folder} has characters in its name that PATH, mount options or "
+            "compiler flags cannot carry",
+            "set RLFLEET_CACHE to a folder with a plain name",
         )
 
 
