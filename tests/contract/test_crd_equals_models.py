@@ -46,6 +46,9 @@ def model_schema(model) -> dict[str, Any]:
             kept = [n for n in node["anyOf"] if n.get("type") != "null"]
             if len(kept) == 1:
                 return resolve({**kept[0], **{k: v for k, v in node.items() if k != "anyOf"}})
+            # A number or a text: a structural schema has the bounds of both side by side.
+            bounds = {k: v for n in kept for k, v in n.items() if k in BOUNDS}
+            return {**node, **bounds}
         return {k: resolve(v) for k, v in node.items()}
 
     return resolve(schema)
@@ -111,7 +114,9 @@ def with_defaults(schema: dict[str, Any], value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("sample", sorted((CRDS / "samples/valid").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "sample", sorted((CRDS / "samples/valid").glob("*.yaml")), ids=lambda p: p.stem
+)
 def test_both_fill_in_the_same_defaults(sample):
     for document in yaml.safe_load_all(sample.read_text()):
         plural, model = {

@@ -164,7 +164,7 @@ class FakeWorker:
         phases = {Phase.PAUSED, Phase.JOINING} if isinstance(action, Load) else {Phase.SERVING}
         if self.phase not in phases:
             return Reason.WRONG_PHASE
-        if self.label != action.version and self.staged != action.version:
+        if action.version not in {self.label, self.staged}:
             return Reason.NOT_STAGED
         return None
 

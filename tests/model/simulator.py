@@ -66,10 +66,12 @@ class Simulation:
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+        self.random = random.Random(self.seed)  # noqa: S311 - repeatable on purpose
         self.workers: dict[str, FakeWorker] = {}
         self.generation = 1
         self.version = "1"
+        self.controls: dict[str, object] = {}
+        self.retry = ""
         self.published = ["base", "1"]
         self.rewound = False
         self.bad_versions: set[str] = set()
@@ -82,7 +84,8 @@ class Simulation:
 
     @property
     def strategy(self) -> object:
-        return self.rollout.get("strategy", "Synchronized")
+        overrides: dict[str, object] = self.controls.get("rollout", {})  # type: ignore[assignment]
+        return (self.rollout | overrides).get("strategy", "Synchronized")
 
     # --- what trainers, people and bad luck do ---------------------------------------------
 
@@ -93,6 +96,12 @@ class Simulation:
         self.version, self.generation = version, self.generation + 1
         self.published.append(version)
         self.note(f"trainer asks for {version}")
+
+    def control(self, **fields: object) -> None:
+        """A person or the trainer changes other fields of the WeightVersion."""
+        self.controls |= fields
+        self.generation += 1
+        self.note(f"controls are {self.controls}")
 
     def start_operator(self) -> None:
         """A new leader: nothing in memory, a new term."""
@@ -120,6 +129,7 @@ class Simulation:
     def reconcile(self) -> bool:
         """Observe, plan, apply, status. Returns: whether anything was done or written."""
         self.steps += 1
+        self.now += 0.001  # nothing takes no time at all
         observed = self.observe()
         now = EPOCH_START + timedelta(seconds=self.now)
         plan = plan_rollout(observed, now=now)
@@ -150,9 +160,8 @@ class Simulation:
         return bool(actions)
 
     def observe(self) -> FleetObserved:
-        views = []
-        for worker in sorted(self.workers.values(), key=lambda w: w.ordinal):
-            views.append(self.view(worker))
+        in_order = sorted(self.workers.values(), key=lambda w: w.ordinal)
+        views = [self.view(worker) for worker in in_order]
         view = WeightsView(
             name="policy",
             namespace="rl",
@@ -165,7 +174,9 @@ class Simulation:
                     "version": self.version,
                     "source": {"path": "/weights/step_{version}"},
                 }
+                | self.controls
             ),
+            retry=self.retry,
             status=self.weights_computed or self.weights_stored,
         )
         return FleetObserved(

@@ -154,6 +154,109 @@ def test_a_halted_version_is_not_tried_again_after_an_operator_restart(fleet):
     assert stalled(fleet).reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
 
 
+def test_a_halted_version_is_tried_again_when_somebody_asks_for_it(fleet):
+    fleet.workers["uid-1"].breaking_versions.add("2")
+    fleet.publish("2")
+    until(fleet, lambda: fleet.weights_computed.phase is RolloutPhase.HALTED)
+    fleet.workers["uid-1"].breaking_versions.clear()
+    fleet.retry = "once more"
+
+    fleet.settle()
+
+    assert fleet.served == "2"
+
+
+def test_suspend_begins_nothing_new_and_its_end_lets_the_version_through(fleet):
+    fleet.control(suspend=True)
+    fleet.publish("2")
+    fleet.log.clear()
+    for _ in range(20):
+        fleet.reconcile()
+        fleet.tick()
+
+    assert not [line for line in actions(fleet) if line.startswith(("stage", "pause"))]
+    assert fleet.weights_computed.phase is RolloutPhase.SUSPENDED
+
+    fleet.control(suspend=False)
+    fleet.settle()
+
+
+def test_suspend_in_the_middle_of_a_pause_brings_it_to_its_end(fleet):
+    fleet.publish("2")
+    until(fleet, lambda: all(w.phase is Phase.PAUSED for w in fleet.workers.values()))
+    fleet.control(suspend=True)
+    until(fleet, lambda: all(w.generates for w in fleet.workers.values()))
+
+    assert {w.weights for w in fleet.workers.values()} == {"2"}
+
+
+def test_a_run_that_starts_again_is_refused_until_rollback_is_said():
+    fleet = Simulation(seed=5)
+    fleet.control(runId="run-7")
+    fleet.settle()
+    fleet.publish("2")
+    fleet.settle()
+    fleet.published = ["base", "2", "1"]
+    fleet.publish("1")
+    fleet.published = ["base", "2", "1"]
+    for _ in range(20):
+        fleet.reconcile()
+        fleet.tick()
+
+    assert {w.weights for w in fleet.workers.values() if w.generates} == {"2"}
+    assert stalled(fleet).reason is ConditionReason.REWIND_REFUSED
+    assert "rollback" in stalled(fleet).message
+
+    fleet.control(rollback=True)
+    fleet.settle()
+    assert {w.weights for w in fleet.workers.values()} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "versions"),
+    [
+        pytest.param("Halt", {"1", "2"}, id="Halt leaves everybody where he is"),
+        pytest.param("Rollback", {"1"}, id="Rollback takes everybody back"),
+    ],
+)
+def test_a_rolling_rollout_that_fails_in_the_middle(on_failure, versions):
+    rollout = {"strategy": "Rolling", "maxUnavailable": 1, "onFailure": on_failure}
+    fleet = Simulation(seed=6, rollout=rollout)
+    fleet.settle()
+    fleet.workers["uid-3"].breaking_versions.add("2")
+    fleet.publish("2")
+    until(fleet, lambda: fleet.weights_computed.phase is RolloutPhase.HALTED)
+    for _ in range(60):
+        fleet.tick(0.5)
+        fleet.reconcile()
+
+    assert all(w.generates for w in fleet.workers.values())
+    assert {w.weights for w in fleet.workers.values()} == versions
+
+
+def test_rolling_swaps_one_after_the_other():
+    fleet = Simulation(seed=7, rollout={"strategy": "Rolling", "maxUnavailable": 1}, slow_seconds=2)
+    fleet.settle()
+    fleet.publish("2")
+    away = []
+    for _ in range(200):
+        fleet.reconcile()
+        fleet.tick(0.5)
+        away.append(sum(not w.generates for w in fleet.workers.values()))
+
+    assert max(away) == 1
+    assert {w.weights for w in fleet.workers.values()} == {"2"}
+
+
+def test_an_override_of_the_version_wins_over_the_fleets_settings(fleet):
+    fleet.log.clear()
+    fleet.control(rollout={"strategy": "InFlight"})
+    fleet.publish("2")
+    fleet.settle()
+
+    assert "apply 2 on policy-0" in actions(fleet)
+
+
 def test_one_failed_worker_is_left_behind_when_the_budget_allows():
     fleet = Simulation(seed=3, rollout={"maxFailures": 1})
     fleet.settle()

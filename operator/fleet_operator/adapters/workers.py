@@ -85,7 +85,9 @@ def _headers(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _request_of(action: WorkerCall, epoch: protocol.Epoch) -> tuple[str, protocol.Message, float]:
+def _request_of(  # noqa: PLR0911 - one return for each kind of call
+    action: WorkerCall, epoch: protocol.Epoch
+) -> tuple[str, protocol.Message, float]:
     """Path, body and longest duration in seconds of a call."""
     match action:
         case Stage():

@@ -59,6 +59,8 @@ class ConditionReason(StrEnum):
     """Workers of an older template are replaced, or the number of workers changes."""
     UP_TO_DATE = "UpToDate"
     """Nothing is left to do."""
+    SUSPENDED = "Suspended"
+    """`spec.suspend` holds the rollout back."""
     HALTED = "Halted"
     """The rollout was stopped; the reason stands in Stalled."""
 
@@ -66,6 +68,8 @@ class ConditionReason(StrEnum):
     """The WeightVersion names a fleet that does not exist in its namespace."""
     SECOND_BASE_VERSION = "SecondBaseVersion"
     """Another, older WeightVersion already steers this fleet's base weights."""
+    REWIND_REFUSED = "RewindRefused"
+    """The version is older than the one that this run has applied, and `rollback` is not set."""
     SOURCE_NOT_FOUND = "SourceNotFound"
     """Workers cannot find the source, or a file that its index names."""
     SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"

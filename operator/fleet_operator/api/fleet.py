@@ -161,6 +161,7 @@ class AppliedWeights(Resource):
 
     version: str
     source: WeightSource
+    run_id: str | None = None
 
 
 class FleetStatus(Resource):

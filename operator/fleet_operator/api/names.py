@@ -28,6 +28,9 @@ LABEL_TRAFFIC = f"{GROUP}/traffic"
 ANNOTATION_QUARANTINE = f"{GROUP}/quarantine"
 """Why a worker was taken out of service, as JSON; it survives a restart of the operator."""
 
+ANNOTATION_RETRY = f"{GROUP}/retry"
+"""On a WeightVersion: a new value makes a version that was given up be tried once more."""
+
 MANAGED_BY = "rlfleet"
 APP_NAME = "rlfleet-worker"
 TRAFFIC_ALLOWED = "allowed"

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
-from fleet_operator.api.fleet import Laggard
+from fleet_operator.api.fleet import MAX_REPLICAS, IntOrPercent, Laggard, Rollout
 from fleet_operator.api.source import VersionLabel, WeightSource
 
 MAX_HISTORY = 10
@@ -24,12 +24,55 @@ class FleetReference(Resource):
     name: Annotated[str, Field(min_length=1, max_length=63)]
 
 
+class PauseOverrides(Resource):
+    """How generation stops before a load of this version."""
+
+    mode: Literal["keep", "wait", "abort"] | None = None
+    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = None
+
+
+class TimeoutOverrides(Resource):
+    """Longest duration of each phase for this version."""
+
+    stage_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    pause_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    load_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+
+
+class RolloutOverrides(Resource):
+    """What differs from the fleet's `rollout` for this version."""
+
+    strategy: Literal["Synchronized", "InFlight", "Rolling"] | None = None
+    pause: PauseOverrides = PauseOverrides()
+    max_unavailable: IntOrPercent | None = None
+    timeouts: TimeoutOverrides = TimeoutOverrides()
+    max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = None
+    on_failure: Literal["Halt", "Rollback"] | None = None
+
+    def over(self, defaults: Rollout) -> Rollout:
+        """The fleet's settings with these on top."""
+        own = self.model_dump(exclude_none=True, exclude={"pause", "timeouts"})
+        pause = self.pause.model_dump(exclude_none=True)
+        timeouts = self.timeouts.model_dump(exclude_none=True)
+        return defaults.model_copy(
+            update=own
+            | {
+                "pause": defaults.pause.model_copy(update=pause),
+                "timeouts": defaults.timeouts.model_copy(update=timeouts),
+            }
+        )
+
+
 class WeightsSpec(Resource):
     """Which weights a fleet should serve."""
 
     fleet_ref: FleetReference
     version: VersionLabel
     source: WeightSource
+    run_id: VersionLabel | None = None
+    rollback: bool = False
+    suspend: bool = False
+    rollout: RolloutOverrides = RolloutOverrides()
 
 
 class RolloutPhase(StrEnum):
@@ -47,6 +90,8 @@ class RolloutPhase(StrEnum):
     """All hold the new weights and open again."""
     APPLIED = "Applied"
     """Every worker serves the desired version."""
+    SUSPENDED = "Suspended"
+    """Held back by `spec.suspend`; the applied version goes on serving."""
     HALTED = "Halted"
     """Stopped after a failure; the applied version goes on serving."""
 
@@ -89,6 +134,7 @@ class WeightsStatus(Resource):
     Fields:
         applied_version: what every admitted worker serves; absent while they differ.
         workers_applied: `applied/wanted` for people, as a printer column.
+        retried: the retry annotation that this status speaks of.
         started_at / phase_started_at: deadlines are counted from these, over operator restarts.
     """
 
@@ -96,6 +142,7 @@ class WeightsStatus(Resource):
     desired_version: str | None = None
     applied_version: str | None = None
     phase: RolloutPhase = RolloutPhase.PENDING
+    retried: str = ""
     started_at: Timestamp | None = None
     phase_started_at: Timestamp | None = None
     workers: RolloutWorkers = RolloutWorkers()

@@ -24,7 +24,8 @@ def applied_of(
 
     `one_voice`: the strategy never lets versions mix, so that members which agree say what the
     fleet serves even if the status is older. Where versions may mix, one that is left over may
-    agree with itself on something old; there only the wanted version is believed.
+    agree with itself on something old; there only the wanted version is believed, and of N of N
+    workers.
 
     Members that are all held at the wanted version have loaded it and not served it yet: what
     they served before is known from the status only.
@@ -33,19 +34,24 @@ def applied_of(
     recorded = observed.status.applied
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
-        known.insert(0, Target(version=recorded.version, source=recorded.source))
+        last = Target(version=recorded.version, source=recorded.source, run_id=recorded.run_id)
+        known.insert(0, last)
     versions = {m.version for m in members}
     if len(versions) != 1 or (version := versions.pop()) is None:
         return known[0]
     is_wanted = wanted is not None and version == wanted.version
     if is_wanted and all(m.standing is Standing.HELD for m in members):
         return known[0]
-    if not (one_voice or is_wanted or recorded is None):
+    everybody = len(members) >= observed.spec.replicas
+    if not (one_voice or (is_wanted and everybody) or recorded is None):
         return known[0]
     told = next((m.state.source for m in members if m.state and m.state.source), None)
-    if told is not None:
+    if wanted is not None and is_wanted:
+        return wanted
+    same = next((k for k in known if k.version == version), None)
+    if same is None and told is not None:
         return Target(version=version, source=from_protocol(told))
-    return next((k for k in known if k.version == version), known[0])
+    return same or known[0]
 
 
 def opened_by(step: Step, members: tuple[WorkerView, ...], applied: Target) -> Target:

@@ -5,6 +5,8 @@ Units: seconds everywhere.
 
 from __future__ import annotations
 
+import math
+
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.actions import (
     Admit,
@@ -112,13 +114,16 @@ def needs_renewal(worker: WorkerView) -> bool:
     )
 
 
-def failure_of(worker: WorkerView, version: str) -> Failure | None:
-    """Why this worker could not take this version, if it could not."""
+def failure_of(
+    worker: WorkerView, version: str, *, within_seconds: float = math.inf
+) -> Failure | None:
+    """Why this worker could not take this version, if it could not, in the last so many seconds."""
     if worker.state is None:
         return None
     for failure in (worker.state.load_failure, worker.state.stage_failure):
         if failure is not None and failure.version == version:
-            return failure
+            age_seconds = failure.age_seconds + worker.state_age_seconds
+            return failure if age_seconds < within_seconds else None
     return None
 
 

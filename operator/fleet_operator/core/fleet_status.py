@@ -35,7 +35,9 @@ def fleet_status(
         selector=names.fleet_selector(observed.name),
         desired_version=rollout.desired.version,
         applied_version=rollout.serving,
-        applied=AppliedWeights(version=applied.version, source=applied.source),
+        applied=AppliedWeights(
+            version=applied.version, source=applied.source, run_id=applied.run_id
+        ),
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
@@ -100,6 +102,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
         (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
         (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
         (rollout.halted, ConditionReason.HALTED, f"{told}; version {desired} was given up"),
+        (rollout.suspended, ConditionReason.SUSPENDED, told),
         (problem, problem.reason if problem else ConditionReason.HALTED, told),
         (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (missing, ConditionReason.WAITING_FOR_WORKERS, told),

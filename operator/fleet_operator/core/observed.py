@@ -116,7 +116,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsView:
-    """One WeightVersion object."""
+    """One WeightVersion object. `retry`: value of its retry annotation."""
 
     name: str
     namespace: str
@@ -124,6 +124,7 @@ class WeightsView:
     generation: int
     created_at: datetime
     spec: WeightsSpec
+    retry: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
 
 
@@ -133,6 +134,7 @@ class Target:
 
     version: str
     source: WeightSource
+    run_id: str | None = None
 
     def __str__(self) -> str:
         return f"{self.version} ({self.source})"

@@ -8,6 +8,7 @@ generation was halted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +22,7 @@ from fleet_operator.core.observed import (
     WeightsView,
     WorkerView,
 )
+from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.step import RolloutView, Step, Strategy
 from fleet_operator.core.strategies import in_flight, rolling, synchronized
 
@@ -41,47 +43,67 @@ class RolloutPlan:
         serving: the version that every admitted worker serves right now; None while they differ
             or nobody serves.
         halted: the desired version was given up in this generation.
+        suspended: the rollout is held back.
     """
 
     desired: Target
     applied: Target
     serving: str | None
     halted: bool
+    suspended: bool
     step: Step
 
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
-    members = tuple(w for w in observed.workers if _is_member(w))
-    joiners = tuple(w for w in observed.workers if w.standing is Standing.CLOSED)
     weights = observed.base_weights
-    wanted = desired_of(weights) if weights else None
-    strategy = STRATEGIES[observed.spec.rollout.strategy]
-    applied = applied_of(observed, members, wanted, one_voice=strategy is synchronized.step)
-    desired = wanted or applied
-    halted = weights is not None and is_halted(weights)
-    view = RolloutView(
-        target=desired,
-        applied=applied,
-        halted=halted,
-        settings=observed.spec.rollout,
-        members=members,
-        joiners=joiners,
-        replicas=observed.spec.replicas,
-        phase=_recorded_phase(weights, desired),
-        phase_seconds=_phase_seconds(weights, now),
-    )
+    view = _view(observed, weights, now)
+    strategy = STRATEGIES[view.settings.strategy]
+    rewind = rewind_problem(weights, view.applied) if weights else None
+    if weights is not None and rewind is not None:
+        step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
+        return _plan(view, desired_of(weights), step, halted=False)
     step = strategy(view)
+    halted = view.halted
     if step.problem is not None and step.problem.halt:
         # From the moment of the decision on the rollout works its way back.
         back = strategy(replace(view, halted=True))
         step = replace(back, problem=step.problem, failed=step.failed)
         halted = True
+    return _plan(view, view.target, step, halted=halted)
+
+
+def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -> RolloutView:
+    members = tuple(w for w in observed.workers if _is_member(w))
+    wanted = desired_of(weights) if weights else None
+    settings = observed.spec.rollout
+    if weights is not None:
+        settings = weights.spec.rollout.over(settings)
+    one_voice = settings.strategy == "Synchronized"
+    applied = applied_of(observed, members, wanted, one_voice=one_voice)
+    return RolloutView(
+        target=wanted or applied,
+        applied=applied,
+        halted=weights is not None and is_halted(weights),
+        suspended=weights is not None and weights.spec.suspend,
+        settings=settings,
+        members=members,
+        joiners=tuple(w for w in observed.workers if w.standing is Standing.CLOSED),
+        replicas=observed.spec.replicas,
+        phase=_recorded_phase(weights, wanted),
+        phase_seconds=_seconds_since(weights.status.phase_started_at if weights else None, now),
+        rollout_seconds=_rollout_seconds(weights, wanted, now),
+    )
+
+
+def _plan(view: RolloutView, desired: Target, step: Step, *, halted: bool) -> RolloutPlan:
+    behind = any(m.version != desired.version for m in view.members)
     return RolloutPlan(
         desired=desired,
-        applied=opened_by(step, members, applied),
-        serving=_serving(members, applied),
+        applied=opened_by(step, view.members, view.applied),
+        serving=_serving(view.members, view.applied),
         halted=halted,
+        suspended=view.suspended and behind and not step.disturbed,
         step=step,
     )
 
@@ -89,13 +111,15 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
 def desired_of(weights: WeightsView) -> Target:
     """What a WeightVersion asks for, with the placeholder of its source filled in."""
     spec = weights.spec
-    return Target(version=spec.version, source=spec.source.resolve(spec.version))
+    source = spec.source.resolve(spec.version)
+    return Target(version=spec.version, source=source, run_id=spec.run_id)
 
 
 def is_halted(weights: WeightsView) -> bool:
-    """Whether this very generation was given up."""
+    """Whether this very generation was given up, and nobody has asked to try it again."""
     status = weights.status
-    return status.phase is RolloutPhase.HALTED and status.observed_generation == weights.generation
+    spoken_of = (status.observed_generation, status.retried) == (weights.generation, weights.retry)
+    return status.phase is RolloutPhase.HALTED and spoken_of
 
 
 def _is_member(worker: WorkerView) -> bool:
@@ -107,13 +131,20 @@ def _serving(members: tuple[WorkerView, ...], applied: Target) -> str | None:
     return applied.version if one_voice else None
 
 
-def _recorded_phase(weights: WeightsView | None, desired: Target) -> RolloutPhase:
-    if weights is None or weights.status.desired_version != desired.version:
+def _recorded_phase(weights: WeightsView | None, wanted: Target | None) -> RolloutPhase:
+    if weights is None or wanted is None or weights.status.desired_version != wanted.version:
         return RolloutPhase.PENDING
     return weights.status.phase
 
 
-def _phase_seconds(weights: WeightsView | None, now: datetime) -> float:
-    if weights is None or weights.status.phase_started_at is None:
+def _rollout_seconds(weights: WeightsView | None, wanted: Target | None, now: datetime) -> float:
+    if weights is None or wanted is None:
+        return math.inf
+    status = weights.status
+    if (status.desired_version, status.retried) != (wanted.version, weights.retry):
         return 0
-    return (now - weights.status.phase_started_at).total_seconds()
+    return _seconds_since(status.started_at, now)
+
+
+def _seconds_since(time: datetime | None, now: datetime) -> float:
+    return (now - time).total_seconds() if time is not None else 0

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.observed import Standing, Target, WorkerView
+from fleet_worker.protocol import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,21 +24,30 @@ class RolloutView:
         target: what the trainer wants.
         applied: what the members served last with one voice.
         halted: the target failed in this generation; it is not tried again.
+        suspended: nothing new is begun; what holds requests is brought to its end.
         members: admitted workers, and those in service that do not answer.
         joiners: workers that run with a closed latch.
         replicas: how many workers the fleet should have.
         phase, phase_seconds: the recorded phase of this target and how long it has lasted.
+        rollout_seconds: how long this attempt at the target has lasted; what failed before it
+            does not count.
     """
 
     target: Target
     applied: Target
     halted: bool
+    suspended: bool
     settings: Rollout
     members: tuple[WorkerView, ...]
     joiners: tuple[WorkerView, ...]
     replicas: int
     phase: RolloutPhase
     phase_seconds: float
+    rollout_seconds: float
+
+    def failure_of(self, worker: WorkerView, goal: Target) -> Failure | None:
+        """Why a worker could not take the goal in this attempt, if it could not."""
+        return calls.failure_of(worker, goal.version, within_seconds=self.rollout_seconds)
 
     @property
     def held(self) -> tuple[WorkerView, ...]:

@@ -41,8 +41,9 @@ def weights_status(
 ) -> WeightsStatus:
     """What a person should see of the rollout now."""
     before = weights.status
-    fresh = before.desired_version != rollout.desired.version or before.started_at is None
-    phase = RolloutPhase.HALTED if rollout.halted else rollout.step.phase
+    known = (before.desired_version, before.retried) == (rollout.desired.version, weights.retry)
+    fresh = not known or before.started_at is None
+    phase = _phase(rollout)
     started_at = now if fresh or before.started_at is None else before.started_at
     moved = fresh or phase is not before.phase
     timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
@@ -52,6 +53,7 @@ def weights_status(
         desired_version=rollout.desired.version,
         applied_version=rollout.serving,
         phase=phase,
+        retried=weights.retry,
         started_at=started_at,
         phase_started_at=now if moved else before.phase_started_at,
         workers=_workers(observed, rollout),
@@ -62,6 +64,17 @@ def weights_status(
         history=_history(before, rollout, phase, timings, started_at, fresh=fresh, now=now),
         conditions=_conditions(observed, weights, rollout, phase, serving, now),
     )
+
+
+def _phase(rollout: RolloutPlan) -> RolloutPhase:
+    if rollout.halted:
+        return RolloutPhase.HALTED
+    if rollout.suspended:
+        return RolloutPhase.SUSPENDED
+    if rollout.step.goal.version != rollout.desired.version:
+        # The way out of something else comes first: this one has not begun.
+        return RolloutPhase.PENDING
+    return rollout.step.phase
 
 
 def refused_status(
@@ -220,12 +233,20 @@ def _conditions(
 def _ready(
     rollout: RolloutPlan, phase: RolloutPhase, serving: int, replicas: int, told: str
 ) -> tuple[bool, ConditionReason, str]:
-    if replicas == 0:
-        return False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"
-    if phase is RolloutPhase.HALTED:
-        return False, ConditionReason.HALTED, told
-    if rollout.step.problem is not None:
-        return False, rollout.step.problem.reason, told
+    problem = rollout.step.problem
+    obstacles = (
+        (replicas == 0, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
+        (phase is RolloutPhase.HALTED, ConditionReason.HALTED, told),
+        (
+            phase is RolloutPhase.SUSPENDED,
+            ConditionReason.SUSPENDED,
+            f"{told}; set spec.suspend: false to go on",
+        ),
+        (problem, problem.reason if problem else ConditionReason.HALTED, told),
+    )
+    for holds, reason, message in obstacles:
+        if holds:
+            return False, reason, message
     if phase is RolloutPhase.APPLIED and serving == replicas:
         return True, ConditionReason.ALL_WORKERS_SERVING, told
     if phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
@@ -238,6 +259,8 @@ def _progressing(
 ) -> tuple[bool, ConditionReason, str]:
     if phase is RolloutPhase.HALTED:
         return False, ConditionReason.HALTED, told
+    if phase is RolloutPhase.SUSPENDED:
+        return False, ConditionReason.SUSPENDED, told
     if phase is RolloutPhase.APPLIED:
         return False, ConditionReason.UP_TO_DATE, told
     if phase is RolloutPhase.PENDING:

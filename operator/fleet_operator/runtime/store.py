@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import WeightsView
@@ -97,6 +98,7 @@ class Store:
                 generation=metadata["generation"],
                 created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
                 spec=WeightsSpec.model_validate(body["spec"]),
+                retry=metadata.get("annotations", {}).get(names.ANNOTATION_RETRY, ""),
                 status=WeightsStatus.model_validate(body.get("status") or {}),
             )
             # What no schema can bound: the source's length once the version is filled in.

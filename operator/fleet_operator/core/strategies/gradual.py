@@ -37,9 +37,9 @@ from fleet_operator.core.strategies.shared import (
 def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
     goal = view.applied if view.halted else view.target
-    stays = view.halted and view.settings.on_failure == "Halt"
+    stays = view.suspended or (view.halted and view.settings.on_failure == "Halt")
     behind = () if stays else tuple(m for m in view.members if m.version != goal.version)
-    refused = [m for m in behind if calls.failure_of(m, goal.version)]
+    refused = [m for m in behind if view.failure_of(m, goal)]
     lost = broken(view, goal)
     stuck = [m for m in behind if _is_stuck(m, goal, view)]
     waiting = [m for m in behind if not has_bytes(m, goal)]
@@ -47,7 +47,8 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     failed = list({m.pod.uid: m for m in (*refused, *lost, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind)
     halt = bool(lost or stuck or overdue)
-    problem = None if not behind else over_budget(view, goal, failed, phase, halt=halt)
+    under_way = behind or view.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
+    problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     actions = _tidied(view, goal, behind) + _staged(view, goal, waiting)
     if problem is None:
         actions += _swapped(view, goal, [m for m in behind if m not in failed], at_once)

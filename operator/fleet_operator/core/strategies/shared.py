@@ -31,8 +31,11 @@ def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
 
 def broken(view: RolloutView, goal: Target) -> list[WorkerView]:
     """Workers that a load of the goal has closed: members no more, but failures of this rollout."""
-    loads = ((j, j.state.load_failure) for j in view.joiners if j.state)
-    return [j for j, failure in loads if failure and failure.version == goal.version]
+    return [
+        j
+        for j in view.joiners
+        if (failure := view.failure_of(j, goal)) and j.state and failure == j.state.load_failure
+    ]
 
 
 def late(

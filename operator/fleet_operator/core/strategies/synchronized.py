@@ -67,7 +67,7 @@ def step(view: RolloutView) -> Step:
 
 
 def _goal(view: RolloutView) -> Target:
-    if view.halted:
+    if view.halted or (view.suspended and not view.held):
         return view.applied
     loaded = {m.version for m in view.held} - {view.applied.version, None}
     if len(loaded) == 1 and loaded != {view.target.version}:
@@ -82,7 +82,7 @@ def _goal(view: RolloutView) -> Target:
 
 def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
     waiting = [m for m in behind if not has_bytes(m, goal)]
-    refused = [m for m in waiting if calls.failure_of(m, goal.version)]
+    refused = [m for m in waiting if view.failure_of(m, goal)]
     overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
     actions: Actions = tuple(
         calls.stage(m, goal, view.settings, reason=f"version {goal.version} is wanted")
@@ -131,7 +131,7 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
 
 
 def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
-    refused = [m for m in behind if calls.failure_of(m, goal.version)]
+    refused = [m for m in behind if view.failure_of(m, goal)]
     broke = broken(view, goal)
     overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
     failed = [*refused, *broke, *(m for m in overdue if m not in refused)]
