@@ -101,7 +101,7 @@ async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
     metrics.watch(agent)
     await agent.ready()
     yield Bench(agent, engine, clock, registry, tmp_path, ended)
-    agent.staging.drop()
+    await agent.staging.drop()
     agent.good.checkpoint.close()
 
 

@@ -316,7 +316,7 @@ async def test_the_bytes_of_the_last_good_version_are_kept_until_the_next_load(
     assert first.held, "both fit into the budget"
     await serving.load("2")
 
-    assert first.files == ()
+    await soon(lambda: first.files == ())
 
 
 async def test_the_bytes_of_the_last_good_version_go_when_both_do_not_fit(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.clock import FakeClock
+from tests.support.descriptors import open_descriptors
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 
 from fleet_worker.core.labels import Labels
@@ -46,7 +47,11 @@ class Slow(TinyInspector):
 def staging(root: Path, inspector: TinyInspector | None = None, budget: int = 1 << 20) -> Staging:
     rules, initial = tiny_rules(root, inspector, budget_bytes=budget)
     initial.checkpoint.close()
-    return Staging(rules, Labels(), FakeClock(), lambda _size: rules.budget_bytes)
+
+    async def make_room(_size: int) -> int:
+        return rules.budget_bytes
+
+    return Staging(rules, Labels(), FakeClock(), make_room)
 
 
 async def test_a_good_version_is_staged(tmp_path: Path) -> None:
@@ -122,6 +127,21 @@ async def test_a_newer_version_takes_over_and_the_older_caller_is_told(tmp_path:
     assert refused.value.reason is Reason.SUPERSEDED
     assert slot.staged is not None
     assert slot.staged.version == "2"
+
+
+async def test_what_was_overtaken_at_the_very_end_gives_its_memory_back(tmp_path: Path) -> None:
+    def overtaken(_go_on: Callable[[], None]) -> None:
+        assert slot.running is not None
+        slot.running.superseded.set()
+
+    slot = staging(tmp_path, TinyInspector(overtaken))
+    before = open_descriptors()
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(request("1", write_tiny(tmp_path / "1")))
+
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert slot.staged is None
+    assert open_descriptors() == before
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:
@@ -244,12 +264,12 @@ async def test_a_version_that_a_load_did_not_use_comes_back_unless_there_is_a_ne
     slot = staging(tmp_path)
     await slot.stage(request("1", write_tiny(tmp_path / "1")))
     taken = slot.take("1")
-    slot.give_back(taken)
+    await slot.give_back(taken)
     assert slot.staged is taken
 
     taken = slot.take("1")
     await slot.stage(request("2", write_tiny(tmp_path / "2")))
-    slot.give_back(taken)
+    await slot.give_back(taken)
     assert slot.staged is not None
     assert slot.staged.version == "2"
     assert taken.checkpoint.files == (), "its memory was given back"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fleet_worker.adapters.engine_names import missing_on
+from fleet_worker.adapters.mapping import mapped, tensor_over
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import (
     LENGTH_BYTES,
@@ -136,7 +137,7 @@ class _Reader:
             if in_memory:
                 # Only sealed bytes are mapped: a file that shrinks under a mapping would kill
                 # the engine with SIGBUS instead of raising.
-                self._mapped = mmap.mmap(self._descriptor, size, flags=mmap.MAP_PRIVATE)
+                self._mapped = mapped(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -147,7 +148,7 @@ class _Reader:
             return torch.empty(spec.shape, dtype=dtype)
         if self._mapped is not None:
             count = (spec.end - spec.begin) // dtype.itemsize
-            flat = torch.frombuffer(self._mapped, dtype=dtype, offset=spec.begin, count=count)
+            flat = tensor_over(self._mapped, dtype, offset=spec.begin, count=count)
         else:
             flat = torch.frombuffer(self._bytes(spec.begin, spec.end - spec.begin), dtype=dtype)
         return flat.view(spec.shape)

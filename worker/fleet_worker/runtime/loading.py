@@ -29,13 +29,13 @@ async def load(worker: Worker, weights: Weights) -> None:
     try:
         await put_in(worker.engine, weights, worker.staging.rules.roots)
     except Refusal as refusal:
-        _note_refused(worker, weights, refusal)
+        await _note_refused(worker, weights, refusal)
         raise
     except EngineFailure as failure:
         if failure.touched:
             await _recover(worker, weights, failure)
         else:
-            _note_refused(worker, weights, failure)
+            await _note_refused(worker, weights, failure)
         raise
     except Exception as error:
         # A mistake of ours, somewhere between the steps: the engine may be half-way.
@@ -81,7 +81,7 @@ def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
     worker.version = weights.version
     worker.labels.remember(weights.version, weights.checkpoint.identity)
     if previous.checkpoint is not weights.checkpoint:
-        previous.checkpoint.close()
+        worker.dispose(previous.checkpoint)
     worker.load_failure = None
     worker.enter(Event.LOADED)
     worker.metrics.loaded(seconds)
@@ -97,11 +97,11 @@ def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
     _LOG.info("%s is in the engine", weights.version, extra=line)
 
 
-def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
+async def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
     if why.reason is Reason.CHECKPOINT_CHANGED:
-        weights.checkpoint.close()  # staging it again reads what is there now
+        worker.dispose(weights.checkpoint)  # staging it again reads what is there now
     else:
-        worker.staging.give_back(weights)
+        await worker.staging.give_back(weights)
     worker.load_failure = worker.fault(weights.version, why)
     worker.enter(Event.LOAD_REFUSED)
 
@@ -112,7 +112,7 @@ async def _recover(worker: Worker, failed: Weights, failure: EngineFailure) -> N
     worker.version = None
     worker.lease = None
     worker.enter(Event.LOAD_FAILED)
-    failed.checkpoint.close()
+    worker.dispose(failed.checkpoint)
     good = worker.good
     _LOG.error(
         "loading %s failed inside the engine (%s); putting %s back",

@@ -1,0 +1,102 @@
+"""What we believe about vLLM, asked of the vLLM that is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.engine.test_public_port import CONTROL_ROUTES
+from tests.support.environments import engine_environment, worker_python
+
+from fleet_worker.core.flags import refused_flags
+from fleet_worker.core.routes import Access, access_of
+from fleet_worker.protocol import OWNED_ENGINE_FLAGS
+
+_ASK = """
+import json, warnings
+warnings.simplefilter("ignore")
+from fleet_worker.adapters.engine_names import check_engine
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+flags = sorted({name for action in parser._actions for name in action.option_strings})
+print(json.dumps({"version": check_engine(), "flags": flags}))
+"""
+
+# Flags that the reference recommends, and those a fleet is most likely to pass.
+USUAL_FLAGS = (
+    "--enforce-eager",
+    "--kv-cache-memory-bytes",
+    "--block-size",
+    "--dtype",
+    "--max-model-len",
+    "--max-num-seqs",
+    "--tensor-parallel-size",
+    "-tp",
+    "--pipeline-parallel-size",
+    "--gpu-memory-utilization",
+    "--quantization",
+    "--tokenizer",
+    "--chat-template",
+    "--reasoning-parser",
+    "--tool-call-parser",
+    "--enable-auto-tool-choice",
+    "--logprobs-mode",
+    "--api-key",
+    "--seed",
+    "--speculative-config",
+    "--compilation-config",
+    "--trust-remote-code",
+)
+
+
+@cache
+def installed() -> dict[str, Any]:
+    command = [worker_python(), "-c", _ASK]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=120, env=engine_environment()
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_installed_engine_has_every_name_that_is_relied_upon() -> None:
+    assert installed()["version"].startswith("0.32.")
+
+
+@pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)
+def test_an_owned_flag_is_a_flag_of_the_engine(owned: Any) -> None:
+    flags = installed()["flags"]
+    names = [f for f in flags if f == owned.flag or (owned.family and f.startswith(owned.flag))]
+
+    assert names
+    assert not owned.short or any(flag.startswith(owned.short) for flag in flags)
+
+
+def test_the_flags_that_fleets_need_are_theirs_to_pass() -> None:
+    flags = installed()["flags"]
+
+    assert [flag for flag in USUAL_FLAGS if flag not in flags] == []
+    assert refused_flags([f"{flag}=1" for flag in USUAL_FLAGS]) == []
+
+
+def test_no_flag_is_refused_but_those_that_are_owned() -> None:
+    owned = {o.flag for o in OWNED_ENGINE_FLAGS} | {o.short for o in OWNED_ENGINE_FLAGS if o.short}
+    owned |= {flag.replace("--", "--no-", 1) for flag in owned}
+    families = tuple(
+        name
+        for o in OWNED_ENGINE_FLAGS
+        if o.family
+        for name in (o.flag, o.short, o.flag.replace("--", "--no-", 1))
+        if name
+    )
+    refused = {f for f in installed()["flags"] if refused_flags([f"{f}=1"])}
+
+    assert {f for f in refused if f not in owned and not f.startswith(families)} == set()
+
+
+@pytest.mark.parametrize("route", CONTROL_ROUTES)
+def test_a_control_route_is_absent_before_anything_is_asked(route: str) -> None:
+    assert access_of(route.split()[1]) is Access.ABSENT
