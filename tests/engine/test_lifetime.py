@@ -17,7 +17,7 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
-from tests.support.environments import engine_environment, worker_python
+from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, worker_python
 from tests.support.waiting import eventually
 from tests.support.worker import TOKEN, WorkerProcess, token_request
 
@@ -128,6 +128,28 @@ def test_a_silent_engine_fails_the_liveness_probe_and_a_dead_one_the_process(
         os.kill(engine, signal.SIGKILL)
         assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 1
         assert "the engine process died" in worker.log()
+
+
+def test_a_model_in_two_processes_is_swapped_in_both_and_dies_with_either(
+    weights: Weights, tmp_path: Path
+) -> None:
+    arguments = [*ENGINE_ARGUMENTS, "--tensor-parallel-size=2"]
+    with WorkerProcess(
+        tmp_path, model=weights.a, roots=[weights.root], engine_arguments=arguments
+    ) as worker:
+        worker.wait_until_up().must("admit", version="base")
+        assert worker.state()["engine"]["world_size"] == 2
+        first = worker.greedy()
+        worker.swap("1", weights.b)
+        assert worker.greedy() != first
+        worker.swap("2", weights.a)
+        assert worker.greedy() == first
+
+        (core,) = worker.engine_pids()
+        processes = worker.children_of(core)
+        assert len(processes) == 2
+        os.kill(processes[1], signal.SIGKILL)
+        assert worker.exit_code(within_seconds=2 * ORDERLY_SECONDS) == 1
 
 
 def test_when_the_last_good_weights_cannot_be_put_back_either_the_process_ends_with_a_failure(

@@ -137,8 +137,12 @@ class WorkerProcess:
 
     def engine_pids(self) -> list[int]:
         """Processes that the worker has started: the engine core."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        pids = [int(pid) for pid in children.read_text().split()]
+        return self.children_of(self.process.pid)
+
+    def children_of(self, parent: int) -> list[int]:
+        """Processes that another has started, but for Python's own helpers."""
+        threads = Path(f"/proc/{parent}/task").glob("*/children")
+        pids = [int(pid) for children in threads for pid in children.read_text().split()]
         names = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
         return [pid for pid, name in names.items() if "resource_tracker" not in name]
 
