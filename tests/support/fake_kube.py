@@ -8,9 +8,10 @@ faults of its own. What it imitates is tried against the real thing in `tests/cl
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,8 @@ class FakeCluster:
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("uid", before["metadata"]["uid"] if before else f"uid-{path}")
         metadata["resourceVersion"] = str(self.version)
+        for key, text in stored.pop("stringData", {}).items():
+            stored.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
         self.objects[path] = stored
         self._note("MODIFIED" if before else "ADDED", stored)
         return copy.deepcopy(stored)
@@ -76,6 +79,7 @@ class FakeKube:
     Fields:
         delay_seconds: how long a request is on its way before it takes effect.
         error: raised instead of doing anything.
+        refuses: says, by verb and path, which error is raised instead of doing anything.
         answers_lost: requests take effect and then fail as unknown.
         hangs: requests never take effect and never end.
         page_size: pages are no larger than this, whatever was asked for.
@@ -85,6 +89,7 @@ class FakeKube:
     cluster: FakeCluster
     delay_seconds: float = 0
     error: FleetError | None = None
+    refuses: Callable[[str, str], FleetError | None] = field(default=lambda _verb, _path: None)
     answers_lost: bool = False
     hangs: bool = False
     page_size: int = 500
@@ -196,8 +201,8 @@ class FakeKube:
             await asyncio.get_running_loop().create_future()
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
-        if self.error is not None:
-            raise self.error
+        if (error := self.error or self.refuses(verb, path)) is not None:
+            raise error
 
     def _end(self, answer: Json) -> Json:
         if self.answers_lost:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 START_SECONDS = 1000.0
+TURNS_PER_MICROSECOND = 1000
 
 
 class NothingLeftToDoError(AssertionError):
@@ -36,13 +37,19 @@ class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = START_SECONDS
+        self._idle_turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
         if not events and timeout is None:
             raise NothingLeftToDoError("every task waits for something that no timer will bring")
+        before = self.now
         if not events and timeout is not None:
             self.now += max(timeout, 0)
+        self._idle_turns = self._idle_turns + 1 if self.now == before else 0
+        if self._idle_turns > TURNS_PER_MICROSECOND:
+            # Real work takes time: who waits for less than a float can tell gets there.
+            self.now += 1e-6
         return events
 
 

@@ -159,6 +159,8 @@ def _stalled(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> 
     if rollout.halted and observed.base_weights is not None:
         told = f"see WeightVersion {observed.base_weights.name}"
         return ConditionType.STALLED, True, ConditionReason.HALTED, told
+    if observed.hindered:
+        return ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, observed.hindered
     troubled = [w for w in observed.workers if w.pod.trouble and not w.pod.deleting]
     if troubled:
         first = troubled[0]

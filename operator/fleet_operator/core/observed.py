@@ -15,6 +15,9 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_worker.protocol import Phase, WorkerState
 
+PROBE_SECONDS = 10.0
+"""Within this time the kubelet's readiness probe sees what a worker does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
@@ -81,8 +84,11 @@ class WorkerView:
             return Standing.ABSENT
         if self.silent_seconds > 0 or self.state is None:
             # Not ready means that the kubelet's probe fails too, or that its node is lost: the
-            # Service has dropped it and clients do not reach it. Otherwise it may be answering.
-            return Standing.UNKNOWN if self.pod.ready else Standing.ABSENT
+            # Service has dropped it and clients do not reach it. Otherwise it may be answering;
+            # so may one that was admitted a moment ago, before the probe has seen it.
+            admitted = self.state is not None and self.state.admitted
+            lately = admitted and self.silent_seconds < PROBE_SECONDS
+            return Standing.UNKNOWN if self.pod.ready or lately else Standing.ABSENT
         match self.state.phase:
             case Phase.SERVING | Phase.PAUSING:
                 return Standing.OPEN
@@ -145,6 +151,9 @@ class FleetObserved:
     """One fleet with everything that belongs to it.
 
     Shapes: workers in order of ordinal, at most 10,000; weights in order of creation.
+
+    Fields:
+        hindered: why a pod could not be created when it was tried last; empty otherwise.
     """
 
     name: str
@@ -155,6 +164,7 @@ class FleetObserved:
     status: FleetStatus = field(default_factory=FleetStatus)
     weights: tuple[WeightsView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
+    hindered: str = ""
 
     @property
     def base_weights(self) -> WeightsView | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.api.weights import HistoryEntry, WeightsStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,8 @@ def fleet_transitions(before: FleetStatus, after: FleetStatus) -> list[Transitio
 def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Transition]:
     """Events of a WeightVersion."""
     found = _stalls(before.conditions, after.conditions)
-    newest = after.history[0] if after.history else None
-    known = {(e.version, e.started_at) for e in before.history}
-    if newest and newest.result == "Applied" and (newest.version, newest.started_at) not in known:
+    newest = just_applied(before, after)
+    if newest is not None:
         told = (
             f"version {newest.version} on {after.workers_applied} workers after "
             f"{newest.total_seconds:.2f} s; no worker paused longer than "
@@ -44,6 +43,15 @@ def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Tra
         )
         found.append(Transition(type="Normal", reason="WeightsApplied", message=told))
     return found
+
+
+def just_applied(before: WeightsStatus, after: WeightsStatus) -> HistoryEntry | None:
+    """The rollout that has just come to its end, if one has."""
+    known = {(e.version, e.started_at) for e in before.history}
+    newest = after.history[0] if after.history else None
+    if newest is None or newest.result != "Applied":
+        return None
+    return None if (newest.version, newest.started_at) in known else newest
 
 
 def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[Transition]:

@@ -42,8 +42,9 @@ def weights_status(
     """What a person should see of the rollout now."""
     before = weights.status
     known = (before.desired_version, before.retried) == (rollout.desired.version, weights.retry)
-    fresh = not known or before.started_at is None
     phase = _phase(rollout)
+    tried_again = before.phase is RolloutPhase.HALTED and phase is not before.phase
+    fresh = not known or tried_again or before.started_at is None
     started_at = now if fresh or before.started_at is None else before.started_at
     moved = fresh or phase is not before.phase
     timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
@@ -60,8 +61,8 @@ def weights_status(
         workers_applied=f"{serving}/{observed.spec.replicas}",
         laggards=laggards_of(observed, rollout.desired),
         timings=timings,
-        superseded_versions=before.superseded_versions + _was_overtaken(before, fresh=fresh),
-        history=_history(before, rollout, phase, timings, started_at, fresh=fresh, now=now),
+        superseded_versions=before.superseded_versions + _was_overtaken(before, rollout),
+        history=_history(before, rollout, phase, timings, started_at, now=now),
         conditions=_conditions(observed, weights, rollout, phase, serving, now),
     )
 
@@ -81,7 +82,7 @@ def refused_status(
     weights: WeightsView, *, reason: ConditionReason, message: str, now: datetime
 ) -> WeightsStatus:
     """Status of a WeightVersion that steers nothing: no such fleet, or it is not the first one."""
-    before = weights.status.conditions
+    before = weights.status
     made = (
         (ConditionType.READY, False),
         (ConditionType.PROGRESSING, False),
@@ -91,9 +92,11 @@ def refused_status(
         observed_generation=weights.generation,
         desired_version=weights.spec.version,
         phase=RolloutPhase.PENDING,
+        superseded_versions=before.superseded_versions,
+        history=before.history,
         conditions=tuple(
             new_condition(
-                before,
+                before.conditions,
                 kind,
                 holds=holds,
                 reason=reason,
@@ -106,9 +109,18 @@ def refused_status(
     )
 
 
-def _was_overtaken(before: WeightsStatus, *, fresh: bool) -> bool:
-    ended = before.phase in {RolloutPhase.APPLIED, RolloutPhase.HALTED}
-    return fresh and before.desired_version is not None and not ended
+def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:
+    """Whether the rollout that began then stands in the history; what its workers do afterwards
+    is no part of it.
+    """
+    entries = ((e.version, e.started_at) for e in before.history)
+    return (before.desired_version, started_at) in entries
+
+
+def _was_overtaken(before: WeightsStatus, rollout: RolloutPlan) -> bool:
+    begun = before.desired_version is not None and before.started_at is not None
+    another = before.desired_version != rollout.desired.version
+    return begun and another and not _has_ended(before, before.started_at)
 
 
 def _workers(observed: FleetObserved, rollout: RolloutPlan) -> RolloutWorkers:
@@ -137,6 +149,8 @@ def _timings(
     if fresh:
         return RolloutTimings()
     timings = before.timings
+    if _has_ended(before, before.started_at):
+        return timings
     if phase is not before.phase and before.phase in _TIMED and before.phase_started_at:
         field = _TIMED[before.phase]
         spent = getattr(timings, field) + (now - before.phase_started_at).total_seconds()
@@ -164,11 +178,10 @@ def _history(
     timings: RolloutTimings,
     started_at: datetime,
     *,
-    fresh: bool,
     now: datetime,
 ) -> tuple[HistoryEntry, ...]:
     entries = list(before.history)
-    if _was_overtaken(before, fresh=fresh) and before.started_at:
+    if _was_overtaken(before, rollout) and before.started_at:
         overtaken = HistoryEntry(
             version=str(before.desired_version),
             result="Superseded",
@@ -178,7 +191,7 @@ def _history(
         )
         entries.insert(0, overtaken)
     version = rollout.desired.version
-    recorded = bool(entries) and entries[0].version == version
+    recorded = (version, started_at) in {(e.version, e.started_at) for e in entries}
     if phase is RolloutPhase.APPLIED and not recorded:
         done = HistoryEntry(
             version=version,

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 1024
 SETTLE_SECONDS = 0.25
 """How long a reconcile waits for answers; small models swap in less."""
+REFUSED_SECONDS = 1.0
+"""A worker that refuses a call is not asked the same again within this time."""
 FOLD_SECONDS = 0.02
 """Ends of background calls within this time lead to one reconcile."""
 
@@ -54,12 +56,14 @@ class Calls:
         *,
         again: Callable[[FleetKey, float], None],
         outgrow: Callable[[int], None],
+        denied: Callable[[FleetKey], None],
     ) -> None:
         self._workers = workers
         self._book = book
         self._metrics = metrics
         self._again = again
         self._outgrow = outgrow
+        self._denied = denied
         self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._questions: set[asyncio.Task[None]] = set()
 
@@ -76,11 +80,14 @@ class Calls:
     ) -> bool:
         """Send calls to workers; wait a moment for the outcomes.
 
-        Returns: whether any call was sent; those in flight already are not sent again.
+        Returns: whether any call was sent. Those in flight already are not sent again, and those
+        that the worker has just refused not at once.
         """
         tasks: list[asyncio.Task[None]] = []
         for action in actions:
             if self._book.call_in_flight(action.pod_uid) == action.key:
+                continue
+            if self._book.was_refused(action.pod_uid, action.key, since=_now() - REFUSED_SECONDS):
                 continue
             task = asyncio.create_task(self._call(caller, action, pods[action.pod_uid]))
             self._book.begin_call(action.pod_uid, action.key, task)
@@ -110,6 +117,8 @@ class Calls:
                 answer = await self._workers.state(caller.base_url(pod), caller.token)
         finally:
             self._book.end_question(pod, answer, _now())
+        if answer.reason is Reason.UNAUTHORIZED:
+            self._denied(caller.key)
 
     async def _call(self, caller: Caller, action: WorkerCall, pod: PodView) -> None:
         answer = WorkerAnswer(silent=True, message="the call was given up")

@@ -18,10 +18,11 @@ from fleet_operator.adapters.kube import KubeClient
 from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.api import names
 from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
-from fleet_operator.ports import Json, Kube
+from fleet_operator.ports import Json, Kube, Workers
 from fleet_operator.runtime import logs, permissions, triggers, web
 from fleet_operator.runtime.calls import Calls
 from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.fenced import FencedKube, FencedWorkers
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.metrics import Metrics
@@ -48,7 +49,7 @@ _FIRST = asyncio.FIRST_COMPLETED
 class Operator:
     """One operator process."""
 
-    def __init__(self, settings: Settings, kube: Kube, worker_client: WorkerClient) -> None:
+    def __init__(self, settings: Settings, kube: Kube, worker_client: Workers) -> None:
         self._settings = settings
         self._kube = kube
         self.metrics = metrics = Metrics()
@@ -59,6 +60,7 @@ class Operator:
             name=settings.lease_name,
             identity=settings.identity,
         )
+        kube = FencedKube(kube, lambda: self.lease.held)
         self.recorder = Recorder(kube, metrics, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
@@ -66,11 +68,12 @@ class Operator:
         self.book = WorkerBook()
         self.objects = Objects(kube, metrics)
         self.calls = Calls(
-            worker_client,
+            FencedWorkers(worker_client, lambda: self.lease.held),
             self.book,
             metrics,
             again=self._again,
             outgrow=self.lease.outgrow,
+            denied=self._denied,
         )
         self.reconcile = Reconciler(
             store=self.store,
@@ -170,12 +173,16 @@ class Operator:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.objects.forget_written()
+            self.reconcile.forget_tokens()
             self.book.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
                 self.queue.add(key)
 
     def _again(self, key: FleetKey, after_seconds: float) -> None:
         self.queue.add(key, after_seconds=after_seconds)
+
+    def _denied(self, key: FleetKey) -> None:
+        self.reconcile.forget_token(key)
 
     def _not_live(self) -> str:
         # That this is answered at all proves that the loop turns; a leader must also be leading.

@@ -16,7 +16,7 @@ from fleet_operator.api import names
 from fleet_operator.core import children
 from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
 from fleet_operator.core.observed import FleetObserved, Target
-from fleet_operator.errors import Conflict, NotFound
+from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 
@@ -74,23 +74,38 @@ class Objects:
             path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
             await self._apply(path, manifest)
 
-    async def ensure_token(self, observed: FleetObserved) -> str:
-        """The bearer token of the fleet's admin ports, made if there is none."""
-        namespace = observed.namespace
+    async def ensure_token(self, observed: FleetObserved, *, known: str = "") -> str:
+        """The bearer token of the fleet's admin ports, made if there is none.
+
+        `known`: the token that the workers have, written down again if the Secret is gone.
+
+        Errors: Retryable while the Secret of an earlier fleet of this name waits for the garbage
+        collector; pods that mounted it would wait for it for ever.
+        """
+        namespace, name = observed.namespace, names.admin_token_secret_name(observed.name)
         collection = f"/api/v1/namespaces/{namespace}/secrets"
-        path = f"{collection}/{names.admin_token_secret_name(observed.name)}"
         try:
-            secret = await self._kube.get(path)
+            secret = await self._kube.get(f"{collection}/{name}")
         except NotFound:
-            made = children.admin_token_secret(observed, secrets.token_urlsafe(TOKEN_BYTES))
+            token = known or secrets.token_urlsafe(TOKEN_BYTES)
             self._count("secret")
-            secret = await self._kube.create(collection, made)
+            secret = await self._kube.create(
+                collection, children.admin_token_secret(observed, token)
+            )
+        owners = secret["metadata"].get("ownerReferences", ())
+        if any(o["kind"] == names.FLEET_KIND and o["uid"] != observed.uid for o in owners):
+            raise Retryable(f"Secret {name} belongs to an earlier fleet of this name")
+        if names.ADMIN_TOKEN_KEY not in secret.get("data", {}):
+            raise Terminal(f"Secret {name} has no key {names.ADMIN_TOKEN_KEY!r}; delete it")
         return base64.b64decode(secret["data"][names.ADMIN_TOKEN_KEY]).decode()
 
     async def write_status(
         self, plural: str, *, namespace: str, name: str, uid: str, status: Json
     ) -> None:
-        """Replace our part of a status. An object that is gone or was made anew is left alone."""
+        """Replace our part of a status. An object that is gone is left alone.
+
+        Errors: Conflict if it was made anew, or was written to all the time.
+        """
         self._count(plural)
         kind = names.FLEET_KIND if plural == names.FLEET_PLURAL else names.WEIGHTS_KIND
         body: dict[str, Any] = {
@@ -102,7 +117,7 @@ class Objects:
         root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{plural}"
         try:
             await self._kube.apply(f"{root}/{name}/status", body)
-        except (NotFound, Conflict) as error:
+        except NotFound as error:
             logger.debug("status not written: %s", error)
 
     def forget_written(self) -> None:

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import fleet_plan, rollout_plan
-from fleet_operator.core.actions import Quarantine, WorkerAction
+from fleet_operator.core.actions import CreatePod, PodAction, Quarantine, WorkerAction
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.transitions import just_applied
 from fleet_operator.core.weights_status import refused_status, weights_status
-from fleet_operator.errors import FleetError
+from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
-from fleet_operator.runtime.statuses import Statuses
+from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.worker_book import WorkerBook
 
@@ -65,7 +66,9 @@ class Reconciler:
         self._default_image = default_image
         self._resync_seconds = resync_seconds
         self._again = again
-        self._tokens: dict[str, str] = {}
+        self._tokens: dict[FleetKey, tuple[str, str]] = {}
+        self._stale_tokens: set[FleetKey] = set()
+        self._hindered: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
 
     async def __call__(self, key: FleetKey) -> None:
@@ -74,9 +77,7 @@ class Reconciler:
             with self._metrics.reconciles.time():
                 after_seconds = await self._reconcile(key)
         except FleetError as error:
-            self._metrics.failures.labels(type(error).__name__).inc()
-            logger.warning("fleet %s/%s: %s", *key, error)
-            after_seconds = getattr(error, "after_seconds", None) or BUSY_SECONDS
+            after_seconds = self._note(key, error)
         except Exception:
             # A defect of ours on one fleet must not stop the others; it is said each time.
             self._metrics.failures.labels("defect").inc()
@@ -88,8 +89,7 @@ class Reconciler:
     async def _reconcile(self, key: FleetKey) -> float | None:
         record = self._store.fleet(key)
         if record is None:
-            await self._refuse_orphans(key)
-            return None
+            return await self._refuse_orphans(key)
         caller = await self._caller(key, record)
         await self._ask(key, caller)
         now = datetime.now(UTC)
@@ -100,26 +100,29 @@ class Reconciler:
         )
         status = fleet_status(observed, rollout, pods, now=now)
         caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal.version))
-        pod_actions = [
+        pod_actions: list[PodAction] = [
             *pods.actions,
             *(a for a in rollout.step.actions if isinstance(a, Quarantine)),
         ]
         worker_calls = [a for a in rollout.step.actions if isinstance(a, WorkerAction)]
         views = {w.pod.uid: w.pod for w in observed.workers}
-        sent, *_ = await asyncio.gather(
+        sent, *outcomes = await asyncio.gather(
             self._calls.act(caller, worker_calls, views),
             self._objects.ensure_children(observed, rollout.applied),
-            *(self._objects.change_pod(observed.namespace, a) for a in pod_actions),
+            self._change_pods(key, pod_actions),
             self._statuses.write_fleet(observed, status),
             *(self._write_weights(observed, w, rollout, now) for w in observed.weights),
+            return_exceptions=True,
         )
+        # What could not be written is tried again; workers do not wait for it.
+        failures = [o for o in (sent, *outcomes) if isinstance(o, BaseException)]
         self._metrics.show_fleet(key, status)
         busy = rollout.step.phase is not RolloutPhase.APPLIED or any(
             w.busy or not w.pod.ready for w in observed.workers
         )
-        self._restless = self._restless | {key} if busy else self._restless - {key}
+        (self._restless.add if busy else self._restless.discard)(key)
         logger.log(
-            logging.INFO if sent or pod_actions else logging.DEBUG,
+            logging.INFO if sent or (pod_actions and not failures) else logging.DEBUG,
             "fleet %s/%s: %s",
             *key,
             rollout.step.note,
@@ -132,15 +135,60 @@ class Reconciler:
                 "pod_actions": len(pod_actions),
             },
         )
-        if sent:
+        waits = [self._note(key, failure) for failure in failures]
+        if sent and not isinstance(sent, BaseException):
             return QUICKLY_SECONDS
-        waits = [BUSY_SECONDS if busy else self._resync_seconds]
+        waits += [BUSY_SECONDS if busy else self._resync_seconds]
         waits += [s for s in (rollout.step.requeue_after_seconds,) if s is not None]
         waits += [self._statuses.held_back_seconds(key)]
         return min(waits)
 
+    def _note(self, key: FleetKey, failure: BaseException) -> float:
+        """Say what could not be done. Returns: seconds until it should be tried again."""
+        if not isinstance(failure, FleetError):
+            raise failure
+        self._metrics.failures.labels(type(failure).__name__).inc()
+        logger.warning("fleet %s/%s: %s", *key, failure)
+        return getattr(failure, "after_seconds", None) or BUSY_SECONDS
+
+    async def _change_pods(self, key: FleetKey, actions: list[PodAction]) -> None:
+        """Change pods, and create the missing ones in portions that double.
+
+        The first pod that cannot be created ends it: a quota would refuse all the others too.
+        """
+        namespace, _ = key
+        created = [a for a in actions if isinstance(a, CreatePod)]
+        failures = await self._change_at_once(
+            namespace, [a for a in actions if not isinstance(a, CreatePod)]
+        )
+        self._hindered.pop(key, None)
+        portion = 1
+        while created and not failures:
+            failures = await self._change_at_once(namespace, created[:portion])
+            created, portion = created[portion:], portion * 2
+            if failures and isinstance(failures[0], Terminal):
+                self._hindered[key] = f"a pod cannot be created: {failures[0]}"
+        if failures:
+            raise failures[0]
+
+    async def _change_at_once(
+        self, namespace: str, actions: Sequence[PodAction]
+    ) -> list[BaseException]:
+        changes = (self._objects.change_pod(namespace, a) for a in actions)
+        outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        return [o for o in outcomes if o is not None]
+
+    def forget_token(self, key: FleetKey) -> None:
+        """Read a fleet's token again: a worker does not take the one that is known."""
+        self._stale_tokens.add(key)
+
+    def forget_tokens(self) -> None:
+        """Read all tokens again: somebody may have changed or deleted one."""
+        self._stale_tokens |= set(self._store.fleet_keys())
+
     async def _caller(self, key: FleetKey, record: FleetRecord) -> Caller:
-        if record.uid not in self._tokens:
+        uid, token = self._tokens.get(key, ("", ""))
+        if uid != record.uid or key in self._stale_tokens:
             bare = FleetObserved(
                 name=key[1],
                 namespace=key[0],
@@ -148,10 +196,13 @@ class Reconciler:
                 generation=record.generation,
                 spec=record.spec,
             )
-            self._tokens[record.uid] = await self._objects.ensure_token(bare)
+            known = token if uid == record.uid else ""
+            token = await self._objects.ensure_token(bare, known=known)
+            self._tokens[key] = (record.uid, token)
+            self._stale_tokens.discard(key)
         return Caller(
             key=key,
-            token=self._tokens[record.uid],
+            token=token,
             admin_port=record.spec.serving.admin_port,
             epoch=self._epochs.last(key),
         )
@@ -167,6 +218,8 @@ class Reconciler:
         now = asyncio.get_running_loop().time()
         # Of two pods with one name the one that is going is not a worker any more.
         workers = {p.ordinal: self._book.view(p, now) for p in self._pods.pods_of(key)}
+        weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
+        self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
         return FleetObserved(
             name=key[1],
             namespace=key[0],
@@ -174,8 +227,9 @@ class Reconciler:
             generation=record.generation,
             spec=record.spec,
             status=self._statuses.fleet(record),
-            weights=tuple(self._statuses.weights(w) for w in self._store.weights_of(key)),
+            weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
+            hindered=self._hindered.get(key, ""),
         )
 
     async def _write_weights(
@@ -192,15 +246,24 @@ class Reconciler:
             status = refused_status(weights, reason=reason, message=told, now=now)
         else:
             status = weights_status(observed, weights, rollout, now=now)
-        applied = await self._statuses.write_weights(weights, status)
-        if applied:
+        if just_applied(weights.status, status):
             self._metrics.show_rollout((observed.namespace, observed.name), status)
+        await self._statuses.write_weights(weights, status)
 
-    async def _refuse_orphans(self, key: FleetKey) -> None:
+    async def _refuse_orphans(self, key: FleetKey) -> float | None:
+        """Tell WeightVersions without a fleet so, and forget the fleet."""
         now = datetime.now(UTC)
+        orphans = [self._statuses.weights(w) for w in self._store.weights_of(key)]
         self._metrics.forget_fleet(key)
-        for weights in (self._statuses.weights(w) for w in self._store.weights_of(key)):
+        self._statuses.forget_all_but(key, {w.uid for w in orphans})
+        self._tokens.pop(key, None)
+        self._hindered.pop(key, None)
+        self._stale_tokens.discard(key)
+        self._restless.discard(key)
+        for weights in orphans:
             told = f"there is no InferenceFleet {key[1]!r} in namespace {key[0]!r}; create it"
             reason = ConditionReason.FLEET_NOT_FOUND
             status = refused_status(weights, reason=reason, message=told, now=now)
             await self._statuses.write_weights(weights, status)
+        after_seconds = self._statuses.held_back_seconds(key)
+        return None if after_seconds == NEVER else after_seconds

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.transitions import fleet_transitions, is_urgent, weights_transitions
 from fleet_operator.runtime.informer import FleetKey
@@ -72,8 +72,8 @@ class Statuses:
         self._keys.setdefault((observed.namespace, observed.name), set()).add(observed.uid)
         await self._write(known, names.FLEET_PLURAL, subject)
 
-    async def write_weights(self, weights: WeightsView, status: WeightsStatus) -> bool:
-        """The same for a WeightVersion. Returns: whether its rollout has just been applied."""
+    async def write_weights(self, weights: WeightsView, status: WeightsStatus) -> None:
+        """The same for a WeightVersion."""
         known = self._weights.setdefault(
             weights.uid, _Written(weights.status, weights.status, -NEVER)
         )
@@ -85,13 +85,10 @@ class Statuses:
         )
         for transition in weights_transitions(known.computed, status):
             self._recorder.record(subject, transition)
-        applied = RolloutPhase.APPLIED
-        ended = status.phase is applied and known.computed.phase is not applied
         known.computed = status
         key = (weights.namespace, weights.spec.fleet_ref.name)
         self._keys.setdefault(key, set()).add(weights.uid)
         await self._write(known, names.WEIGHTS_PLURAL, subject)
-        return ended
 
     def held_back_seconds(self, key: FleetKey) -> float:
         """Seconds until a status of this fleet that was held back is due; infinite if none is."""
@@ -101,10 +98,15 @@ class Statuses:
         due = (k.written_at + PROGRESS_SECONDS - now for k in known if k is not None and k.due)
         return max(min(due, default=NEVER), 0)
 
-    def forget(self, key: FleetKey) -> None:
-        """Drop what is known of a fleet that is gone."""
-        for uid in self._keys.pop(key, ()):
+    def forget_all_but(self, key: FleetKey, uids: set[str]) -> None:
+        """Drop what is known of objects of this fleet that are gone."""
+        known = self._keys.get(key, set())
+        for uid in known - uids:
             self._fleets.pop(uid, None)
+            self._weights.pop(uid, None)
+        self._keys[key] = known & uids
+        if not self._keys[key]:
+            del self._keys[key]
 
     async def _write(self, known: _Written[S], plural: str, subject: Subject) -> None:
         now = asyncio.get_running_loop().time()

@@ -28,6 +28,7 @@ class _Entry:
     asking: bool = False
     asked_at: float = 0
     called_at: float = 0
+    refused: str = ""
     ready: bool = False
     stale: bool = True
 
@@ -82,6 +83,11 @@ class WorkerBook:
         entry = self._entries.get(uid)
         return entry.call if entry else ""
 
+    def was_refused(self, uid: str, key: str, *, since: float) -> bool:
+        """Whether the worker's last call was this one, and was refused since then."""
+        entry = self._entries.get(uid)
+        return entry is not None and entry.refused == key and entry.called_at > since
+
     def begin_call(self, uid: str, key: str, task: asyncio.Task[None]) -> None:
         """Note a call; one that is in flight with another key is given up, its end unknown."""
         entry = self._entries.setdefault(uid, _Entry())
@@ -95,6 +101,7 @@ class WorkerBook:
         if entry is None or entry.call != key:
             return
         entry.call, entry.task, entry.called_at = "", None, now
+        entry.refused = "" if answer.reason is None else key
         if answer.silent:
             # Whether it took effect is not known: look before asking again.
             entry.stale = True

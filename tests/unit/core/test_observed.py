@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 
-from fleet_operator.core.observed import Standing
+from fleet_operator.core.observed import PROBE_SECONDS, Standing
 
 WORKER = make_worker()
 
@@ -47,9 +47,19 @@ WORKER = make_worker()
             id="a silent one that was paused may have opened again",
         ),
         pytest.param(
-            WORKER.serving("1").silent().unready(),
+            WORKER.serving("1").silent(PROBE_SECONDS + 1).unready(),
             Standing.ABSENT,
             id="a silent one that is not ready gets no clients",
+        ),
+        pytest.param(
+            WORKER.serving("1").silent(1).unready(),
+            Standing.UNKNOWN,
+            id="a silent one that was admitted before any probe may serve",
+        ),
+        pytest.param(
+            WORKER.joining("1").silent(1).unready(),
+            Standing.ABSENT,
+            id="a silent joiner serves nobody",
         ),
         pytest.param(
             WORKER, Standing.UNKNOWN, id="a ready one that was never heard of may be serving"

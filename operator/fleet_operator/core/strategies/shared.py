@@ -66,11 +66,13 @@ def over_budget(
 ) -> Problem | None:
     """The problem, if more workers failed to take the target than may.
 
-    The way back, or out of an overtaken rollout, is not given up: who fails there is fenced.
+    The way back, or out of an overtaken rollout, is not given up: who fails there is fenced. Nor
+    is a version that the fleet serves already: who comes late to it is left behind.
     """
     if len(failed) <= view.settings.max_failures:
         return None
-    if goal.version != view.target.version or view.halted:
+    served = goal.version == view.applied.version
+    if goal.version != view.target.version or view.halted or served:
         return None
     return problem_of(failed, goal, phase, view.settings, halt=halt)
 

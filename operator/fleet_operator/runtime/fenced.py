@@ -1,0 +1,81 @@
+"""Lets nothing out of a process that does not lead.
+
+A process that was frozen, or cut off, wakes up in the middle of what it was doing: before its end
+is noticed it would write what it had decided then. So every write and every call asks first; epochs
+and resourceVersions guard what was on its way already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.errors import Terminal
+from fleet_operator.ports import Json, Kube, WorkerAnswer, Workers
+from fleet_worker.protocol import Epoch
+
+NOT_LEADING = "this process does not lead any more"
+
+
+class FencedKube:
+    """The Kubernetes API for a leader. Implements `ports.Kube`.
+
+    Errors: Terminal for every write while not leading.
+    """
+
+    def __init__(self, kube: Kube, leads: Callable[[], bool]) -> None:
+        self._kube = kube
+        self._leads = leads
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """Read one object or one page of a list."""
+        return await self._kube.get(path, params)
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object; `Conflict` if it is there already."""
+        return await self._for_leader().create(path, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """Replace an object at its resourceVersion; `Conflict` if it changed."""
+        return await self._for_leader().replace(path, body)
+
+    async def apply(self, path: str, body: Json) -> Json:
+        """Server-side apply: afterwards our fields are exactly those of the body."""
+        return await self._for_leader().apply(path, body)
+
+    async def merge(self, path: str, body: Json) -> Json:
+        """JSON merge patch."""
+        return await self._for_leader().merge(path, body)
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object if it still is the one with this uid; silent if it is gone."""
+        await self._for_leader().delete(path, uid=uid)
+
+    def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
+        """Stream watch events until the server ends the stream."""
+        return self._kube.watch(path, params)
+
+    def _for_leader(self) -> Kube:
+        if not self._leads():
+            raise Terminal(NOT_LEADING)
+        return self._kube
+
+
+class FencedWorkers:
+    """The workers' admin ports for a leader. Implements `ports.Workers`."""
+
+    def __init__(self, workers: Workers, leads: Callable[[], bool]) -> None:
+        self._workers = workers
+        self._leads = leads
+
+    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+        """Ask a worker for its state."""
+        return await self._workers.state(base_url, token)
+
+    async def call(
+        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
+    ) -> WorkerAnswer:
+        """Ask a worker to act, and wait for the end of it."""
+        if not self._leads():
+            return WorkerAnswer(silent=True, message=NOT_LEADING)
+        return await self._workers.call(base_url, token, action, epoch)

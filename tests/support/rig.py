@@ -1,0 +1,351 @@
+"""The operator's real runtime on a fake API server, fake workers and virtual time.
+
+    async def story() -> None:
+        async with Rig(replicas=3) as rig:
+            rig.publish("2")
+            await rig.until(lambda: rig.phase == "Applied")
+
+    virtual_time.run(story())
+
+Real are the planners, the queue, the book, the calls, the informer, the Lease and the statuses.
+Fake are the API server (`fake_kube`), the workers (`tests/model/fake_worker.py`) and the kubelet,
+which is a loop in here: pods run at once, and are ready as their worker's latch says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Self
+from unittest import mock
+from urllib.parse import urlsplit
+
+from tests.model.fake_worker import FakeWorker
+from tests.support.fake_kube import FakeCluster, FakeKube
+from tests.support.virtual_time import now
+
+from fleet_operator.api import names
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.ports import Json, WorkerAnswer
+from fleet_operator.runtime import reconcile
+from fleet_operator.runtime.main import Operator
+from fleet_operator.runtime.settings import Settings
+from fleet_worker.protocol import Epoch, Reason, WorkerState
+
+FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
+PODS_PATH = "/api/v1/namespaces/rl/pods"
+KUBELET_SECONDS = 0.1
+WRITES = frozenset({"POST", "PUT", "APPLY", "MERGE", "DELETE"})
+
+
+@dataclass
+class FakeWorkers:
+    """The admin ports of all workers. Implements `ports.Workers`.
+
+    Fields:
+        latency_seconds: how long every answer takes.
+        hanging: ordinals whose calls (not questions) never end.
+        silent: ordinals that answer nothing.
+        refusals: why calls of a kind are refused, by kind.
+        denied: nobody's token is taken.
+        asked: every call, as `kind version` and ordinal.
+    """
+
+    workers: dict[str, FakeWorker] = field(default_factory=dict)
+    latency_seconds: float = 0.005
+    hanging: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
+    refusals: dict[str, Reason] = field(default_factory=dict)
+    token: str | None = None
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    questions: list[int] = field(default_factory=list)
+
+    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+        """Ask a worker for its state."""
+        worker = self._at(base_url)
+        if worker is not None:
+            self.questions.append(worker.ordinal)
+        await asyncio.sleep(self.latency_seconds)
+        if worker is None or worker.ordinal in self.silent:
+            return WorkerAnswer(silent=True, message="connection refused")
+        if self.token is not None and token != self.token:
+            return WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token")
+        return WorkerAnswer(state=worker.state(now()))
+
+    async def call(
+        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
+    ) -> WorkerAnswer:
+        """Ask a worker to act, and wait for the end of it."""
+        worker = self._at(base_url)
+        if worker is None:
+            return WorkerAnswer(silent=True, message="connection refused")
+        self.asked.append((action.key, worker.ordinal))
+        await asyncio.sleep(self.latency_seconds)
+        if worker.ordinal in self.hanging:
+            await asyncio.get_running_loop().create_future()
+        if worker.ordinal in self.silent:
+            return WorkerAnswer(silent=True, message="connection refused")
+        if refusal := self.refusals.get(action.kind):
+            return WorkerAnswer(state=worker.state(now()), reason=refusal, message="injected")
+        state, reason = worker.call(action, epoch, now())
+        while reason is None and self._is_at_it(worker, action, state):
+            await asyncio.sleep(0.01)
+            worker.tick(now())
+            state = worker.state(now())
+        return WorkerAnswer(state=state, reason=reason, message="refused" if reason else "")
+
+    def _is_at_it(self, worker: FakeWorker, action: WorkerCall, state: WorkerState) -> bool:
+        return state.operation is not None and state.operation.kind == action.kind
+
+    def _at(self, base_url: str) -> FakeWorker | None:
+        return self.workers.get(str(urlsplit(base_url).hostname))
+
+
+class VirtualWallClock(datetime):
+    """The wall clock of the runtime: as fast as the loop's."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        """The time of day."""
+        return cls(2026, 1, 1, tzinfo=tz) + timedelta(seconds=now())
+
+
+class Rig:
+    """A fleet named `policy` in namespace `rl`, its WeightVersion, and an operator."""
+
+    def __init__(self, *, replicas: int = 3, version: str = "1", **spec: Any) -> None:
+        self.cluster = FakeCluster()
+        self.workers = FakeWorkers()
+        self._fleet: Json = {
+            "kind": "InferenceFleet",
+            "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
+            "spec": {
+                "replicas": replicas,
+                "model": {"name": "m", "source": {"path": "/models/base"}},
+                "weights": {"roots": ["/weights"]},
+            }
+            | spec,
+        }
+        self._weights: Json = {
+            "kind": "WeightVersion",
+            "metadata": {
+                "name": "policy",
+                "namespace": "rl",
+                "uid": "weights-1",
+                "generation": 1,
+                "creationTimestamp": datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
+            },
+            "spec": {
+                "fleetRef": {"name": "policy"},
+                "version": version,
+                "source": {"path": "/weights/step_{version}"},
+            },
+        }
+        self._addresses = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._clock = mock.patch.object(reconcile, "datetime", VirtualWallClock)
+        self.kube: FakeKube
+        self.operator: Operator
+
+    async def __aenter__(self) -> Self:
+        self._clock.start()
+        self.cluster.put(FLEET_PATH, self._fleet)
+        self.cluster.put(WEIGHTS_PATH, self._weights)
+        self._kubelet = asyncio.create_task(self._run_kubelet(), name="kubelet")
+        await self.start_operator()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill_operator()
+        self._kubelet.cancel()
+        await asyncio.wait([self._kubelet])
+        self._clock.stop()
+
+    # --- the operator ---------------------------------------------------------------------------
+
+    async def start_operator(self) -> None:
+        """A new process: nothing in memory."""
+        self.kube = self.cluster.client()
+        settings = Settings(
+            namespaces=("rl",),
+            lease_namespace="rl",
+            lease_name="operator",
+            default_image="rlfleet/worker:1",
+            port=0,
+            log_format="text",
+            log_level="INFO",
+            resync_seconds=30.0,
+            identity=f"process-{now()}",
+        )
+        self.operator = Operator(settings, self.kube, self.workers)
+        await self.operator.lease.acquire()
+        self._tasks = [
+            asyncio.create_task(self.operator.lease.hold(), name="lease"),
+            asyncio.create_task(self.operator.pods.run(), name="pods"),
+        ]
+        await self.operator.pods.synced()
+        self.operator.synced = True
+        self.tell_operator()
+        self._tasks.append(asyncio.create_task(self.operator._work(), name="queue"))
+        self._tasks.append(asyncio.create_task(self.operator._sweep(), name="sweep"))
+
+    async def kill_operator(self) -> None:
+        """It ends without a word; its Lease is left to run out."""
+        for task in self._tasks:
+            task.cancel()
+        await self.operator.calls.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+    async def restart_operator(self) -> None:
+        """Killed, and another one leads."""
+        await self.kill_operator()
+        await self.start_operator()
+
+    def tell_operator(self) -> None:
+        """What its watches would bring: the objects with the statuses that are stored."""
+        if FLEET_PATH in self.cluster.objects:
+            self.operator.store.put_fleet(self._with_status(FLEET_PATH))
+        if WEIGHTS_PATH in self.cluster.objects:
+            self.operator.store.put_weights(self._with_status(WEIGHTS_PATH))
+
+    # --- people and trainers ---------------------------------------------------------------------
+
+    def publish(self, version: str) -> None:
+        """A trainer asks for a version."""
+        self.change(WEIGHTS_PATH, version=version)
+
+    def change(self, path: str, **spec: Any) -> None:
+        """Somebody edits an object's spec."""
+        body = self.cluster.objects[path]
+        body["spec"] |= spec
+        body["metadata"]["generation"] += 1
+        self.cluster.put(path, body)
+        self.tell_operator()
+
+    # --- what can be seen ------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Json:
+        """The fleet's stored status."""
+        return self._status(FLEET_PATH)
+
+    @property
+    def weights(self) -> Json:
+        """The WeightVersion's stored status."""
+        return self._status(WEIGHTS_PATH)
+
+    @property
+    def phase(self) -> str:
+        """Of the WeightVersion, as stored."""
+        return str(self.weights.get("phase", ""))
+
+    def condition(self, kind: str, *, of: str = FLEET_PATH) -> Json | None:
+        """A stored condition."""
+        found = (c for c in self._status(of).get("conditions", ()) if c["type"] == kind)
+        return next(found, None)
+
+    @property
+    def serving(self) -> list[str]:
+        """What the workers generate with, by ordinal."""
+        by_ordinal = sorted(self.workers.workers.values(), key=lambda w: w.ordinal)
+        return [w.weights for w in by_ordinal if w.generates]
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """Requests of this operator that wrote something; its Lease is not counted."""
+        return [r for r in self.kube.requests if r[0] in WRITES and "/leases" not in r[1]]
+
+    def worker(self, ordinal: int) -> FakeWorker:
+        """The newest worker of an ordinal."""
+        return [w for w in self.workers.workers.values() if w.ordinal == ordinal][-1]
+
+    async def until(
+        self, condition: Callable[[], object], *, seconds: float = 120, what: str = ""
+    ) -> float:
+        """Wait until something holds. Returns: seconds that it took."""
+        started = now()
+        while not condition():
+            if now() - started > seconds:
+                raise AssertionError(f"not within {seconds} s: {what}\n{self.story()}")
+            await asyncio.sleep(0.01)
+        return now() - started
+
+    async def applied(self, version: str, *, seconds: float = 120) -> float:
+        """Wait until a version is applied by the stored status."""
+        return await self.until(
+            lambda: self.phase == "Applied" and self.weights.get("appliedVersion") == version,
+            seconds=seconds,
+            what=f"version {version} applied",
+        )
+
+    def story(self) -> str:
+        """What is known, for failures."""
+        workers = "\n".join(
+            f"  {w.name} {w.phase} admitted={w.admitted} label={w.label} staged={w.staged}"
+            for w in self.workers.workers.values()
+        )
+        asked = "\n".join(f"  {key} on {n}" for key, n in self.workers.asked[-30:])
+        return f"fleet {self.fleet}\nweights {self.weights}\nworkers\n{workers}\nasked\n{asked}"
+
+    # --- the kubelet -----------------------------------------------------------------------------
+
+    async def _run_kubelet(self) -> None:
+        while True:
+            there = {p["metadata"]["uid"]: p for p in self.cluster.below(PODS_PATH)}
+            known = {w.uid: ip for ip, w in self.workers.workers.items()}
+            for uid in known.keys() - there.keys():
+                del self.workers.workers[known[uid]]
+            for uid, pod in there.items():
+                if uid not in known:
+                    self._start(pod)
+            for ip, worker in list(self.workers.workers.items()):
+                worker.tick(now())
+                self._show(ip, worker)
+            await asyncio.sleep(KUBELET_SECONDS)
+
+    def _start(self, pod: Json) -> None:
+        labels = pod["metadata"]["labels"]
+        worker = FakeWorker(
+            pod["metadata"]["uid"],
+            int(labels[names.LABEL_ORDINAL]),
+            labels[names.LABEL_REVISION],
+            now(),
+        )
+        applied = self.cluster.objects.get(
+            f"/api/v1/namespaces/rl/configmaps/{names.applied_config_map_name('policy')}"
+        )
+        if applied is not None and "path" in applied["data"]:
+            worker.start_version = worker.label = worker.weights = applied["data"]["version"]
+            worker.start_source = worker.source = applied["data"]["path"]
+        self._addresses += 1
+        address = f"10.0.{self._addresses // 250}.{self._addresses % 250}"
+        self.workers.workers[address] = worker
+
+    def _show(self, ip: str, worker: FakeWorker) -> None:
+        path = f"{PODS_PATH}/{worker.name}"
+        pod = self.cluster.objects.get(path)
+        if pod is None or pod["metadata"]["uid"] != worker.uid:
+            return
+        running = {"name": "worker", "state": {"running": {}}, "restartCount": worker.restarts}
+        ready = "True" if worker.in_service else "False"
+        status = {
+            "phase": "Running",
+            "podIP": ip,
+            "containerStatuses": [running],
+            "conditions": [{"type": "Ready", "status": ready}],
+        }
+        if pod.get("status") != status:
+            self.cluster.put(path, pod | {"status": status})
+
+    def _status(self, path: str) -> Json:
+        stored = self.cluster.objects.get(f"{path}/status", {})
+        found: Json = stored.get("status", {})
+        return found
+
+    def _with_status(self, path: str) -> Json:
+        return self.cluster.objects[path] | {"status": self._status(path)}
