@@ -25,6 +25,22 @@ def test_after_a_swap_the_worker_generates_with_the_new_weights(
     assert worker.greedy() != before
 
 
+def test_a_swap_in_one_call_is_the_same_swap(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    worker.swap(new_version(), weights.b)
+    expected = worker.greedy()
+    worker.swap(new_version(), weights.a)
+    worker.stage(version := new_version(), weights.b)
+    state = worker.must("apply", version=version, mode="keep", lease_seconds=60)
+
+    assert (state["phase"], state["version"], state["pause"]) == ("serving", version, None)
+    assert worker.greedy() == expected
+    assert worker.refusal("apply", version=new_version(), mode="keep", lease_seconds=60)[1] == (
+        "NotStaged"
+    )
+
+
 def test_going_back_to_earlier_weights_gives_the_same_tokens_bit_for_bit(
     worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import (
+    ApplyRequest,
     Epoch,
     FenceRequest,
     LoadRequest,
@@ -77,6 +78,10 @@ class Bench:
     async def load(self, version: str, *, holder: str = "operator") -> None:
         request = LoadRequest(version=version, holder=holder, epoch=self.epoch())
         await self.agent.load(request)
+
+    async def apply(self, version: str, *, mode: PauseMode = PauseMode.KEEP) -> None:
+        request = ApplyRequest(version=version, mode=mode, lease_seconds=30, epoch=self.epoch())
+        await self.agent.apply(request)
 
     async def resume(self, version: str, *, holder: str = "operator") -> None:
         request = OpenRequest(version=version, holder=holder, epoch=self.epoch())

@@ -18,6 +18,7 @@ from fleet_worker.core import fencing
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, after
 from fleet_worker.protocol import (
+    ApplyRequest,
     Epoch,
     FenceRequest,
     LoadRequest,
@@ -110,9 +111,7 @@ class Agent(Worker):
         self._check_holder(request.holder)
         async with self._lock:
             self._check_holder(request.holder)
-            staged = self.staging.staged
-            is_staged = staged is not None and staged.version == request.version
-            if request.version == self.version and not is_staged:
+            if self._has(request.version):
                 return
             after(self.standing, Event.LOAD)
             weights = self.staging.take(request.version)
@@ -120,13 +119,30 @@ class Agent(Worker):
             with self.working("load", request.version):
                 await loading.load(self, weights)
 
+    async def apply(self, request: ApplyRequest) -> None:
+        """`PUT apply`: pause, load and resume under one lock; refused, the old weights serve on."""
+        self._obey(request.epoch)
+        self._check_holder(request.holder)
+        async with self._lock:
+            self._check_holder(request.holder)
+            if self._has(request.version):
+                if self.phase is not Phase.SERVING:
+                    await self._resume(request.version, Event.RESUME)
+                return
+            if self.phase is not Phase.PAUSED:
+                after(self.standing, Event.PAUSE)
+            self.staging.check_staged(request.version)
+            with self.working("apply", request.version):
+                await self._apply(request)
+        _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
+
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the version is the one in the engine."""
         self._obey(request.epoch)
         self._check_holder(request.holder)
         async with self._lock:
             self._check_holder(request.holder)
-            then = after(self.standing, event)
+            after(self.standing, event)
             if request.version != self.version:
                 raise Refusal(
                     Reason.VERSION_MISMATCH,
@@ -134,13 +150,7 @@ class Agent(Worker):
                 )
             if self.phase is Phase.SERVING:
                 return
-            if not then.admitted:
-                raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
-            started = self.clock()
-            with self.working("resume", request.version):
-                await self.engine.resume()
-            self.enter(event)
-            self.note_opened(request.version, started)
+            await self._resume(request.version, event)
         _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
 
     async def fence(self, request: FenceRequest) -> None:
@@ -167,6 +177,42 @@ class Agent(Worker):
         """End a pause whose lease nobody renewed. Called by the watch."""
         async with self._lock:
             await pausing.expire(self)
+
+    async def _apply(self, request: ApplyRequest) -> None:
+        if self.phase is Phase.SERVING:
+            pause = PauseRequest(
+                mode=request.mode,
+                drain_timeout_seconds=request.drain_timeout_seconds,
+                lease_seconds=request.lease_seconds,
+                holder=request.holder,
+                epoch=request.epoch,
+            )
+            await pausing.stop(self, pause)
+        if self.phase is not Phase.PAUSED or not self.is_open:
+            raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
+        weights = self.staging.take(request.version)
+        self.enter(Event.LOAD)
+        try:
+            await loading.load(self, weights)
+        finally:
+            # Loaded, or refused with the old weights intact. A load that broke the engine, and a
+            # fence meanwhile, have left this phase.
+            if self.phase is Phase.PAUSED and self.is_open:
+                await self._resume(self.version or "", Event.RESUME)
+
+    async def _resume(self, version: str, event: Event) -> None:
+        if not after(self.standing, event).admitted:
+            raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
+        started = self.clock()
+        with self.working("resume", version):
+            await self.engine.resume()
+        self.enter(event)
+        self.note_opened(version, started)
+
+    def _has(self, version: str) -> bool:
+        """Whether loading a version would change nothing: it is in the engine, not staged anew."""
+        staged = self.staging.staged
+        return version == self.version and (staged is None or staged.version != version)
 
     def _obey(self, epoch: Epoch) -> None:
         self.epoch = fencing.newest(self.epoch, epoch)

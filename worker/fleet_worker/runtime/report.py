@@ -7,7 +7,7 @@ from typing import Literal, cast
 from fleet_worker.protocol import Failure, Operation, WorkerState
 from fleet_worker.runtime.worker import Fault, Worker
 
-_Kind = Literal["stage", "pause", "load", "resume", "fence", "drain"]
+_Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "drain"]
 
 
 def state_of(agent: Worker, *, worker: str, instance: str, started: float) -> WorkerState:

@@ -144,11 +144,20 @@ class Staging:
         Errors:
             Refusal: `NotStaged`.
         """
+        staged = self.check_staged(version)
+        self.staged = None
+        return staged
+
+    def check_staged(self, version: str) -> Weights:
+        """The staged version, if it is this one.
+
+        Errors:
+            Refusal: `NotStaged`.
+        """
         if self.staged is None or self.staged.version != version:
             held = f"{self.staged.version} is" if self.staged is not None else "nothing is"
             raise Refusal(Reason.NOT_STAGED, f"{version} is not staged; {held} staged here")
-        staged, self.staged = self.staged, None
-        return staged
+        return self.staged
 
     async def give_back(self, weights: Weights) -> None:
         """Put a version back that a load did not use, unless a newer one is staged by now."""

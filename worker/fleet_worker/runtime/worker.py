@@ -152,12 +152,12 @@ class Worker:
 
     @contextmanager
     def working(self, kind: str, version: str | None = None) -> Iterator[None]:
-        """Show an operation in the state document while it runs."""
-        self.work = Work(kind, version, self.clock())
+        """Show an operation in the state document while it runs; the innermost one is shown."""
+        outer, self.work = self.work, Work(kind, version, self.clock())
         try:
             yield
         finally:
-            self.work = None
+            self.work = outer
 
     def dispose(self, checkpoint: Checkpoint) -> None:
         """Give a checkpoint's memory back, some time: freeing takes the kernel 0.2 s a GB."""

@@ -13,6 +13,7 @@ from fleet_worker.core.refusals import EngineFailure, Refusal, shorten, status_o
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import (
     ADMIT_PATH,
+    APPLY_PATH,
     DRAIN_PATH,
     FENCE_PATH,
     LIVE_PATH,
@@ -22,6 +23,7 @@ from fleet_worker.protocol import (
     RESUME_PATH,
     STAGE_PATH,
     STATE_PATH,
+    ApplyRequest,
     ErrorDetail,
     ErrorReply,
     FenceRequest,
@@ -83,6 +85,7 @@ class AdminApp:
             ("PUT", STAGE_PATH): (StageRequest, agent.stage),
             ("PUT", PAUSE_PATH): (PauseRequest, agent.pause),
             ("PUT", LOAD_PATH): (LoadRequest, agent.load),
+            ("PUT", APPLY_PATH): (ApplyRequest, agent.apply),
             ("PUT", RESUME_PATH): (OpenRequest, lambda body: agent.open(body, Event.RESUME)),
             ("PUT", ADMIT_PATH): (OpenRequest, lambda body: agent.open(body, Event.ADMIT)),
             ("PUT", FENCE_PATH): (FenceRequest, agent.fence),
