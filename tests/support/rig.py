@@ -296,7 +296,8 @@ class Rig:
 
     async def _run_kubelet(self) -> None:
         while True:
-            there = {p["metadata"]["uid"]: p for p in self.cluster.below(PODS_PATH)}
+            pods = (o for p, o in self.cluster.objects.items() if p.startswith(PODS_PATH))
+            there = {pod["metadata"]["uid"]: pod for pod in pods}
             known = {w.uid: ip for ip, w in self.workers.workers.items()}
             for uid in known.keys() - there.keys():
                 del self.workers.workers[known[uid]]

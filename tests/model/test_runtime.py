@@ -65,11 +65,11 @@ class TestWrites:
                 await rig.applied("1")
                 await asyncio.sleep(5)
                 before = len(rig.writes)
-                await asyncio.sleep(3600)
+                await asyncio.sleep(1200)
                 written = rig.writes[before:]
                 assert {verb for verb, _ in written} <= {"APPLY"}
                 assert not [path for _, path in written if "rlfleet.dev" in path]
-                assert len(written) <= 3 * 12
+                assert len(written) <= 3 * 4
 
         run(story)
 
