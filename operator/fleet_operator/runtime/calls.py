@@ -7,11 +7,12 @@ then goes on in the background, and its end asks for another reconcile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import Admit, Fence, Pause, Resume, WorkerCall
 from fleet_operator.core.observed import PodView
 from fleet_operator.ports import WorkerAnswer, Workers
 from fleet_operator.runtime.informer import FleetKey
@@ -22,6 +23,8 @@ from fleet_worker.protocol import Epoch, Reason
 logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1024
+"""Of questions, and of calls that are answered at once. Those that last (staging takes minutes)
+are not counted: with a place each they would keep everybody else waiting."""
 SETTLE_SECONDS = 0.25
 """How long a reconcile waits for answers; small models swap in less."""
 REFUSED_SECONDS = 1.0
@@ -64,7 +67,8 @@ class Calls:
         self._again = again
         self._outgrow = outgrow
         self._denied = denied
-        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._question_limit = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._call_limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._questions: set[asyncio.Task[None]] = set()
 
     async def ask(self, caller: Caller, pods: Iterable[PodView]) -> None:
@@ -113,7 +117,7 @@ class Calls:
         self._book.begin_question(pod, _now())
         answer = WorkerAnswer(silent=True, message="the question was given up")
         try:
-            async with self._limit:
+            async with self._question_limit:
                 answer = await self._workers.state(caller.base_url(pod), caller.token)
         finally:
             self._book.end_question(pod, answer, _now())
@@ -124,7 +128,7 @@ class Calls:
         answer = WorkerAnswer(silent=True, message="the call was given up")
         started = _now()
         try:
-            async with self._limit:
+            async with contextlib.nullcontext() if _lasts(action) else self._call_limit:
                 answer = await self._workers.call(
                     caller.base_url(pod), caller.token, action, caller.epoch
                 )
@@ -144,8 +148,16 @@ class Calls:
                 "seconds": round(_now() - started, 3),
             },
         )
+        if answer.reason is Reason.UNAUTHORIZED:
+            self._denied(caller.key)
         if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
             self._outgrow(answer.state.epoch.term)
+
+
+def _lasts(action: WorkerCall) -> bool:
+    if isinstance(action, Pause):
+        return action.mode == "wait"
+    return not isinstance(action, Resume | Admit | Fence)
 
 
 def _now() -> float:
