@@ -14,6 +14,7 @@ from fleet_operator.core.actions import (
     Fence,
     Load,
     Pause,
+    Probe,
     Resume,
     Stage,
     WorkerCall,
@@ -26,6 +27,7 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseState,
     Phase,
+    ProbeReport,
     Reason,
     Source,
     Staged,
@@ -67,6 +69,8 @@ class FakeWorker:
     slow_seconds: float = 0
     staging: tuple[Stage, float] | None = None
     swap: tuple[Load | Apply, float] | None = None
+    probe: ProbeReport | None = None
+    odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
     breaking_versions: set[str] = field(default_factory=set)
 
@@ -114,7 +118,7 @@ class FakeWorker:
         fresh.deleting, fresh.quarantine = self.deleting, self.quarantine
         fresh.lost_requests = self.lost_requests
         fresh.bad_sources, fresh.breaking_versions = self.bad_sources, self.breaking_versions
-        fresh.slow_seconds = self.slow_seconds
+        fresh.slow_seconds, fresh.odd_versions = self.slow_seconds, self.odd_versions
         self.__dict__.update(fresh.__dict__)
 
     def call(
@@ -135,11 +139,28 @@ class FakeWorker:
                 return self._pause(action, now)
             case Resume() | Admit():
                 return Reason.WRONG_PHASE if self.swap else self._open(action, now)
+            case Probe():
+                return self._probe()
             case Fence():
                 self.swap = None
-                self.lost_requests += self.generates
+                self.lost_requests += self.generates and not action.drain_timeout_seconds
                 self.admitted, self.phase, self.lease_until = False, Phase.JOINING, None
                 return None
+
+    def _probe(self) -> Reason | None:
+        if self.phase not in {Phase.SERVING, Phase.JOINING}:
+            return Reason.WRONG_PHASE
+        before = self.probe.version if self.probe else None
+        drift = 9.0 if self.label in self.odd_versions else 0.1
+        self.probe = ProbeReport(
+            version=self.label,
+            compared_with=before,
+            finite=True,
+            repetition=0.1,
+            logprob_drift=drift if before else None,
+            kl=drift if before else None,
+        )
+        return None
 
     def _begin(self, action: Stage | Load | Apply, now: float) -> Reason | None:
         """Do it now, or, on a slow worker, over some time; the same again joins what runs."""
@@ -247,6 +268,7 @@ class FakeWorker:
             staged=_staged(self.staged, self.staged_source),
             pause=pause,
             operation=self._operation(now),
+            probe=self.probe,
             epoch=self.epoch,
             stage_failure=_failure(self.stage_failure, now),
             load_failure=_failure(self.load_failure, now),

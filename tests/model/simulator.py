@@ -75,6 +75,7 @@ class Simulation:
         self.published = ["base", "1"]
         self.rewound = False
         self.bad_versions: set[str] = set()
+        self.odd_versions: set[str] = set()
         self.fleet_stored = FleetStatus()
         self.weights_stored = WeightsStatus()
         self.serial = 0
@@ -84,8 +85,10 @@ class Simulation:
 
     @property
     def strategy(self) -> object:
-        overrides: dict[str, object] = self.controls.get("rollout", {})  # type: ignore[assignment]
-        return (self.rollout | overrides).get("strategy", "Synchronized")
+        overrides: dict[str, object] = self.controls.get("rollout", {})
+        both = self._spec() | {"rollout": self.rollout | overrides}
+        rollout = FleetSpec.model_validate(both).rollout
+        return rollout.canary.then if rollout.strategy == "Canary" else rollout.strategy
 
     # --- what trainers, people and bad luck do ---------------------------------------------
 
@@ -191,14 +194,14 @@ class Simulation:
         )
 
     def spec(self) -> FleetSpec:
-        return FleetSpec.model_validate(
-            {
-                "replicas": self.replicas,
-                "model": {"name": "m", "source": {"path": "/models/base"}},
-                "weights": {"roots": ["/weights"]},
-                "rollout": self.rollout,
-            }
-        )
+        return FleetSpec.model_validate(self._spec() | {"rollout": self.rollout})
+
+    def _spec(self) -> dict[str, object]:
+        return {
+            "replicas": self.replicas,
+            "model": {"name": "m", "source": {"path": "/models/base"}},
+            "weights": {"roots": ["/weights"]},
+        }
 
     def view(self, worker: FakeWorker) -> WorkerView:
         pod = worker.pod()
@@ -250,6 +253,7 @@ class Simulation:
         worker.source = source
         worker.bad_sources = {f"/weights/step_{v}" for v in self.bad_versions}
         worker.slow_seconds = self.slow_seconds
+        worker.odd_versions = self.odd_versions
         self.workers[worker.uid] = worker
 
     def call(self, action: WorkerCall) -> None:
@@ -286,6 +290,8 @@ class Simulation:
         for worker in generating:
             if worker.label != worker.weights:
                 self.fail(f"{worker.name} labels {worker.weights} as {worker.label}")
+        if odd := {w.weights for w in generating} & self.odd_versions:
+            self.fail(f"clients get tokens of {odd}, which no canary may let pass")
         in_service = {w.weights for w in generating if w.in_service}
         if len(in_service) > 1 and self.strategy == "Synchronized":
             self.fail(f"{sorted(in_service)} generate at the same time")

@@ -327,7 +327,61 @@ def test_scaling_to_zero_and_back_comes_up_on_the_applied_version(fleet):
     assert {w.start_version for w in fleet.workers.values()} == {"1"}
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_good_canary_is_followed_by_the_others(replicas):
+    fleet = Simulation(seed=8, replicas=replicas, rollout={"strategy": "Canary"})
+    fleet.settle()
+    assert "probe base on policy-0" in actions(fleet)  # the model's own weights are judged against
+    fleet.log.clear()
+    fleet.publish("2")
+    fleet.settle()
+
+    kinds = [line.split(" ")[0] for line in actions(fleet) if " on policy-0" in line]
+    assert kinds == ["stage", "fence", "load", "probe", "admit"]
+    assert fleet.weights_computed.canary.passed
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_refused_canary_goes_back_by_itself_and_nobody_else_ever_had_the_version(replicas):
+    fleet = Simulation(seed=9, replicas=replicas, rollout={"strategy": "Canary"})
+    fleet.settle()
+    fleet.odd_versions.add("2")
+    fleet.publish("2")
+    until(
+        fleet,
+        lambda: (
+            stalled(fleet) is not None
+            and all(w.generates and w.weights == "1" for w in fleet.workers.values())
+        ),
+    )
+
+    verdict = fleet.weights_computed.canary
+    assert not verdict.passed
+    assert verdict.kl == 9.0
+    assert stalled(fleet).reason is ConditionReason.CANARY_REFUSED
+    assert "KL 9.000" in stalled(fleet).message
+    assert not [line for line in actions(fleet) if line.startswith("load 2 on policy-1")]
+
+    fleet.publish("3")
+    fleet.settle()
+
+
+def test_a_canary_that_dies_is_replaced_by_the_next(fleet):
+    fleet.control(rollout={"strategy": "Canary"})
+    fleet.publish("2")
+    until(fleet, lambda: fleet.workers["uid-1"].weights == "2")
+    fleet.workers["uid-1"].unreachable = True
+    until(fleet, lambda: fleet.weights_computed.canary is not None)
+
+    fleet.settle()
+    assert fleet.weights_computed.canary.passed
+
+
 STRATEGIES = [
+    pytest.param({"strategy": "Canary"}, id="Canary"),
+    pytest.param(
+        {"strategy": "Canary", "canary": {"workers": 2, "then": "Rolling"}}, id="Canary, Rolling"
+    ),
     pytest.param({}, id="Synchronized"),
     pytest.param({"strategy": "InFlight"}, id="InFlight"),
     pytest.param({"strategy": "Rolling", "maxUnavailable": 1}, id="Rolling"),
@@ -351,6 +405,8 @@ def test_under_random_faults_no_promise_breaks_and_the_fleet_converges(seed, rol
         fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
         if chance.random() < 0.15:
             newest += 1
+            if "Canary" in rollout.values() and chance.random() < 0.3:
+                fleet.odd_versions.add(str(newest))
             fleet.publish(str(newest))
         worker = chance.choice(list(fleet.workers.values()) or [None])
         if worker is None:

@@ -231,9 +231,33 @@ class OpenRequest(Message):
 
 
 class FenceRequest(Message):
-    """`PUT /v1/worker/fence`: close the latch; running requests end with the tokens they have."""
+    """`PUT /v1/worker/fence`: close the latch.
+
+    New requests are refused at once. Running ones may finish within `drain_timeout_seconds`; then
+    they end with the tokens they have.
+    """
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]
+    drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0
+    epoch: Epoch
+
+
+class ProbeRequest(Message):
+    """`PUT /v1/worker/probe`: run prompts on the weights in the engine and remember what came out.
+
+    Only serving or joining; clients see nothing of it. The first run of a version is the baseline
+    of the next version's: the same tokens are scored again, so that the two can be compared.
+
+    Fields:
+        prompts: texts, at most 32.
+        max_tokens: length of the greedy continuation of each.
+    """
+
+    prompts: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=4000)], ...],
+        Field(min_length=1, max_length=32),
+    ]
+    max_tokens: Annotated[int, Field(ge=1, le=256)] = 32
     epoch: Epoch
 
 
@@ -253,7 +277,7 @@ class Staged(Message):
 class Operation(Message):
     """Work under way right now."""
 
-    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "drain"]
+    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "drain"]
     version: str | None = None
     running_seconds: float
 
@@ -291,6 +315,30 @@ class SwapTimings(Message):
     load_seconds: float | None = None
     resume_seconds: float | None = None
     paused_seconds: float | None = None
+
+
+class ProbeReport(Message):
+    """What the prompts of a `ProbeRequest` gave under the version in the engine.
+
+    Fields:
+        version: the weights that were probed.
+        compared_with: the version before, whose continuations were scored again; None if there was
+            no baseline.
+        finite: all log-probabilities are numbers.
+        repetition: largest share of a continuation that one 4-gram makes up, 0 to 1.
+        logprob_drift: mean absolute difference of the log-probabilities of the baseline's tokens.
+        kl: mean Kullback-Leibler divergence of this version from the baseline over the baseline's
+            most probable tokens, in nats.
+        tokens: how many tokens were compared.
+    """
+
+    version: str
+    compared_with: str | None = None
+    finite: bool
+    repetition: float
+    logprob_drift: float | None = None
+    kl: float | None = None
+    tokens: int = 0
 
 
 class EngineInfo(Message):
@@ -332,6 +380,7 @@ class WorkerState(Message):
     stage_failure: Failure | None = None
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
+    probe: ProbeReport | None = None
     engine: EngineInfo | None = None
 
 
@@ -359,6 +408,7 @@ LOAD_PATH = "/v1/worker/load"
 APPLY_PATH = "/v1/worker/apply"
 RESUME_PATH = "/v1/worker/resume"
 ADMIT_PATH = "/v1/worker/admit"
+PROBE_PATH = "/v1/worker/probe"
 FENCE_PATH = "/v1/worker/fence"
 DRAIN_PATH = "/v1/worker/drain"
 LIVE_PATH = "/livez"

@@ -11,7 +11,17 @@ from typing import assert_never
 import httpx
 from pydantic import ValidationError
 
-from fleet_operator.core.actions import Admit, Apply, Fence, Load, Pause, Resume, Stage, WorkerCall
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Fence,
+    Load,
+    Pause,
+    Probe,
+    Resume,
+    Stage,
+    WorkerCall,
+)
 from fleet_operator.ports import WorkerAnswer
 from fleet_worker import protocol
 
@@ -122,7 +132,17 @@ def _request_of(  # noqa: PLR0911 - one return for each kind of call
             opened = protocol.OpenRequest(version=action.version, epoch=epoch)
             return protocol.ADMIT_PATH, opened, SHORT_CALL_SECONDS
         case Fence():
-            fence = protocol.FenceRequest(reason=action.reason[:500], epoch=epoch)
-            return protocol.FENCE_PATH, fence, SHORT_CALL_SECONDS
+            fence = protocol.FenceRequest(
+                reason=action.reason[:500],
+                drain_timeout_seconds=action.drain_timeout_seconds,
+                epoch=epoch,
+            )
+            seconds = action.drain_timeout_seconds + SHORT_CALL_SECONDS
+            return protocol.FENCE_PATH, fence, seconds
+        case Probe():
+            probe = protocol.ProbeRequest(
+                prompts=action.prompts, max_tokens=action.max_tokens, epoch=epoch
+            )
+            return protocol.PROBE_PATH, probe, action.timeout_seconds
         case _:
             assert_never(action)

@@ -47,6 +47,8 @@ class ConditionReason(StrEnum):
     BELOW_MINIMUM = "BelowMinimum"
     """Fewer than replicas - maxUnavailable workers serve."""
 
+    JUDGING = "Judging"
+    """The canary has the weights and is compared with the version before."""
     STAGING = "Staging"
     """Workers check the new weights and bring them into memory, while serving."""
     PAUSING = "Pausing"
@@ -84,6 +86,8 @@ class ConditionReason(StrEnum):
     """Architecture, tensor names, shapes or types differ from the running model's."""
     CHECKPOINT_CHANGED = "CheckpointChanged"
     """Files changed between staging and loading."""
+    CANARY_REFUSED = "CanaryRefused"
+    """The canary's answers differ too much from the version before, or are no good."""
     FAILURE_BUDGET_EXCEEDED = "FailureBudgetExceeded"
     """More workers failed to take the version than maxFailures allows."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"

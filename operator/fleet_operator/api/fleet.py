@@ -95,10 +95,25 @@ class Timeouts(Resource):
     load_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
 
 
+class Canary(Resource):
+    """How the strategy Canary judges."""
+
+    workers: Annotated[int, Field(ge=1, le=100)] = 1
+    then: Literal["Synchronized", "InFlight", "Rolling"] = "Synchronized"
+    prompts: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=4000)], ...], Field(max_length=32)
+    ] = ()
+    max_tokens: Annotated[int, Field(ge=1, le=256)] = 32
+    max_repetition: Annotated[float, Field(ge=0, le=1)] = 0.5
+    max_logprob_drift: Annotated[float, Field(ge=0)] = 2.0
+    max_kl: Annotated[float, Field(ge=0)] = 2.0
+
+
 class Rollout(Resource):
     """How a new version reaches the workers."""
 
-    strategy: Literal["Synchronized", "InFlight", "Rolling"] = "Synchronized"
+    strategy: Literal["Synchronized", "InFlight", "Rolling", "Canary"] = "Synchronized"
+    canary: Canary = Canary()
     pause: Pause = Pause()
     max_unavailable: IntOrPercent = "25%"
     timeouts: Timeouts = Timeouts()

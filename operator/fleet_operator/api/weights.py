@@ -42,7 +42,7 @@ class TimeoutOverrides(Resource):
 class RolloutOverrides(Resource):
     """What differs from the fleet's `rollout` for this version."""
 
-    strategy: Literal["Synchronized", "InFlight", "Rolling"] | None = None
+    strategy: Literal["Synchronized", "InFlight", "Rolling", "Canary"] | None = None
     pause: PauseOverrides = PauseOverrides()
     max_unavailable: IntOrPercent | None = None
     timeouts: TimeoutOverrides = TimeoutOverrides()
@@ -80,6 +80,8 @@ class RolloutPhase(StrEnum):
 
     PENDING = "Pending"
     """No worker can take the version yet."""
+    JUDGING = "Judging"
+    """The canary has the weights, behind a closed latch, and is compared with the version before."""
     STAGING = "Staging"
     """Workers check the weights and hold the bytes, while they serve."""
     PAUSING = "Pausing"
@@ -128,6 +130,19 @@ class HistoryEntry(Resource):
     reason: str = ""
 
 
+class CanaryVerdict(Resource):
+    """What the canaries of a version said."""
+
+    version: str
+    passed: bool
+    pods: tuple[str, ...] = ()
+    finite: bool = True
+    repetition: float = 0
+    logprob_drift: float = 0
+    kl: float = 0
+    message: str = ""
+
+
 class WeightsStatus(Resource):
     """What the operator sees of the rollout.
 
@@ -149,6 +164,7 @@ class WeightsStatus(Resource):
     workers_applied: str = ""
     laggards: tuple[Laggard, ...] = ()
     timings: RolloutTimings = RolloutTimings()
+    canary: CanaryVerdict | None = None
     superseded_versions: int = 0
     history: tuple[HistoryEntry, ...] = ()
     conditions: tuple[Condition, ...] = ()

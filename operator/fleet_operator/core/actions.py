@@ -118,7 +118,20 @@ class Fence(WorkerAction):
 
     kind: ClassVar[str] = "fence"
 
+    drain_timeout_seconds: float = 0
 
-WorkerCall = Stage | Pause | Load | Apply | Resume | Admit | Fence
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(WorkerAction):
+    """Run the canary's prompts on the weights in the engine."""
+
+    kind: ClassVar[str] = "probe"
+
+    prompts: tuple[str, ...]
+    max_tokens: int
+    timeout_seconds: float
+
+
+WorkerCall = Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe
 PodAction = CreatePod | DeletePod | Quarantine
 Action = WorkerCall | PodAction

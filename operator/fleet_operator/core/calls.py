@@ -14,6 +14,7 @@ from fleet_operator.core.actions import (
     Fence,
     Load,
     Pause,
+    Probe,
     Quarantine,
     Resume,
     Stage,
@@ -21,6 +22,17 @@ from fleet_operator.core.actions import (
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_worker.protocol import Failure
 
+DEFAULT_PROMPTS = (
+    "The capital of France is",
+    "Q: What is 17 + 25? A:",
+    "def fibonacci(n):\n",
+    "Once upon a time there was",
+    "1, 2, 3, 4, 5,",
+    "To be, or not to be,",
+    "The three laws of thermodynamics say that",
+    "Dear customer,\n",
+)
+"""What a canary is asked when the fleet names no prompts of its own."""
 LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the operator was last heard of; longer than it takes a
 standby to take over (20 s)."""
@@ -100,6 +112,29 @@ def lease_remaining_seconds(worker: WorkerView) -> float:
     if worker.state is None or worker.state.pause is None:
         return 0
     return worker.state.pause.lease_remaining_seconds - worker.state_age_seconds
+
+
+def set_apart(worker: WorkerView, settings: Rollout, *, reason: str) -> Fence:
+    """Take a healthy worker out of service: running requests may finish first."""
+    return Fence(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+    )
+
+
+def probe(worker: WorkerView, settings: Rollout, *, reason: str) -> Probe:
+    """Ask a worker to run the canary's prompts on what is in its engine."""
+    return Probe(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=str(worker.version),
+        prompts=settings.canary.prompts or DEFAULT_PROMPTS,
+        max_tokens=settings.canary.max_tokens,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
 
 
 def needs_renewal(worker: WorkerView) -> bool:

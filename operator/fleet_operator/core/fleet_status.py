@@ -142,6 +142,7 @@ def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan)
 
 
 _ROLLING_REASONS = {
+    RolloutPhase.JUDGING.value: ConditionReason.JUDGING,
     RolloutPhase.STAGING.value: ConditionReason.STAGING,
     RolloutPhase.PAUSING.value: ConditionReason.PAUSING,
     RolloutPhase.LOADING.value: ConditionReason.LOADING,

@@ -28,6 +28,7 @@ class Admission:
 
     Fields:
         open_now: joiners at the version may be admitted at once.
+        coming: what the members will have soon; a joiner that has it already stays with it.
         first: the fleet has no member; if nobody can take the version, the fallback serves.
         mixed: both may serve at the same time; who cannot take the version comes in at the
             fallback.
@@ -36,6 +37,7 @@ class Admission:
     version: Target
     fallback: Target
     open_now: bool
+    coming: Target | None = None
     first: bool = False
     mixed: bool = False
 
@@ -62,7 +64,9 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
             if admission.open_now and not joiner.operation:
                 reason = f"it reports a version that the fleet serves, {joiner.version}"
                 actions.append(calls.admit(joiner, version=str(joiner.version), reason=reason))
-        elif joiner.version == own.version or joiner.operation.startswith("load"):
+        elif joiner.version == own.version or _has(joiner, admission.coming):
+            continue  # it waits for the others to get there
+        elif joiner.operation.startswith("load"):
             continue
         elif (failure := calls.failure_of(joiner, own.version)) and calls.failed_lately(
             joiner, own.version
@@ -77,6 +81,10 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
         problem=problem,
         requeue_after_seconds=min(retries, default=None),
     )
+
+
+def _has(joiner: WorkerView, target: Target | None) -> bool:
+    return target is not None and joiner.version == target.version
 
 
 def _wanted(

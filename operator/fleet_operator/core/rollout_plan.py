@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.applied import applied_of, opened_by
 from fleet_operator.core.observed import (
@@ -24,7 +25,7 @@ from fleet_operator.core.observed import (
 )
 from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.step import RolloutView, Step, Strategy
-from fleet_operator.core.strategies import in_flight, rolling, synchronized
+from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
 
 STRATEGIES: Mapping[str, Strategy] = {
     "Synchronized": synchronized.step,
@@ -58,7 +59,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
     weights = observed.base_weights
     view = _view(observed, weights, now)
-    strategy = STRATEGIES[view.settings.strategy]
+    strategy = _strategy(view.settings)
     rewind = rewind_problem(weights, view.applied) if weights else None
     if weights is not None and rewind is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
@@ -68,9 +69,15 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     if step.problem is not None and step.problem.halt:
         # From the moment of the decision on the rollout works its way back.
         back = strategy(replace(view, halted=True))
-        step = replace(back, problem=step.problem, failed=step.failed)
+        step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
     return _plan(view, view.target, step, halted=halted)
+
+
+def _strategy(settings: Rollout) -> Strategy:
+    if settings.strategy == "Canary":
+        return canary.then(STRATEGIES[settings.canary.then])
+    return STRATEGIES[settings.strategy]
 
 
 def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -> RolloutView:
@@ -79,7 +86,8 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
     settings = observed.spec.rollout
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
-    one_voice = settings.strategy == "Synchronized"
+    last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
+    one_voice = last == "Synchronized"
     applied = applied_of(observed, members, wanted, one_voice=one_voice)
     return RolloutView(
         target=wanted or applied,
@@ -89,10 +97,12 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
         settings=settings,
         members=members,
         joiners=tuple(w for w in observed.workers if w.standing is Standing.CLOSED),
+        one_voice=one_voice,
         replicas=observed.spec.replicas,
         phase=_recorded_phase(weights, wanted),
         phase_seconds=_seconds_since(weights.status.phase_started_at if weights else None, now),
         rollout_seconds=_rollout_seconds(weights, wanted, now),
+        verdict=weights.status.canary if weights else None,
     )
 
 

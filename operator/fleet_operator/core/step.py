@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.observed import Standing, Target, WorkerView
@@ -27,8 +27,10 @@ class RolloutView:
         suspended: nothing new is begun; what holds requests is brought to its end.
         members: admitted workers, and those in service that do not answer.
         joiners: workers that run with a closed latch.
+        one_voice: the strategy never lets two versions generate at once.
         replicas: how many workers the fleet should have.
         phase, phase_seconds: the recorded phase of this target and how long it has lasted.
+        verdict: what the canaries said last.
         rollout_seconds: how long this attempt at the target has lasted; what failed before it
             does not count.
     """
@@ -40,10 +42,12 @@ class RolloutView:
     settings: Rollout
     members: tuple[WorkerView, ...]
     joiners: tuple[WorkerView, ...]
+    one_voice: bool
     replicas: int
     phase: RolloutPhase
     phase_seconds: float
     rollout_seconds: float
+    verdict: CanaryVerdict | None = None
 
     def failure_of(self, worker: WorkerView, goal: Target) -> Failure | None:
         """Why a worker could not take the goal in this attempt, if it could not."""
@@ -75,6 +79,7 @@ class Step:
     Fields:
         goal: the weights that this step works towards; differs from the target while a rollout
             that was overtaken is brought to its end, or after a halt.
+        verdict: what the canaries have just said.
         disturbed: members are held; the fleet should not be changed otherwise now.
         requeue_after_seconds: look again after this long even if nothing happens.
     """
@@ -85,6 +90,7 @@ class Step:
     note: str = ""
     problem: Problem | None = None
     failed: tuple[str, ...] = ()
+    verdict: CanaryVerdict | None = None
     disturbed: bool = False
     requeue_after_seconds: float | None = None
 

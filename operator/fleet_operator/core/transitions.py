@@ -34,6 +34,11 @@ def fleet_transitions(before: FleetStatus, after: FleetStatus) -> list[Transitio
 def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Transition]:
     """Events of a WeightVersion."""
     found = _stalls(before.conditions, after.conditions)
+    said = after.canary
+    if said is not None and said != before.canary:
+        kind: Literal["Normal", "Warning"] = "Normal" if said.passed else "Warning"
+        reason = "CanaryPassed" if said.passed else ConditionReason.CANARY_REFUSED
+        found.insert(0, Transition(type=kind, reason=reason, message=said.message))
     newest = just_applied(before, after)
     if newest is not None:
         told = (

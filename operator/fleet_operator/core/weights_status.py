@@ -61,6 +61,7 @@ def weights_status(
         workers_applied=f"{serving}/{observed.spec.replicas}",
         laggards=laggards_of(observed, rollout.desired),
         timings=timings,
+        canary=rollout.step.verdict or before.canary,
         superseded_versions=before.superseded_versions + _was_overtaken(before, rollout),
         history=_history(before, rollout, phase, timings, started_at, now=now),
         conditions=_conditions(observed, weights, rollout, phase, serving, now),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet_operator.api.source import WeightSource, from_protocol
@@ -77,9 +78,12 @@ def over_budget(
     return problem_of(failed, goal, phase, view.settings, halt=halt)
 
 
-def with_joiners(view: RolloutView, taken: Step, admission: Admission) -> Step:
-    """The step, with the calls to the joiners."""
-    joining = join(view.joiners, admission, view.settings)
+def with_joiners(
+    view: RolloutView, taken: Step, admission: Admission, *, but: AbstractSet[str] = frozenset()
+) -> Step:
+    """The step, with the calls to the joiners, but for some uids."""
+    joiners = tuple(j for j in view.joiners if j.pod.uid not in but)
+    joining = join(joiners, admission, view.settings)
     return replace(
         taken,
         actions=taken.actions + joining.actions,

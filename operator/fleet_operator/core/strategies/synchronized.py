@@ -194,7 +194,8 @@ def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -
         # Their latch is closed: they may load the goal beside the members, and open with them.
         return Admission(version=goal, fallback=goal, open_now=False)
     with_one_voice = all(m.version == view.applied.version for m in view.members)
-    return Admission(version=view.applied, fallback=goal, open_now=with_one_voice)
+    coming = None if taken.problem else goal
+    return Admission(version=view.applied, fallback=goal, open_now=with_one_voice, coming=coming)
 
 
 def _let_go(view: RolloutView) -> Actions:

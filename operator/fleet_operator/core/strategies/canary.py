@@ -1,0 +1,173 @@
+"""Canary: a few workers take the version behind a closed latch and are judged; then the others.
+
+    a chosen worker                                next
+    serves the old version, not probed with it     Probe   (the baseline)
+    has a baseline, does not hold the bytes        Stage
+    holds them, serves                             Fence   (running requests finish first)
+    holds them, closed                             Load
+    has loaded, closed                             Probe   (compared with the baseline)
+    all chosen ones have been compared             judge
+
+No client gets a token from weights that were not judged: the canary is closed from before its load
+until the verdict. Passed, the rollout goes on with the strategy `canary.then`, and the canaries,
+which have the weights already, join it. Refused, the version is given up; the canaries are brought
+back to the applied version and admitted again, and nobody else has ever had it.
+
+The verdict stands in the WeightVersion's status: a canary that dies afterwards is not judged anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet import Canary
+from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.joiners import Admission
+from fleet_operator.core.observed import Standing, Target, WorkerView
+from fleet_operator.core.problems import names, some
+from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
+from fleet_operator.core.strategies.shared import has_bytes, over_budget, with_joiners
+from fleet_worker.protocol import Phase, ProbeReport
+
+
+def then(strategy: Strategy) -> Strategy:
+    """The canary strategy that goes on with another one after a good verdict."""
+
+    def step(view: RolloutView) -> Step:
+        said = view.verdict
+        passed = said is not None and said.passed and said.version == view.target.version
+        serve = [m.version == view.target.version for m in view.members]
+        if view.halted or passed or (serve and all(serve)):
+            return strategy(view)
+        return _judge(view)
+
+    return step
+
+
+def _judge(view: RolloutView) -> Step:
+    goal = view.target
+    alive = [*view.members, *(j for j in view.joiners if _has_phase(j, Phase.JOINING))]
+    alive.sort(key=lambda w: w.pod.ordinal)
+    chosen = [w for w in alive if w.standing is not Standing.UNKNOWN][
+        : view.settings.canary.workers
+    ]
+    failed = [w for w in chosen if view.failure_of(w, goal)]
+    halt = any(w.state and w.state.load_failure == view.failure_of(w, goal) for w in failed)
+    problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt)
+    reports = [r for w in chosen if (r := _comparison(w, goal))]
+    verdict = None
+    if not view.suspended and chosen and len(reports) == len(chosen):
+        verdict = _verdict(reports, names(chosen), goal, view.settings.canary)
+        if not verdict.passed:
+            reason = ConditionReason.CANARY_REFUSED
+            problem = Problem(reason=reason, message=verdict.message, halt=True)
+    actions = () if view.suspended else tuple(_next_calls(view, goal, chosen))
+    taken = Step(
+        goal=goal,
+        phase=RolloutPhase.JUDGING,
+        actions=actions + _let_go(view),
+        note=f"{some(chosen)} is judged with {goal.version}",
+        problem=problem,
+        failed=names(failed),
+        verdict=verdict,
+        disturbed=any(w.version == goal.version for w in chosen),
+    )
+    # Where versions must not mix, nobody may open beside a member that is elsewhere.
+    agree = all(m.version == view.applied.version for m in view.members)
+    others = Admission(
+        version=view.applied, fallback=view.applied, open_now=agree or not view.one_voice
+    )
+    apart = {w.pod.uid for w in chosen}
+    return with_joiners(view, taken, others, but=apart)
+
+
+def _next_calls(view: RolloutView, goal: Target, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
+    made = []
+    for worker in chosen:
+        if worker.operation or calls.failed_lately(worker, goal.version):
+            continue
+        call = _next_call(view, goal, worker)
+        if call is not None:
+            made.append(call)
+    return made
+
+
+def _next_call(view: RolloutView, goal: Target, worker: WorkerView) -> WorkerCall | None:
+    settings, reason = view.settings, "it is the canary"
+    report = worker.state.probe if worker.state else None
+    probed = report is not None and report.version == worker.version
+    if not probed and worker.standing in {Standing.OPEN, Standing.CLOSED}:
+        return calls.probe(worker, settings, reason=reason)
+    if worker.version == goal.version:
+        return None
+    if not has_bytes(worker, goal):
+        return calls.stage(worker, goal, settings, reason=reason)
+    if worker.standing is Standing.OPEN:
+        return calls.set_apart(worker, settings, reason=reason)
+    if worker.standing is Standing.CLOSED:
+        return calls.load(worker, goal, settings, reason=reason)
+    return None
+
+
+def _comparison(worker: WorkerView, goal: Target) -> ProbeReport | None:
+    """What the worker's prompts gave under the goal, if they were run."""
+    report = worker.state.probe if worker.state else None
+    return report if report is not None and report.version == goal.version else None
+
+
+def _verdict(
+    reports: Sequence[ProbeReport], pods: tuple[str, ...], goal: Target, limits: Canary
+) -> CanaryVerdict:
+    worst = {
+        "finite": all(r.finite for r in reports),
+        "repetition": max(r.repetition for r in reports),
+        "logprob_drift": max(r.logprob_drift or 0.0 for r in reports),
+        "kl": max(r.kl or 0.0 for r in reports),
+    }
+    checks = (
+        (worst["finite"], "the logits are numbers"),
+        (
+            worst["repetition"] <= limits.max_repetition,
+            f"repetition {worst['repetition']:.2f}, at most {limits.max_repetition} may be",
+        ),
+        (
+            worst["logprob_drift"] <= limits.max_logprob_drift,
+            f"logprob drift {worst['logprob_drift']:.3f}, at most {limits.max_logprob_drift} may be",
+        ),
+        (worst["kl"] <= limits.max_kl, f"KL {worst['kl']:.3f}, at most {limits.max_kl} may be"),
+    )
+    bad = [told for holds, told in checks if not holds]
+    compared = reports[0].compared_with
+    told = "; ".join(bad) or "; ".join(told for _, told in checks)
+    message = (
+        f"canary {', '.join(pods)} with version {goal.version} against {compared}: {told}."
+        + (" No client got a token of it; the applied version keeps serving." if bad else "")
+    )
+    return CanaryVerdict(
+        version=goal.version,
+        passed=not bad,
+        pods=pods,
+        finite=bool(worst["finite"]),
+        repetition=round(float(worst["repetition"]), 4),
+        logprob_drift=round(float(worst["logprob_drift"]), 4),
+        kl=round(float(worst["kl"]), 4),
+        message=message,
+    )
+
+
+def _let_go(view: RolloutView) -> tuple[WorkerCall, ...]:
+    elsewhere = [m for m in view.members if m.version != view.applied.version]
+    if view.one_voice and any(m.standing is not Standing.HELD for m in elsewhere):
+        return ()
+    return tuple(
+        calls.resume(m, version=str(m.version), reason="nothing is left that it should wait for")
+        for m in view.held
+        if m.version == view.applied.version and not m.operation
+    )
+
+
+def _has_phase(worker: WorkerView, phase: Phase) -> bool:
+    return worker.state is not None and worker.state.phase is phase
