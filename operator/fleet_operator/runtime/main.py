@@ -97,7 +97,10 @@ class Operator:
                 self._settings.port, self.metrics, live=self._not_live, ready=self._not_ready
             )
             stack.push_async_callback(runner.cleanup)
-            await permissions.check(self._kube, self._settings.namespaces)
+            place = permissions.LeasePlace(
+                namespace=self._settings.lease_namespace, name=self._settings.lease_name
+            )
+            await permissions.check(self._kube, self._settings.namespaces, place)
             if not await _first(self.lease.acquire(), stop.wait()):
                 return 0
             stack.push_async_callback(self.lease.release)

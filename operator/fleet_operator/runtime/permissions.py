@@ -8,6 +8,7 @@ Source: Kubernetes authorization/v1 SelfSubjectAccessReview.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from fleet_operator.api import names
 from fleet_operator.errors import Terminal
@@ -26,37 +27,56 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 """Group, resource and verbs of every request in the watched namespaces; the chart's role grants
 exactly these, and a test compares them."""
+LEASE_GROUP = "coordination.k8s.io"
+LEASE_VERBS = ("get", "create", "update")
+"""On the Lease, in the operator's own namespace."""
 
 
-async def check(kube: Kube, namespaces: tuple[str, ...]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasePlace:
+    """Where the Lease lies."""
+
+    namespace: str
+    name: str
+
+
+async def check(kube: Kube, namespaces: tuple[str, ...], lease: LeasePlace) -> None:
     """Compare what is needed with what is allowed.
 
     Errors: Terminal, naming every verb that is missing.
     """
     asked = [
-        (namespace, group, resource, verb)
+        (namespace, group, resource, verb, "")
         for namespace in namespaces or ("",)
         for group, resource, verbs in NEEDED
         for verb in verbs
+    ]
+    # Without these it would stand by for ever, as if another one led.
+    asked += [
+        (lease.namespace, LEASE_GROUP, "leases", verb, lease.name if verb != "create" else "")
+        for verb in LEASE_VERBS
     ]
     answers = await asyncio.gather(*(_allowed(kube, *question) for question in asked))
     missing = [q for q, allowed in zip(asked, answers, strict=True) if not allowed]
     if missing:
         told = ", ".join(
             f"{verb} {resource}{'.' if group else ''}{group} in {namespace or 'all namespaces'}"
-            for namespace, group, resource, verb in missing
+            for namespace, group, resource, verb, _ in missing
         )
         raise Terminal(f"the operator's service account may not: {told}. See the chart's RBAC")
 
 
-async def _allowed(kube: Kube, namespace: str, group: str, resource: str, verb: str) -> bool:
-    name, _, subresource = resource.partition("/")
+async def _allowed(
+    kube: Kube, namespace: str, group: str, resource: str, verb: str, name: str
+) -> bool:
+    plural, _, subresource = resource.partition("/")
     attributes = {
         "namespace": namespace,
         "group": group,
-        "resource": name,
+        "resource": plural,
         "subresource": subresource,
         "verb": verb,
+        "name": name,
     }
     review = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -43,23 +43,32 @@ def parse_settings(arguments: Sequence[str] | None = None) -> Settings:
         epilog="Every flag can be given as a variable instead: --log-level as RLFLEET_LOG_LEVEL.",
     )
 
-    def add(flag: str, default: str, text: str, choices: Sequence[str] | None = None) -> None:
+    def add(flag: str, default: str, text: str) -> None:
         variable = "RLFLEET_" + flag.strip("-").replace("-", "_").upper()
-        parser.add_argument(
-            flag, default=os.environ.get(variable, default), help=text, choices=choices
-        )
+        parser.add_argument(flag, default=os.environ.get(variable, default), help=text)
 
     add("--namespaces", "", "comma-separated namespaces to watch (default: all)")
     add("--lease-namespace", _own_namespace(), "namespace of the Lease (default: the pod's own)")
     add("--lease-name", "rlfleet-operator", "name of the Lease")
     add("--default-image", "", "worker image of fleets that name none")
     add("--port", "8080", "port of /metrics, /livez and /readyz")
-    add("--log-format", "json", "how log lines look", ("json", "text"))
-    add("--log-level", "INFO", "least level that is logged", ("DEBUG", "INFO", "WARNING"))
+    add("--log-format", "json", "how log lines look: json or text")
+    add("--log-level", "INFO", "least level that is logged: DEBUG, INFO or WARNING")
     add("--resync-seconds", "30", "how often a quiet fleet is looked at")
     parsed = parser.parse_args(arguments)
+    for flag, fits, told in (
+        # By hand: argparse checks choices and types of flags, not those of variables.
+        ("--log-format", parsed.log_format in {"json", "text"}, "json or text"),
+        ("--log-level", parsed.log_level in {"DEBUG", "INFO", "WARNING"}, "DEBUG, INFO or WARNING"),
+        ("--port", parsed.port.isdecimal() and _is_between(parsed.port, 1, 65_535), "a port"),
+        ("--resync-seconds", _is_between(parsed.resync_seconds, 1, 3600), "1 to 3600 seconds"),
+        ("--lease-namespace", parsed.lease_namespace, "a namespace"),
+    ):
+        if not fits:
+            parser.error(f"{flag}: must be {told}")
+    namespaces = parsed.namespaces.replace(" ", "").split(",")
     return Settings(
-        namespaces=tuple(n for n in parsed.namespaces.replace(" ", "").split(",") if n),
+        namespaces=tuple(dict.fromkeys(n for n in namespaces if n)),
         lease_namespace=parsed.lease_namespace,
         lease_name=parsed.lease_name,
         default_image=parsed.default_image,
@@ -69,6 +78,13 @@ def parse_settings(arguments: Sequence[str] | None = None) -> Settings:
         resync_seconds=float(parsed.resync_seconds),
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
     )
+
+
+def _is_between(text: str, least: float, most: float) -> bool:
+    try:
+        return least <= float(text) <= most
+    except ValueError:
+        return False
 
 
 def _own_namespace() -> str:

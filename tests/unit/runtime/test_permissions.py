@@ -1,0 +1,104 @@
+"""What is missing is said at the start, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_operator.errors import Retryable, Terminal
+from fleet_operator.runtime import permissions
+
+LEASE = permissions.LeasePlace(namespace="system", name="operator")
+Question = tuple[str, str, str, str, str, str]
+
+
+class Judge:
+    """Answers access reviews. Implements the one method of `ports.Kube` that is used."""
+
+    def __init__(self, *denied: str, error: Exception | None = None) -> None:
+        self.denied, self.error = denied, error
+        self.asked: list[Question] = []
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        if self.error:
+            raise self.error
+        found = body["spec"]["resourceAttributes"]
+        names = ("namespace", "group", "resource", "subresource", "verb", "name")
+        question = tuple(found.get(name, "") for name in names)
+        self.asked.append(question)
+        _, _, resource, subresource, verb, _ = question
+        told = f"{verb} {'/'.join(filter(None, (resource, subresource)))}"
+        return {"status": {"allowed": told not in self.denied}}
+
+
+async def check(judge: Judge, *namespaces: str) -> None:
+    await permissions.check(judge, namespaces, LEASE)  # type: ignore[arg-type]
+
+
+async def test_who_may_everything_may_start():
+    await check(Judge())
+
+
+async def test_every_needed_verb_is_asked_for_in_every_namespace():
+    judge = Judge()
+    await check(judge, "a", "b")
+    asked = {q[:5] for q in judge.asked if q[0] in {"a", "b"}}
+    needed = {
+        (namespace, group, *resource.partition("/")[::2], verb)
+        for namespace in ("a", "b")
+        for group, resource, verbs in permissions.NEEDED
+        for verb in verbs
+    }
+
+    assert asked == needed
+
+
+async def test_without_namespaces_all_of_them_are_asked_for():
+    judge = Judge()
+    await check(judge)
+
+    assert {q[0] for q in judge.asked} == {"", "system"}
+
+
+async def test_the_lease_is_asked_for_by_name_where_it_lies():
+    judge = Judge()
+    await check(judge, "a")
+
+    assert {q for q in judge.asked if q[2] == "leases"} == {
+        ("system", "coordination.k8s.io", "leases", "", "create", ""),
+        ("system", "coordination.k8s.io", "leases", "", "get", "operator"),
+        ("system", "coordination.k8s.io", "leases", "", "update", "operator"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("denied", "told"),
+    [
+        pytest.param("watch pods", "watch pods in all namespaces", id="of the core"),
+        pytest.param(
+            "patch weightversions/status",
+            "patch weightversions/status.rlfleet.dev in all namespaces",
+            id="of a subresource",
+        ),
+        pytest.param(
+            "update leases", "update leases.coordination.k8s.io in system", id="of the Lease"
+        ),
+    ],
+)
+async def test_a_missing_verb_is_named(denied, told):
+    with pytest.raises(Terminal, match=told):
+        await check(Judge(denied))
+
+
+async def test_all_that_is_missing_is_named_at_once():
+    with pytest.raises(Terminal) as raised:
+        await check(Judge("watch pods", "create secrets"), "rl")
+
+    assert "watch pods in rl, create secrets in rl" in str(raised.value)
+
+
+async def test_a_server_that_cannot_answer_now_is_no_missing_right():
+    with pytest.raises(Retryable):
+        await check(Judge(error=Retryable("429")))
