@@ -264,7 +264,7 @@ class FakeWorker:
             phase=self.phase,
             admitted=self.admitted,
             version=self.label,
-            source=Source(path=self.source),
+            source=Source(path=self.source) if self.source else None,
             staged=_staged(self.staged, self.staged_source),
             pause=pause,
             operation=self._operation(now),

@@ -59,6 +59,7 @@ class Simulation:
     seed: int
     replicas: int = 3
     slow_seconds: float = 0
+    management: str = "Operator"
     faults: Faults = field(default_factory=Faults)
     rollout: dict[str, object] = field(default_factory=dict)
     now: float = 0
@@ -142,7 +143,10 @@ class Simulation:
         self.check_applied(plan.applied.version)
         pods = plan_fleet(observed, default_image="image", disturbed=plan.step.disturbed)
         fleet = fleet_status(observed, plan, pods, now=now)
-        weights = weights_status(observed, observed.weights[0], plan, now=now)
+        steered = next(iter(observed.weights), None)
+        weights = self.weights_stored
+        if steered is not None:
+            weights = weights_status(observed, steered, plan, now=now)
         if plan.step.goal.version != self.goal:
             self.goal, self.sequence = plan.step.goal.version, self.sequence + 1
         # As in the runtime, what is decided is known to the operator before anything is done.
@@ -189,7 +193,7 @@ class Simulation:
             generation=1,
             spec=self.spec(),
             status=self.fleet_computed or self.fleet_stored,
-            weights=(view,),
+            weights=(view,) if self.management == "Operator" else (),
             workers=tuple(views),
         )
 
@@ -200,7 +204,7 @@ class Simulation:
         return {
             "replicas": self.replicas,
             "model": {"name": "m", "source": {"path": "/models/base"}},
-            "weights": {"roots": ["/weights"]},
+            "weights": {"roots": ["/weights"], "management": self.management},
         }
 
     def view(self, worker: FakeWorker) -> WorkerView:
@@ -293,7 +297,11 @@ class Simulation:
         if odd := {w.weights for w in generating} & self.odd_versions:
             self.fail(f"clients get tokens of {odd}, which no canary may let pass")
         in_service = {w.weights for w in generating if w.in_service}
-        if len(in_service) > 1 and self.strategy == "Synchronized":
+        if (
+            len(in_service) > 1
+            and self.strategy == "Synchronized"
+            and (self.management == "Operator")
+        ):
             self.fail(f"{sorted(in_service)} generate at the same time")
         for worker in self.workers.values():
             held = self.now - worker.renewed_at

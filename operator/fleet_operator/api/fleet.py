@@ -78,6 +78,7 @@ class Weights(Resource):
 
     roots: Annotated[tuple[AbsolutePath, ...], Field(min_length=1, max_length=16)]
     volumes: Annotated[tuple[WeightVolume, ...], Field(max_length=16)] = ()
+    management: Literal["Operator", "External"] = "Operator"
 
 
 class Pause(Resource):

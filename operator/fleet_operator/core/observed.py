@@ -167,6 +167,13 @@ class FleetObserved:
     hindered: str = ""
 
     @property
+    def is_external(self) -> bool:
+        """Whether a trainer drives the workers itself."""
+        return self.spec.weights.management == "External"
+
+    @property
     def base_weights(self) -> WeightsView | None:
         """The WeightVersion that steers the base weights: the oldest, so that it never changes."""
+        if self.is_external:
+            return None
         return min(self.weights, key=lambda w: (w.created_at, w.name), default=None)

@@ -25,7 +25,7 @@ from fleet_operator.core.observed import (
 )
 from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.step import RolloutView, Step, Strategy
-from fleet_operator.core.strategies import canary, in_flight, rolling, synchronized
+from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
 
 STRATEGIES: Mapping[str, Strategy] = {
     "Synchronized": synchronized.step,
@@ -59,7 +59,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
     weights = observed.base_weights
     view = _view(observed, weights, now)
-    strategy = _strategy(view.settings)
+    strategy = external.step if observed.is_external else _strategy(view.settings)
     rewind = rewind_problem(weights, view.applied) if weights else None
     if weights is not None and rewind is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
@@ -87,7 +87,7 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
-    one_voice = last == "Synchronized"
+    one_voice = last == "Synchronized" or observed.is_external
     applied = applied_of(observed, members, wanted, one_voice=one_voice)
     return RolloutView(
         target=wanted or applied,

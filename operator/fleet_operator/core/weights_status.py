@@ -80,7 +80,7 @@ def _phase(rollout: RolloutPlan) -> RolloutPhase:
 
 
 def refused_status(
-    weights: WeightsView, *, reason: ConditionReason, message: str, now: datetime
+    weights: WeightsView, reason: ConditionReason, message: str, *, now: datetime
 ) -> WeightsStatus:
     """Status of a WeightVersion that steers nothing: no such fleet, or it is not the first one."""
     before = weights.status
@@ -114,8 +114,8 @@ def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:
     """Whether the rollout that began then stands in the history; what its workers do afterwards
     is no part of it.
     """
-    entries = ((e.version, e.started_at) for e in before.history)
-    return (before.desired_version, started_at) in entries
+    begun = (before.desired_version, started_at)
+    return any((e.version, e.started_at) == begun for e in before.history)
 
 
 def _was_overtaken(before: WeightsStatus, rollout: RolloutPlan) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import fleet_plan, rollout_plan
 from fleet_operator.core.actions import CreatePod, PodAction, Quarantine, WorkerAction
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.refusals import orphan_refusal, refusal_of
 from fleet_operator.core.transitions import just_applied
 from fleet_operator.core.weights_status import refused_status, weights_status
 from fleet_operator.errors import FleetError, Terminal
@@ -239,11 +239,9 @@ class Reconciler:
         rollout: rollout_plan.RolloutPlan,
         now: datetime,
     ) -> None:
-        base = observed.base_weights
-        if base is not None and weights.uid != base.uid:
-            told = f"WeightVersion {base.name} is older and steers this fleet's weights; delete one"
-            reason = ConditionReason.SECOND_BASE_VERSION
-            status = refused_status(weights, reason=reason, message=told, now=now)
+        refusal = refusal_of(observed, weights)
+        if refusal is not None:
+            status = refused_status(weights, *refusal, now=now)
         else:
             status = weights_status(observed, weights, rollout, now=now)
         if just_applied(weights.status, status):
@@ -261,9 +259,7 @@ class Reconciler:
         self._stale_tokens.discard(key)
         self._restless.discard(key)
         for weights in orphans:
-            told = f"there is no InferenceFleet {key[1]!r} in namespace {key[0]!r}; create it"
-            reason = ConditionReason.FLEET_NOT_FOUND
-            status = refused_status(weights, reason=reason, message=told, now=now)
+            status = refused_status(weights, *orphan_refusal(key), now=now)
             await self._statuses.write_weights(weights, status)
         after_seconds = self._statuses.held_back_seconds(key)
         return None if after_seconds == NEVER else after_seconds

@@ -1,0 +1,101 @@
+"""External: a trainer drives the workers; the operator watches over who differs and who comes anew.
+
+    some worker holds requests, or works      an update is under way: wait
+    all report one version                    newcomers are brought to it and admitted
+    a minority reports another one            it is fenced: it joins again, at the majority's version
+    no version has a majority                 nothing is done; it is said
+
+Never pauses, loads or resumes an admitted worker. What the fleet serves is what its workers report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.joiners import Admission
+from fleet_operator.core.observed import Standing, Target
+from fleet_operator.core.problems import names, some
+from fleet_operator.core.step import Problem, RolloutView, Step
+from fleet_operator.core.strategies.shared import with_joiners
+
+
+def step(view: RolloutView) -> Step:
+    """Decide what to do about newcomers and workers that differ."""
+    if not view.members:
+        taken = Step(goal=view.applied, phase=RolloutPhase.PENDING, note="no worker is admitted")
+        return with_joiners(view, taken, _open_at(view.applied))
+    if view.held or any(m.busy for m in view.members):
+        return Step(
+            goal=view.applied,
+            phase=RolloutPhase.LOADING,
+            note=f"the trainer updates {some(view.held or view.members)}",
+            disturbed=True,
+        )
+    version = _majority(view)
+    if version is None:
+        return _split(view)
+    differing = [m for m in view.members if m.version != version and m.standing is Standing.OPEN]
+    reason = f"it serves another version than the others, which serve {version}"
+    source = _source(view, version)
+    common = Target(version=version, source=source or view.applied.source)
+    taken = Step(
+        goal=common,
+        phase=RolloutPhase.APPLIED,
+        actions=tuple(calls.expel(m, reason=reason) for m in differing),
+        note=f"{len(view.members) - len(differing)} workers serve {version}",
+        failed=names(differing),
+        problem=None if source else _unreachable(view, version),
+    )
+    return with_joiners(view, taken, _open_at(common)) if source else taken
+
+
+def _open_at(target: Target) -> Admission:
+    return Admission(version=target, fallback=target, open_now=True)
+
+
+def _majority(view: RolloutView) -> str | None:
+    """What more than half of the members serve."""
+    counts = Counter(m.version for m in view.members)
+    version, count = counts.most_common(1)[0]
+    return version if 2 * count > len(view.members) else None
+
+
+def _source(view: RolloutView, version: str) -> WeightSource | None:
+    """Where this version lies, by the account of those that serve it."""
+    states = (m.state for m in view.members if m.version == version)
+    told = next((s.source for s in states if s is not None and s.source is not None), None)
+    if told is not None:
+        return from_protocol(told)
+    return view.applied.source if version == view.applied.version else None
+
+
+def _unreachable(view: RolloutView, version: str) -> Problem | None:
+    """Newcomers cannot be brought to weights that came over a collective."""
+    waiting = [j for j in view.joiners if j.version != version]
+    if not waiting:
+        return None
+    message = (
+        f"{some(waiting)} cannot join: version {version} came from no directory. The trainer must "
+        "send it anew to all workers, or publish it from a directory."
+    )
+    return Problem(reason=ConditionReason.SOURCE_UNKNOWN, message=message, halt=False)
+
+
+def _split(view: RolloutView) -> Step:
+    told = ", ".join(f"{m.pod.name}: {m.version}" for m in view.members[:10])
+    message = (
+        f"workers serve different versions and none has a majority ({told}). The trainer must "
+        "update them all; newcomers wait until then."
+    )
+    problem = Problem(reason=ConditionReason.VERSIONS_DIFFER, message=message, halt=False)
+    return Step(
+        goal=view.applied,
+        phase=RolloutPhase.APPLIED,
+        note="versions differ",
+        problem=problem,
+        disturbed=True,
+    )
