@@ -64,7 +64,8 @@ class Lease:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._renewed_at + DEADLINE_SECONDS):
                     await self._attempt(self._try_renew)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    if self.held:
+                        await asyncio.sleep(RETRY_SECONDS)
 
     async def release(self) -> None:
         """Let a standby take over at once."""

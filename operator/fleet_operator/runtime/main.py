@@ -113,14 +113,14 @@ class Operator:
         stopping = asyncio.create_task(stop.wait(), name="stop")
         tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
         try:
-            await self._fill()
-            tasks.append(asyncio.create_task(self._work(), name="queue"))
-            tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
-            watching = asyncio.Event()
-            watches = triggers.run(self.store, self._settings.namespaces, watching)
-            tasks.append(asyncio.create_task(watches, name="watches"))
-            await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
-            take_signals(stop)
+            if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
+                tasks.append(asyncio.create_task(self._work(), name="queue"))
+                tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
+                watching = asyncio.Event()
+                watches = triggers.run(self.store, self._settings.namespaces, watching)
+                tasks.append(asyncio.create_task(watches, name="watches"))
+                await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
+                take_signals(stop)
             done, _ = await asyncio.wait(tasks, return_when=_FIRST)
             if stopping in done:
                 logger.info("stopping")

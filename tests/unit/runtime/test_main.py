@@ -1,0 +1,260 @@
+"""A process from its start to its end: what it waits for, and with which code it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support import virtual_time
+from tests.support.fake_kube import FakeCluster, FakeKube
+from tests.support.rig import FakeWorkers
+from tests.support.virtual_time import now
+
+from fleet_operator.errors import NotFound, Retryable, Terminal
+from fleet_operator.runtime import main, triggers, web
+from fleet_operator.runtime.main import EXIT_LOST_LEASE, Operator
+from fleet_operator.runtime.settings import Settings
+
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
+
+
+class Server(FakeKube):
+    """An API server that allows everything, with CRDs unless it is told otherwise."""
+
+    crds = True
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("selfsubjectaccessreviews"):
+            await self._begin("REVIEW", path)
+            return {"status": {"allowed": True}}
+        return await super().create(path, body)
+
+    async def get(self, path: str, params: Any = None) -> dict[str, Any]:
+        if "/rlfleet.dev/" in path:
+            await self._begin("GET", path)
+            if not self.crds:
+                raise NotFound(path)
+            return {"items": []}
+        return await super().get(path, params)
+
+
+class Process:
+    """An operator process without sockets and without kopf."""
+
+    def __init__(self, cluster: FakeCluster, *, identity: str = "me") -> None:
+        self.server = Server(cluster)
+        settings = Settings(
+            namespaces=("rl",),
+            lease_namespace="rl",
+            lease_name="operator",
+            default_image="",
+            port=0,
+            log_format="text",
+            log_level="INFO",
+            resync_seconds=30.0,
+            identity=identity,
+        )
+        self.operator = Operator(settings, self.server, FakeWorkers())
+        self.stop = asyncio.Event()
+        self.ended: asyncio.Task[int] | None = None
+
+    def start(self) -> None:
+        self.ended = asyncio.create_task(self.operator.run(self.stop))
+
+    async def until(self, condition: Callable[[], object], *, seconds: float = 60) -> None:
+        started = now()
+        while not condition():
+            assert now() - started < seconds
+            await asyncio.sleep(0.1)
+
+    async def code(self, *, within_seconds: float) -> int:
+        assert self.ended is not None
+        async with asyncio.timeout(within_seconds):
+            return await self.ended
+
+
+class Quiet:
+    """Stands in for the web port's runner."""
+
+    async def cleanup(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def without_sockets_and_kopf(monkeypatch):
+    async def serve(*_: object, **__: object) -> Quiet:
+        return Quiet()
+
+    async def watches(_store: object, _namespaces: object, ready: asyncio.Event) -> None:
+        ready.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(web, "serve", serve)
+    monkeypatch.setattr(triggers, "run", watches)
+    monkeypatch.setattr(main, "take_signals", lambda _: None)
+
+
+def run(story: Any) -> None:
+    virtual_time.run(story())
+
+
+def test_a_leader_that_is_told_to_stop_ends_with_0_and_leaves_the_lease_free():
+    async def story() -> None:
+        process = Process(cluster := FakeCluster())
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        process.stop.set()
+        assert await process.code(within_seconds=1) == 0
+        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
+
+    run(story)
+
+
+def test_a_standby_that_is_told_to_stop_ends_with_0_and_takes_nothing():
+    async def story() -> None:
+        cluster = FakeCluster()
+        leader, standby = Process(cluster), Process(cluster, identity="standby")
+        leader.start()
+        await leader.until(lambda: leader.operator.synced)
+        standby.start()
+        await asyncio.sleep(5)
+        standby.stop.set()
+        assert await standby.code(within_seconds=1) == 0
+        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "me"
+        leader.stop.set()
+        await leader.code(within_seconds=1)
+
+    run(story)
+
+
+def test_a_leader_whose_lease_is_taken_ends_with_3():
+    async def story() -> None:
+        process = Process(cluster := FakeCluster())
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        lease = cluster.objects[LEASE_PATH]
+        cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
+        assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
+        assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "other"
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param({"error": Retryable("503")}, id="fails"),
+        pytest.param({"hangs": True}, id="hangs"),
+    ],
+)
+def test_a_leader_whose_server_is_gone_ends_with_3_at_the_deadline(fault):
+    async def story() -> None:
+        process = Process(FakeCluster())
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        for name, value in fault.items():
+            setattr(process.server, name, value)
+        assert await process.code(within_seconds=11) == EXIT_LOST_LEASE
+
+    run(story)
+
+
+def refuses_lists(_verb: str, path: str) -> Retryable | None:
+    return Retryable("429: the storage is initializing") if "/rlfleet.dev/" in path else None
+
+
+class TestFilling:
+    """Before its caches are filled a leader decides nothing, but it can be stopped."""
+
+    def test_a_server_that_needs_time_for_new_crds_is_waited_for(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.refuses = refuses_lists
+            process.start()
+            await asyncio.sleep(40)
+            assert process.operator._not_ready() == "the caches are being filled"
+            process.server.refuses = lambda _v, _p: None
+            await process.until(lambda: process.operator.synced, seconds=2)
+            assert process.operator._not_ready() == ""
+            process.stop.set()
+            assert await process.code(within_seconds=1) == 0
+
+        run(story)
+
+    def test_it_can_be_stopped_meanwhile(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.refuses = refuses_lists
+            process.start()
+            await asyncio.sleep(5)
+            process.stop.set()
+            assert await process.code(within_seconds=1) == 0
+
+        run(story)
+
+    def test_it_ends_when_the_lease_is_lost_meanwhile(self):
+        async def story() -> None:
+            process = Process(cluster := FakeCluster())
+            process.server.refuses = refuses_lists
+            process.start()
+            await asyncio.sleep(5)
+            lease = cluster.objects[LEASE_PATH]
+            cluster.put(LEASE_PATH, lease | {"spec": lease["spec"] | {"holderIdentity": "other"}})
+            assert await process.code(within_seconds=3) == EXIT_LOST_LEASE
+
+        run(story)
+
+    def test_pods_that_cannot_be_listed_keep_nobody_from_stopping(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.refuses = lambda _v, p: Terminal("403") if p.endswith("/pods") else None
+            process.start()
+            await asyncio.sleep(5)
+            assert not process.operator.synced
+            process.stop.set()
+            assert await process.code(within_seconds=1) == 0
+
+        run(story)
+
+    def test_without_crds_it_is_said_what_to_install(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.crds = False
+            process.start()
+            with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
+                await process.code(within_seconds=5)
+            assert process.server.cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
+
+        run(story)
+
+
+def test_watches_that_end_by_themselves_end_the_process_with_1(monkeypatch):
+    async def watches(_store: object, _namespaces: object, ready: asyncio.Event) -> None:
+        ready.set()
+        await asyncio.sleep(10)
+        raise RuntimeError("kopf gave up")
+
+    async def story() -> None:
+        process = Process(FakeCluster())
+        process.start()
+        assert await process.code(within_seconds=30) == 1
+
+    monkeypatch.setattr(triggers, "run", watches)
+    run(story)
+
+
+def test_only_a_leader_can_be_not_live():
+    async def story() -> None:
+        process = Process(FakeCluster())
+        assert process.operator._not_live() == ""
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        assert process.operator._not_live() == ""
+        process.server.hangs = True
+        await process.until(lambda: not process.operator.lease.held)
+        assert process.operator._not_live() == "the lease ran out"
+        await process.code(within_seconds=5)
+
+    run(story)

@@ -1,0 +1,151 @@
+"""Every write is guarded, counted, and not repeated without need."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.builders import make_fleet, make_worker, target
+from tests.support.fake_kube import FakeCluster
+
+from fleet_operator.core.actions import CreatePod, DeletePod, Quarantine
+from fleet_operator.core.pod_view import pod_view
+from fleet_operator.core.pods import build_pod
+from fleet_operator.errors import Terminal
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.objects import Objects
+
+POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.kube = self.cluster.client()
+        self.metrics = Metrics()
+        self.objects = Objects(self.kube, self.metrics)
+
+    def count(self, kind: str) -> float:
+        for line in self.metrics.render().decode().splitlines():
+            if line.startswith(f'rlfleet_api_writes_total{{kind="{kind}"}}'):
+                return float(line.split()[-1])
+        return 0
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def creation() -> CreatePod:
+    manifest = build_pod(make_fleet(replicas=1), 0, "image", revision="r")
+    return CreatePod(name="policy-0", manifest=manifest, reason="a worker is missing")
+
+
+class TestPods:
+    async def test_a_pod_is_created(self, desk):
+        await desk.objects.change_pod("rl", creation())
+
+        assert desk.cluster.objects[POD_PATH]["spec"]["hostname"] == "policy-0"
+        assert desk.count("pod") == 1
+
+    async def test_a_pod_whose_name_is_taken_waits_for_the_next_look(self, desk):
+        await desk.objects.change_pod("rl", creation())
+        await desk.objects.change_pod("rl", creation())
+
+        assert desk.cluster.version == 101
+
+    async def test_a_pod_is_deleted_by_its_uid_only(self, desk):
+        await desk.objects.change_pod("rl", creation())
+        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+        await desk.objects.change_pod("rl", DeletePod(name="policy-0", uid="other", reason=""))
+        assert POD_PATH in desk.cluster.objects
+        await desk.objects.change_pod("rl", DeletePod(name="policy-0", uid=uid, reason=""))
+        assert POD_PATH not in desk.cluster.objects
+        await desk.objects.change_pod("rl", DeletePod(name="policy-0", uid=uid, reason=""))
+
+    async def test_a_quarantine_is_written_where_a_new_operator_finds_it(self, desk):
+        await desk.objects.change_pod("rl", creation())
+        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+        action = Quarantine(name="policy-0", uid=uid, reason="does not answer")
+        await desk.objects.change_pod("rl", action)
+        written = desk.cluster.objects[POD_PATH]
+
+        assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "fenced"
+        assert pod_view(written).quarantine == "does not answer"
+
+    @pytest.mark.parametrize("uid", ["other", None], ids=["made anew", "gone"])
+    async def test_a_quarantine_hits_nobody_else(self, desk, uid):
+        if uid is not None:
+            await desk.objects.change_pod("rl", creation())
+        action = Quarantine(name="policy-0", uid="other", reason="does not answer")
+        await desk.objects.change_pod("rl", action)
+
+        stored = desk.cluster.objects.get(POD_PATH)
+        assert stored is None or "annotations" not in stored["metadata"]
+
+    async def test_a_refusal_is_the_callers_to_handle(self, desk):
+        desk.kube.error = Terminal("403")
+        with pytest.raises(Terminal):
+            await desk.objects.change_pod("rl", creation())
+
+
+class TestChildren:
+    OBSERVED = make_fleet(make_worker().serving("1"))
+
+    async def test_services_and_the_applied_version_are_made(self, desk):
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+
+        assert sorted(p.removeprefix("/api/v1/namespaces/rl/") for p in desk.cluster.objects) == [
+            "configmaps/policy-applied",
+            "services/policy",
+            "services/policy-workers",
+        ]
+        assert desk.count("child") == 3
+
+    async def test_what_is_equal_is_not_written_again(self, desk):
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+
+        assert len(desk.kube.requests) == 3
+
+    async def test_only_what_differs_is_written(self, desk):
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        await desk.objects.ensure_children(self.OBSERVED, target("42"))
+
+        assert desk.kube.requests[3:] == [
+            ("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")
+        ]
+
+    async def test_now_and_then_all_is_written_again(self, desk):
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        desk.objects.forget_written()
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+
+        assert len(desk.kube.requests) == 6
+
+    async def test_a_write_that_failed_is_tried_again(self, desk):
+        desk.kube.error = Terminal("403")
+        with pytest.raises(Terminal):
+            await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        desk.kube.error = None
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+
+        assert len(desk.cluster.objects) == 3
+
+
+async def test_a_token_is_long_and_never_logged(desk, caplog):
+    caplog.set_level("DEBUG")
+    token = await desk.objects.ensure_token(make_fleet())
+
+    assert len(token) >= 32
+    assert token not in caplog.text
+    assert await desk.objects.ensure_token(make_fleet()) == token
+    assert desk.count("secret") == 1
+
+
+def test_a_quarantines_annotation_is_json_whatever_the_reason_says():
+    written = json.dumps({"reason": 'quotes " and \n lines'})
+    metadata = {"uid": "u", "name": "policy-0", "annotations": {"rlfleet.dev/quarantine": written}}
+
+    assert pod_view({"metadata": metadata}).quarantine == 'quotes " and \n lines'

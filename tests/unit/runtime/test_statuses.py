@@ -1,0 +1,232 @@
+"""Verdicts are written at once, progress once a second, and what is equal never."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import (
+    NOW,
+    applied_status,
+    make_condition,
+    make_fleet,
+    make_spec,
+    make_weights,
+)
+from tests.support.fake_kube import FakeCluster
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType
+from fleet_operator.api.fleet import FleetStatus, WorkerCounts
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.errors import Conflict
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.recorder import Recorder
+from fleet_operator.runtime.statuses import NEVER, PROGRESS_SECONDS, Statuses
+from fleet_operator.runtime.store import FleetRecord
+
+KEY = ("rl", "policy")
+FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
+READY = make_condition(ConditionType.READY)
+NOT_READY = make_condition(ConditionType.READY, holds=False, reason=ConditionReason.ROLLING_OUT)
+STALLED = make_condition(ConditionType.STALLED, reason=ConditionReason.SOURCE_NOT_FOUND)
+BASE = FleetStatus(observed_generation=1, desired_version="1", conditions=(READY,))
+
+
+class Desk:
+    """Statuses over a fake API server."""
+
+    def __init__(self, stored: FleetStatus = BASE) -> None:
+        self.cluster = FakeCluster()
+        for path, uid in ((FLEET_PATH, "fleet-1"), (WEIGHTS_PATH, "wv-1")):
+            self.cluster.put(path, {"metadata": {"uid": uid}})
+        self.kube = self.cluster.client()
+        metrics = Metrics()
+        self.recorder = Recorder(self.kube, metrics, instance="test")
+        self.statuses = Statuses(Objects(self.kube, metrics), self.recorder)
+        self.stored = stored
+
+    async def write(self, status: FleetStatus) -> None:
+        await self.statuses.write_fleet(make_fleet(status=self.stored), status)
+
+    @property
+    def written(self) -> int:
+        return sum(verb == "APPLY" for verb, _ in self.kube.requests)
+
+
+def serving(count: int, **changes: object) -> FleetStatus:
+    return BASE.model_copy(update={"workers": WorkerCounts(serving=count)} | changes)
+
+
+def test_a_status_that_says_what_is_stored_is_not_written():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(BASE)
+        assert desk.written == 0
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"conditions": (NOT_READY,)}, id="a verdict flips"),
+        pytest.param({"conditions": (READY, STALLED)}, id="a person is needed"),
+        pytest.param({"observed_generation": 2}, id="another generation is spoken of"),
+        pytest.param({"desired_version": "2"}, id="another version is wanted"),
+    ],
+)
+def test_it_is_written_at_once_when(change):
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(1, **change))
+        assert desk.written == 2
+
+    virtual_time.run(story())
+
+
+def test_mere_progress_is_held_back_and_then_folded_into_one_write():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        for count in range(2, 50):
+            await desk.write(serving(count))
+        assert desk.written == 1
+        assert desk.statuses.held_back_seconds(KEY) == PROGRESS_SECONDS
+        await asyncio.sleep(PROGRESS_SECONDS)
+        await desk.write(serving(49))
+        assert desk.written == 2
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 49
+
+    virtual_time.run(story())
+
+
+def test_what_was_held_back_and_is_true_no_more_is_not_due():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        await desk.write(serving(1))
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+
+    virtual_time.run(story())
+
+
+def test_planners_see_what_was_computed_last_written_or_not():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        record = FleetRecord(
+            uid="fleet-1", generation=1, deleting=False, spec=make_spec(), status=BASE
+        )
+        assert desk.statuses.fleet(record).workers.serving == 2
+
+    virtual_time.run(story())
+
+
+def test_without_anything_computed_the_stored_status_counts():
+    desk = Desk()
+    record = FleetRecord(uid="other", generation=1, deleting=False, spec=make_spec(), status=BASE)
+    view = make_weights("1", status=applied_status("1"))
+
+    assert desk.statuses.fleet(record) == BASE
+    assert desk.statuses.weights(view) == view
+
+
+def test_a_write_that_failed_is_due_again():
+    async def story() -> None:
+        desk = Desk()
+        desk.kube.error = Conflict("409")
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+        desk.kube.error = None
+        await desk.write(serving(1))
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())
+
+
+def test_the_status_of_an_object_that_was_made_anew_is_not_touched():
+    async def story() -> None:
+        desk = Desk()
+        desk.cluster.objects[FLEET_PATH]["metadata"]["uid"] = "fleet-2"
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+        assert f"{FLEET_PATH}/status" not in desk.cluster.objects
+
+    virtual_time.run(story())
+
+
+def test_the_status_of_an_object_that_is_gone_is_nobodys():
+    async def story() -> None:
+        desk = Desk()
+        desk.cluster.drop(FLEET_PATH)
+        await desk.write(serving(1))
+
+    virtual_time.run(story())
+
+
+def test_absent_fields_are_left_out_so_that_the_server_removes_them():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1, applied_version="1"))
+        await desk.write(serving(1, applied_version=None, desired_version="2"))
+        assert "appliedVersion" not in desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+
+    virtual_time.run(story())
+
+
+class TestEvents:
+    async def told(self, desk: Desk) -> list[str]:
+        await desk.recorder.flush()
+        events = (o for p, o in desk.cluster.objects.items() if "/events/" in p)
+        return [f"{e['involvedObject']['kind']} {e['reason']}" for e in events]
+
+    def test_what_changed_is_told_even_if_its_write_is_held_back(self):
+        async def story() -> None:
+            desk = Desk()
+            view = make_weights("2", status=WeightsStatus(desired_version="2"))
+            await desk.statuses.write_weights(view, view.status)
+            entry = {
+                "version": "2",
+                "result": "Applied",
+                "startedAt": NOW.isoformat(),
+                "totalSeconds": 1,
+            }
+            done = WeightsStatus.model_validate({"desiredVersion": "2", "history": [entry]})
+            await desk.statuses.write_weights(view, done)
+            assert await self.told(desk) == ["WeightVersion WeightsApplied"]
+
+        virtual_time.run(story())
+
+    def test_a_new_process_tells_nothing_that_is_stored_already(self):
+        async def story() -> None:
+            stored = BASE.model_copy(update={"conditions": (NOT_READY, STALLED)})
+            desk = Desk(stored)
+            await desk.write(stored)
+            assert await self.told(desk) == []
+
+        virtual_time.run(story())
+
+
+def test_what_is_known_of_objects_that_are_gone_is_dropped():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        view = make_weights("2")
+        await desk.statuses.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
+        desk.statuses.forget_all_but(KEY, {view.uid})
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+        assert desk.statuses.weights(view).status.phase is RolloutPhase.STAGING
+        desk.statuses.forget_all_but(KEY, set())
+        assert desk.statuses.weights(view).status.phase is RolloutPhase.PENDING
+
+    virtual_time.run(story())
