@@ -9,9 +9,9 @@ Source: Kubernetes API concepts (server-side apply, watch), `kubernetes` 37 `aio
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -24,6 +24,8 @@ from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, Unkno
 from fleet_operator.ports import Json
 
 REQUEST_TIMEOUT_SECONDS = 15.0
+REQUESTS_AT_ONCE = 64
+"""Watches are not counted: there is one a namespace, and each would keep its place for ever."""
 WATCH_SILENCE_SECONDS = 70.0
 """A watch with bookmarks says something at least each minute; a silent one is dead."""
 
@@ -32,8 +34,10 @@ class KubeClient:
     """One connection pool to the API server. Implements `ports.Kube`."""
 
     def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = 0  # no limit; `_places` counts
         self._configuration = configuration
         self._rest = RESTClientObject(configuration)
+        self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     @classmethod
     async def connect(cls) -> KubeClient:
@@ -51,7 +55,6 @@ class KubeClient:
                 raise Terminal(
                     f"no cluster: neither a pod's service account nor a kubeconfig ({error})"
                 ) from error
-        configuration.connection_pool_maxsize = 64
         return cls(configuration)
 
     async def close(self) -> None:
@@ -97,11 +100,11 @@ class KubeClient:
         try:
             await _raise_for_status(response, "GET", path)
             while line := await response.content.readline():
-                event: Json = json.loads(line)
-                if event["type"] == "ERROR":
-                    _raise(int(event["object"].get("code", 500)), event["object"], "GET", path)
-                yield event
-        except (aiohttp.ClientError, TimeoutError) as error:
+                kind, found = _event_of(line)
+                if kind == "ERROR":
+                    _raise(int(found.get("code") or 500), found, "GET", path)
+                yield {"type": kind, "object": found}
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise Retryable(f"the watch of {path} broke: {_words(error)}") from error
         finally:
             response.close()
@@ -115,15 +118,15 @@ class KubeClient:
         content_type: str = "application/json",
     ) -> Json:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
-        response = await self._send(method, path, params, body, content_type, timeout)
-        try:
-            await _raise_for_status(response, method, path)
-            answer: Json = await response.json()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise _lost(method, path, error) from error
-        finally:
-            response.release()
-        return answer
+        async with self._places:
+            response = await self._send(method, path, params, body, content_type, timeout)
+            try:
+                await _raise_for_status(response, method, path)
+                return _object_of(await response.read())
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                raise _lost(method, path, error) from error
+            finally:
+                response.release()
 
     async def _send(
         self,
@@ -162,9 +165,9 @@ async def _raise_for_status(response: aiohttp.ClientResponse, method: str, path:
     if response.status < 400:
         return
     try:
-        status: dict[str, Any] = await response.json(content_type=None)
+        status = _object_of(await response.read())
     except ValueError:
-        status = {}
+        status = {}  # Proxies answer with pages, or with nothing.
     after = response.headers.get("Retry-After", "")
     _raise(response.status, status, method, path, float(after) if after.isdigit() else None)
 
@@ -172,7 +175,7 @@ async def _raise_for_status(response: aiohttp.ClientResponse, method: str, path:
 def _raise(
     code: int, status: Json, method: str, path: str, after_seconds: float | None = None
 ) -> None:
-    told = f"{method} {path}: {code} {status.get('message', '')}".strip()
+    told = f"{method} {path}: {code} {status.get('message') or ''}".strip()
     if code == 404:
         raise NotFound(told)
     if code in {409, 410}:
@@ -180,6 +183,23 @@ def _raise(
     if code == 429 or code >= 500:
         raise Retryable(told, after_seconds=after_seconds)
     raise Terminal(told)
+
+
+def _object_of(text: bytes) -> Json:
+    """The object in a body. Errors: ValueError if there is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("the answer is no object")  # noqa: TRY004 - a broken body, as the others
+    return found
+
+
+def _event_of(line: bytes) -> tuple[str, Json]:
+    """Type and object of a watch event. Errors: ValueError if the line is none, or only half."""
+    event = _object_of(line)
+    kind, found = event.get("type"), event.get("object")
+    if not (isinstance(kind, str) and isinstance(found, dict)):
+        raise ValueError("a line is no watch event")  # noqa: TRY004 - as above
+    return kind, found
 
 
 def _words(error: Exception) -> str:

@@ -49,13 +49,21 @@ _FIRST = asyncio.FIRST_COMPLETED
 class Operator:
     """One operator process."""
 
-    def __init__(self, settings: Settings, kube: Kube, worker_client: Workers) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        kube: Kube,
+        worker_client: Workers,
+        *,
+        lease_kube: Kube | None = None,
+    ) -> None:
         self._settings = settings
         self._kube = kube
         self.metrics = metrics = Metrics()
         self.queue: WorkQueue[FleetKey] = WorkQueue()
+        # A connection of its own: a renewal must not wait behind hundreds of slow writes.
         self.lease = Lease(
-            kube,
+            lease_kube or kube,
             namespace=settings.lease_namespace,
             name=settings.lease_name,
             identity=settings.identity,
@@ -220,13 +228,12 @@ async def run(settings: Settings) -> int:
     stop = asyncio.Event()
     take_signals(stop)
     try:
-        kube = await KubeClient.connect()
-        workers = WorkerClient()
-        try:
-            return await Operator(settings, kube, workers).run(stop)
-        finally:
-            await workers.close()
-            await kube.close()
+        async with AsyncExitStack() as stack:
+            kube, lease_kube = await KubeClient.connect(), await KubeClient.connect()
+            workers = WorkerClient()
+            for client in (kube, lease_kube, workers):
+                stack.push_async_callback(client.close)
+            return await Operator(settings, kube, workers, lease_kube=lease_kube).run(stop)
     except Terminal as error:
         logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START
