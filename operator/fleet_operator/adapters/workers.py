@@ -1,11 +1,12 @@
 """Client of the worker protocol. Implements `ports.Workers`.
 
-One keep-alive pool for all workers, since fan-out over fresh connections costs twice the time.
+Keep-alive pools for all workers, since fan-out over fresh connections costs twice the time.
 Proxies of the environment are not used: workers are reached by pod address.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import assert_never
 
 import httpx
@@ -32,63 +33,66 @@ MAX_CONNECTIONS = 4096
 
 
 class WorkerClient:
-    """Talks to workers' admin ports."""
+    """Talks to workers' admin ports.
+
+    Calls that last (staging takes minutes) have connections of their own, so that they leave room
+    for questions and for pauses.
+    """
 
     def __init__(self) -> None:
-        self._http = httpx.AsyncClient(
-            trust_env=False,
-            limits=httpx.Limits(
-                max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
-            ),
-            timeout=httpx.Timeout(SHORT_CALL_SECONDS, connect=CONNECT_SECONDS),
-        )
+        self._quick = _pool(MAX_CONNECTIONS)
+        self._lasting = _pool(None)
 
     async def close(self) -> None:
-        """Close the pool."""
-        await self._http.aclose()
+        """Close the pools."""
+        await self._quick.aclose()
+        await self._lasting.aclose()
 
     async def state(self, base_url: str, token: str) -> WorkerAnswer:
         """Ask a worker for its state."""
-        request = self._http.build_request(
-            "GET",
-            base_url + protocol.STATE_PATH,
-            headers=_headers(token),
-            timeout=httpx.Timeout(QUESTION_SECONDS, connect=CONNECT_SECONDS),
-        )
-        return await self._send(request)
+        url = base_url + protocol.STATE_PATH
+        request = self._quick.build_request("GET", url, headers=_headers(token))
+        return await _answer(self._quick, request, QUESTION_SECONDS)
 
     async def call(
         self, base_url: str, token: str, action: WorkerCall, epoch: protocol.Epoch
     ) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""
         path, body, seconds = _request_of(action, epoch)
-        request = self._http.build_request(
+        pool = self._quick if seconds <= SHORT_CALL_SECONDS else self._lasting
+        request = pool.build_request(
             "PUT",
             base_url + path,
             headers=_headers(token),
             json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
-            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
         )
-        return await self._send(request)
+        return await _answer(pool, request, seconds)
 
-    async def _send(self, request: httpx.Request) -> WorkerAnswer:
-        try:
-            response = await self._http.send(request)
-        except httpx.HTTPError as error:
-            told = str(error) or type(error).__name__
-            return WorkerAnswer(silent=True, message=told)
-        try:
-            if response.is_success:
-                return WorkerAnswer(
-                    state=protocol.WorkerState.model_validate_json(response.content)
-                )
-            reply = protocol.ErrorReply.model_validate_json(response.content)
-        except ValidationError:
-            told = f"answers {response.status_code} with a body that is not of this protocol"
-            return WorkerAnswer(silent=True, message=told)
-        return WorkerAnswer(
-            state=reply.state, reason=reply.error.reason, message=reply.error.message
-        )
+
+def _pool(connections: int | None) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        trust_env=False,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        # The time-out of a request is `_answer`'s: these count from byte to byte.
+        timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+    )
+
+
+async def _answer(pool: httpx.AsyncClient, request: httpx.Request, seconds: float) -> WorkerAnswer:
+    try:
+        async with asyncio.timeout(seconds):
+            response = await pool.send(request)
+    except (httpx.HTTPError, TimeoutError) as error:
+        told = str(error) or type(error).__name__
+        return WorkerAnswer(silent=True, message=told)
+    try:
+        if response.is_success:
+            return WorkerAnswer(state=protocol.WorkerState.model_validate_json(response.content))
+        reply = protocol.ErrorReply.model_validate_json(response.content)
+    except ValidationError:
+        told = f"answers {response.status_code} with a body that is not of this protocol"
+        return WorkerAnswer(silent=True, message=told)
+    return WorkerAnswer(state=reply.state, reason=reply.error.reason, message=reply.error.message)
 
 
 def _headers(token: str) -> dict[str, str]:
@@ -111,7 +115,8 @@ def _request_of(  # noqa: PLR0911 - one return for each kind of call
                 lease_seconds=action.lease_seconds,
                 epoch=epoch,
             )
-            return protocol.PAUSE_PATH, pause, action.drain_timeout_seconds + SHORT_CALL_SECONDS
+            drain_seconds = action.drain_timeout_seconds if action.mode == "wait" else 0
+            return protocol.PAUSE_PATH, pause, drain_seconds + SHORT_CALL_SECONDS
         case Load():
             load = protocol.LoadRequest(version=action.version, epoch=epoch)
             return protocol.LOAD_PATH, load, action.timeout_seconds

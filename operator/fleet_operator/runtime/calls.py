@@ -155,9 +155,11 @@ class Calls:
 
 
 def _lasts(action: WorkerCall) -> bool:
+    if isinstance(action, Fence):
+        return action.drain_timeout_seconds > 0
     if isinstance(action, Pause):
         return action.mode == "wait"
-    return not isinstance(action, Resume | Admit | Fence)
+    return not isinstance(action, Resume | Admit)
 
 
 def _now() -> float:

@@ -1,0 +1,398 @@
+"""The worker client against a real HTTP server: calls as the protocol has them, and no answer,
+whatever it is, that raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.builders import make_worker, target
+
+from fleet_operator.adapters import workers as workers_module
+from fleet_operator.adapters.workers import WorkerClient
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core import calls
+from fleet_operator.core.actions import Probe, WorkerCall
+from fleet_operator.ports import WorkerAnswer
+from fleet_worker import protocol
+from fleet_worker.protocol import Epoch, Reason
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+EPOCH = Epoch(term=3, sequence=7)
+VIEW = make_worker().serving("41").view()
+ROLLOUT = Rollout.model_validate(
+    {
+        "pause": {"mode": "wait", "drainTimeoutSeconds": 30},
+        "timeouts": {"stageSeconds": 900, "loadSeconds": 600},
+    }
+)
+STATE = VIEW.state.model_dump(mode="json", by_alias=True) if VIEW.state else {}
+
+
+def probe() -> Probe:
+    return Probe(
+        pod_uid="u",
+        pod_name="policy-0",
+        reason="",
+        version="42",
+        prompts=("a", "b"),
+        max_tokens=8,
+        timeout_seconds=60,
+    )
+
+
+REPOSITORY = target("42").source.model_validate({"huggingFace": {"repo": "lab/m"}})
+CALLS: list[Any] = [
+    pytest.param(
+        calls.stage(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.STAGE_PATH,
+        protocol.StageRequest,
+        {"version": "42", "source": {"path": "/weights/step_42"}},
+        id="stage",
+    ),
+    pytest.param(
+        calls.stage(VIEW, type(target("42"))(version="42", source=REPOSITORY), ROLLOUT, reason="x"),
+        protocol.STAGE_PATH,
+        protocol.StageRequest,
+        {"version": "42", "source": {"huggingFace": {"repo": "lab/m", "revision": "main"}}},
+        id="stage from a repository",
+    ),
+    pytest.param(
+        calls.pause(VIEW, ROLLOUT, reason="x"),
+        protocol.PAUSE_PATH,
+        protocol.PauseRequest,
+        {
+            "mode": "wait",
+            "drain_timeout_seconds": 30,
+            "lease_seconds": calls.LEASE_SECONDS,
+            "holder": "operator",
+        },
+        id="pause",
+    ),
+    pytest.param(
+        calls.load(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.LOAD_PATH,
+        protocol.LoadRequest,
+        {"version": "42", "holder": "operator"},
+        id="load",
+    ),
+    pytest.param(
+        calls.apply(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.APPLY_PATH,
+        protocol.ApplyRequest,
+        {
+            "version": "42",
+            "mode": "wait",
+            "drain_timeout_seconds": 30,
+            "lease_seconds": calls.LEASE_SECONDS,
+        },
+        id="apply",
+    ),
+    pytest.param(
+        calls.resume(VIEW, version="42", reason="x"),
+        protocol.RESUME_PATH,
+        protocol.OpenRequest,
+        {"version": "42", "holder": "operator"},
+        id="resume",
+    ),
+    pytest.param(
+        calls.admit(VIEW, version="42", reason="x"),
+        protocol.ADMIT_PATH,
+        protocol.OpenRequest,
+        {"version": "42", "holder": "operator"},
+        id="admit",
+    ),
+    pytest.param(
+        calls.expel(VIEW, reason="it " + "failed " * 100),
+        protocol.FENCE_PATH,
+        protocol.FenceRequest,
+        {"reason": ("it " + "failed " * 100)[:500]},
+        id="fence, with a reason that is cut",
+    ),
+    pytest.param(
+        probe(),
+        protocol.PROBE_PATH,
+        protocol.ProbeRequest,
+        {"prompts": ["a", "b"], "max_tokens": 8},
+        id="probe",
+    ),
+]
+
+
+class Worker:
+    """A server whose answers the test writes."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.connections: set[Any] = set()
+        self.handler: Handler = self.fine
+        self.expected, self.reached = 0, asyncio.Event()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self.server = TestServer(app)
+
+    @property
+    def url(self) -> str:
+        return str(self.server.make_url("")).rstrip("/")
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        text = await request.text()
+        body = json.loads(text) if text else None
+        self.requests.append((request.method, request.path, dict(request.headers), body))
+        self.connections.add(request.transport)
+        if len(self.requests) == self.expected:
+            self.reached.set()
+        return await self.handler(request)
+
+    async def fine(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(STATE)
+
+    def expect(self, requests: int) -> asyncio.Event:
+        """Set when so many requests have come."""
+        self.expected = requests
+        return self.reached
+
+    def answer(self, status: int, body: Any) -> None:
+        async def handler(_: web.Request) -> web.StreamResponse:
+            text = body if isinstance(body, str) else json.dumps(body)
+            return web.Response(status=status, text=text, content_type="application/json")
+
+        self.handler = handler
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker()
+    await worker.server.start_server()
+    yield worker
+    await worker.server.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[WorkerClient]:
+    client = WorkerClient()
+    yield client
+    await client.close()
+
+
+async def load(client: WorkerClient, worker: Worker) -> WorkerAnswer:
+    action = calls.load(VIEW, target("42"), ROLLOUT, reason="x")
+    return await client.call(worker.url, "t", action, EPOCH)
+
+
+class TestCalls:
+    @pytest.mark.parametrize(("action", "path", "model", "fields"), CALLS)
+    async def test_a_call_is_as_the_protocol_has_it(
+        self, worker, client, action: WorkerCall, path, model, fields
+    ):
+        answer = await client.call(worker.url, "secret", action, EPOCH)
+        ((method, sent_to, headers, body),) = worker.requests
+
+        assert (method, sent_to) == ("PUT", path)
+        assert headers["Authorization"] == "Bearer secret"
+        read = model.model_validate(body)
+        assert read.epoch == EPOCH
+        assert {k: body.get(k) for k in fields} == fields
+        assert set(body) <= {f.alias or n for n, f in model.model_fields.items()}
+        assert answer.state == VIEW.state
+
+    def test_every_kind_of_call_is_tried_here(self):
+        tried = {type(p.values[0]) for p in CALLS}
+
+        assert tried == set(WorkerCall.__args__)
+
+    async def test_a_question(self, worker, client):
+        answer = await client.state(worker.url, "secret")
+        ((method, path, headers, body),) = worker.requests
+
+        assert (method, path, body) == ("GET", protocol.STATE_PATH, None)
+        assert headers["Authorization"] == "Bearer secret"
+        assert answer == WorkerAnswer(state=VIEW.state)
+
+    async def test_connections_are_kept(self, worker, client):
+        for _ in range(5):
+            await client.state(worker.url, "t")
+
+        assert len(worker.connections) == 1
+
+    async def test_no_proxy_of_the_environment_is_used(self, worker, monkeypatch):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        client = WorkerClient()
+        try:
+            assert not (await client.state(worker.url, "t")).silent
+        finally:
+            await client.close()
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("status", [400, 401, 404, 409, 422, 500, 503])
+    async def test_a_refusal_tells_its_reason_and_the_state(self, worker, client, status):
+        error = {"reason": "NotStaged", "message": "nothing is staged"}
+        worker.answer(status, {"error": error, "state": STATE})
+        answer = await load(client, worker)
+
+        assert (answer.reason, answer.message) == (Reason.NOT_STAGED, "nothing is staged")
+        assert (answer.state, answer.silent) == (VIEW.state, False)
+
+    async def test_a_refusal_may_tell_no_state(self, worker, client):
+        worker.answer(401, {"error": {"reason": "Unauthorized", "message": "no token"}})
+        answer = await client.state(worker.url, "t")
+
+        assert (answer.reason, answer.state) == (Reason.UNAUTHORIZED, None)
+
+    async def test_a_newer_worker_may_tell_more(self, worker, client):
+        worker.answer(200, STATE | {"colour": "red"})
+
+        assert (await load(client, worker)).state == VIEW.state
+
+    @pytest.mark.parametrize("status", [200, 302, 404, 500])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("", id="nothing"),
+            pytest.param("<html>", id="a page"),
+            pytest.param('{"phase": "serving"', id="half a state"),
+            pytest.param({"phase": "flying"}, id="a phase that does not exist"),
+            pytest.param({"error": {"reason": "Bored", "message": ""}}, id="an unknown reason"),
+            pytest.param([], id="a list"),
+            pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="noise"),
+        ],
+    )
+    async def test_garbage_is_silence(self, worker, client, status, body):
+        worker.answer(status, body)
+        answer = await load(client, worker)
+
+        assert answer.silent
+        assert answer.state is None
+        assert str(status) in answer.message
+
+
+class TestAccidents:
+    async def test_nobody_listens(self, worker, client):
+        url = worker.url
+        await worker.server.close()
+        answer = await client.state(url, "t")
+
+        assert answer.silent
+        assert answer.message
+
+    async def test_an_address_that_is_none(self, client):
+        assert (await client.state("http://None:1", "t")).silent
+
+    async def test_the_connection_breaks_before_the_answer(self, worker, client):
+        async def closes(request: web.Request) -> web.StreamResponse:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+
+        worker.handler = closes
+        assert (await load(client, worker)).silent
+
+    async def test_a_question_that_is_not_answered_in_time(self, worker, client, monkeypatch):
+        monkeypatch.setattr(workers_module, "QUESTION_SECONDS", 0.1)
+        released = asyncio.Event()
+
+        async def hangs(_: web.Request) -> web.StreamResponse:
+            await released.wait()
+            return web.json_response(STATE)
+
+        worker.handler = hangs
+        answer = await client.state(worker.url, "t")
+        released.set()
+
+        assert answer.silent
+        assert answer.message
+
+    @pytest.mark.parametrize("how", ["question", "call"])
+    async def test_an_answer_that_drips_is_not_waited_for_for_ever(
+        self, worker, client, monkeypatch, how
+    ):
+        """Each byte in time, the whole never: the worker would count as being asked for ever."""
+        monkeypatch.setattr(workers_module, "QUESTION_SECONDS", 0.3)
+        monkeypatch.setattr(workers_module, "SHORT_CALL_SECONDS", 0.3)
+
+        async def drips(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for _ in range(1000):
+                await response.write(b" ")
+                await asyncio.sleep(0.05)
+            return response
+
+        worker.handler = drips
+        action = calls.resume(VIEW, version="42", reason="x")
+        async with asyncio.timeout(5):
+            if how == "question":
+                answer = await client.state(worker.url, "t")
+            else:
+                answer = await client.call(worker.url, "t", action, EPOCH)
+
+        assert answer.silent
+
+    async def test_a_call_may_last_as_long_as_its_phase_allows(self, worker, client, monkeypatch):
+        monkeypatch.setattr(workers_module, "SHORT_CALL_SECONDS", 0.1)
+
+        async def slow(_: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(0.3)
+            return web.json_response(STATE)
+
+        worker.handler = slow
+        assert not (await load(client, worker)).silent
+        resume = calls.resume(VIEW, version="42", reason="x")
+        assert (await client.call(worker.url, "t", resume, EPOCH)).silent
+
+    async def test_who_gives_up_a_call_closes_its_connection(self, client):
+        asked, closed = asyncio.Event(), asyncio.Event()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            while await reader.read(1000):
+                pass
+            closed.set()
+            writer.close()
+
+        server = await asyncio.start_server(listen, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        action = calls.load(VIEW, target("42"), ROLLOUT, reason="x")
+        async with server, asyncio.timeout(5):
+            task = asyncio.create_task(client.call(url, "t", action, EPOCH))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await closed.wait()
+
+    async def test_calls_that_last_leave_places_for_those_that_do_not(
+        self, worker, client, monkeypatch
+    ):
+        monkeypatch.setattr(workers_module, "MAX_CONNECTIONS", 4)
+        small, released = WorkerClient(), asyncio.Event()
+
+        async def stages_for_long(request: web.Request) -> web.StreamResponse:
+            if request.path == protocol.STAGE_PATH:
+                await released.wait()
+            return web.json_response(STATE)
+
+        worker.handler = stages_for_long
+        all_asked = worker.expect(20)
+        stage = calls.stage(VIEW, target("42"), ROLLOUT, reason="x")
+        lasting = [
+            asyncio.create_task(small.call(worker.url, "t", stage, EPOCH)) for _ in range(20)
+        ]
+        try:
+            async with asyncio.timeout(5):
+                await all_asked.wait()
+                assert not (await small.state(worker.url, "t")).silent
+        finally:
+            released.set()
+            for task in lasting:
+                task.cancel()
+            await asyncio.wait(lasting)
+            await small.close()
