@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -201,13 +201,29 @@ def test_weights_exchanged_while_the_engine_starts_are_never_served_under_their_
         assert "was changed while it was read" in worker.log()
 
 
-def test_a_worker_that_is_stopped_while_it_starts_ends_well(
-    weights: Weights, tmp_path: Path
+def _imports(worker: WorkerProcess) -> bool:
+    return "starting on base" in worker.log()
+
+
+def _waits_for_its_engine(worker: WorkerProcess) -> bool:
+    return any("multiprocessing.spawn" in _command_of(pid) for pid in worker.engine_pids())
+
+
+@pytest.mark.parametrize("moment", [_imports, _waits_for_its_engine])
+def test_a_worker_that_is_stopped_while_it_starts_ends_at_once(
+    weights: Weights, tmp_path: Path, moment: Callable[[WorkerProcess], bool]
 ) -> None:
     with WorkerProcess(tmp_path, model=weights.a, roots=[weights.root]) as worker:
-        eventually(lambda: "Waiting for" in worker.log() or worker.engine_pids(), within_seconds=60)
+        eventually(lambda: moment(worker), within_seconds=60, describe=worker.log_tail)
+        started = worker.engine_pids()
         worker.process.send_signal(signal.SIGTERM)
-        assert worker.exit_code(within_seconds=20) == 0
+        assert worker.exit_code(within_seconds=ORDERLY_SECONDS) == 0
+        assert "stopped while starting" in worker.log()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+def _command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from fleet_worker.runtime.ending import ENDING, FAILED
 from fleet_worker.runtime.handover import Handover, handed_over
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
+from fleet_worker.runtime.signals import SIGTERM
 from fleet_worker.runtime.watch import Watch
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
@@ -67,6 +68,7 @@ class EndpointPlugin:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """The engine is up: start the agent, the admin port and the watch."""
         handover = handed_over()
+        SIGTERM.release()
         _check_arguments(args, handover)
         # vLLM has read the files by their names. Were they exchanged meanwhile, the engine would
         # have other weights than those that were checked, under their label.

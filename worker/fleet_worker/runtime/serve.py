@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import runpy
-import signal
 import sys
 import time
 import warnings
@@ -22,6 +21,7 @@ from fleet_worker.protocol import ENV_ADMIN_TOKEN_FILE
 from fleet_worker.runtime import logs
 from fleet_worker.runtime.ending import ENDING, FAILED, end_now
 from fleet_worker.runtime.handover import hand_over
+from fleet_worker.runtime.signals import SIGTERM
 from fleet_worker.runtime.start_up import prepare
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """
     started = time.monotonic()
     logs.set_up(arguments.log_format, arguments.log_level)
-    signal.signal(signal.SIGTERM, _stop_starting)  # vLLM does the same, but seconds from now
+    SIGTERM.keep(_stop_starting)
     if refused := refused_flags(arguments.engine_arguments):
         _LOG.error("these arguments may not be passed to vLLM: %s", "; ".join(refused))
         return _USAGE
@@ -61,10 +61,6 @@ def serve(arguments: argparse.Namespace) -> int:
         end_now(_become_server())
     except (UnsupportedEngineError, Refusal, OSError) as error:
         _LOG.error("cannot start: %s", error)
-    except KeyboardInterrupt:
-        # SIGTERM before the engine was up: vLLM has no other way to stop then.
-        _LOG.info("stopped while starting", extra=logs.fields("ending", code=0))
-        end_now(0)
     return FAILED
 
 
@@ -104,4 +100,7 @@ def _prepare_environment(extra: list[str]) -> None:
 
 
 def _stop_starting(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    # Nothing runs yet that would have to be ended in order. Not by an exception: it would surface
+    # in whatever is being imported or waited for, and may be swallowed there.
+    _LOG.info("stopped while starting", extra=logs.fields("ending", code=0))
+    end_now(0)
