@@ -288,6 +288,7 @@ class FakeWorker:
             name=self.name,
             ordinal=self.ordinal,
             revision=self.revision,
+            owner="fleet",
             ip="10.0.0.1",
             phase="Running",
             running=True,

@@ -141,7 +141,8 @@ class Simulation:
             self.start_operator()
             return True
         self.check_applied(plan.applied.version)
-        pods = plan_fleet(observed, default_image="image", disturbed=plan.step.disturbed)
+        disturbed = plan.step.disturbed
+        pods = plan_fleet(observed, default_image="image", disturbed=disturbed, now=now)
         fleet = fleet_status(observed, plan, pods, now=now)
         steered = next(iter(observed.weights), None)
         weights = self.weights_stored

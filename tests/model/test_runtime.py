@@ -59,7 +59,7 @@ class TestWrites:
 
         run(story)
 
-    def test_a_fleet_at_rest_writes_nothing_but_what_keeps_its_services_right(self):
+    def test_a_fleet_at_rest_writes_nothing(self):
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")
@@ -67,9 +67,7 @@ class TestWrites:
                 before = len(rig.writes)
                 await asyncio.sleep(1200)
                 written = rig.writes[before:]
-                assert {verb for verb, _ in written} <= {"APPLY"}
-                assert not [path for _, path in written if "rlfleet.dev" in path]
-                assert len(written) <= 3 * 4
+                assert written == []
 
         run(story)
 

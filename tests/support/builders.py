@@ -42,6 +42,7 @@ from fleet_worker.protocol import (
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 REVISION = "r1"
+FLEET_UID = "fleet-1"
 WEIGHTS_PATH = "/weights/step_{version}"
 
 
@@ -204,6 +205,7 @@ class AWorker:
             "phase": "Running",
             "running": True,
             "ready": True,
+            "owner": FLEET_UID,
         }
         return PodView(**given | self.pod)
 
@@ -280,7 +282,7 @@ def make_fleet(
     return FleetObserved(
         name="policy",
         namespace="rl",
-        uid="fleet-1",
+        uid=FLEET_UID,
         generation=generation,
         spec=make_spec(**spec),
         status=status or FleetStatus(),

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource
+from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.source import AbsolutePath, VersionLabel, WeightSource
 
 MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
+MAX_RECYCLED = 20
 
 
 IntOrPercent = (
@@ -125,7 +126,16 @@ class Rollout(Resource):
 class Update(Resource):
     """How a change of the pod template reaches the workers."""
 
-    max_unavailable: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
+    max_unavailable: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
+    max_surge: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
+
+
+class Recycle(Resource):
+    """How often workers that fail are made anew."""
+
+    max_per_worker: Annotated[int, Field(ge=0, le=100)] = 5
+    max_per_fleet: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 10
+    window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 3600
 
 
 class Serving(Resource):
@@ -145,6 +155,7 @@ class FleetSpec(Resource):
     weights: Weights
     rollout: Rollout = Rollout()
     update: Update = Update()
+    recycle: Recycle = Recycle()
     serving: Serving = Serving()
     pod_overlay: dict[str, Any] = Field(default_factory=dict)
 
@@ -172,6 +183,20 @@ class Laggard(Resource):
     message: str = ""
 
 
+class RecycledWorker(Resource):
+    """A worker whose pod was made anew because it failed.
+
+    Fields:
+        uid: of the last pod that was deleted for it.
+        count: times within the window.
+    """
+
+    pod: str
+    uid: str
+    count: int
+    last_at: Timestamp
+
+
 class AppliedWeights(Resource):
     """The weights that the fleet served last with one voice; joiners are brought to these."""
 
@@ -193,5 +218,6 @@ class FleetStatus(Resource):
     applied: AppliedWeights | None = None
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
+    recycled: tuple[RecycledWorker, ...] = ()
     endpoint: str = ""
     conditions: tuple[Condition, ...] = ()

@@ -31,6 +31,16 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptPod:
+    """Become the owner of a pod that carries the fleet's labels and belongs to nobody."""
+
+    name: str
+    uid: str
+    owner: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """Take a pod out of the Service, durably, and write down why."""
 
@@ -133,5 +143,5 @@ class Probe(WorkerAction):
 
 
 WorkerCall = Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe
-PodAction = CreatePod | DeletePod | Quarantine
+PodAction = CreatePod | DeletePod | AdoptPod | Quarantine
 Action = WorkerCall | PodAction

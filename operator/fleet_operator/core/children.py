@@ -38,6 +38,18 @@ def headless_service(observed: FleetObserved) -> dict[str, Any]:
     return _object(observed, "Service", name) | {"spec": spec}
 
 
+def disruption_budget(observed: FleetObserved) -> dict[str, Any]:
+    """Keeps drains of nodes from taking more workers away than a template change may."""
+    made = _object(observed, "PodDisruptionBudget", observed.name)
+    spec = {
+        "maxUnavailable": max(1, observed.spec.update.max_unavailable),
+        "selector": {"matchLabels": names.fleet_labels(observed.name)},
+        # A worker that is not ready serves nobody: evicting it disturbs nobody.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return made | {"apiVersion": "policy/v1", "spec": spec}
+
+
 def applied_config_map(observed: FleetObserved, applied: Target) -> dict[str, Any]:
     """What a worker starts on when its container starts again.
 

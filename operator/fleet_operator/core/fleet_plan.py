@@ -1,12 +1,13 @@
 """Which pods a fleet should have: creates, replaces and deletes them.
 
-    wanted        ordinals 0 … replicas-1, each with a pod of today's revision
+    wanted        ordinals 0 … replicas-1, each with a pod of today's revision; while outdated pods
+                  are replaced, up to `update.maxSurge` ordinals more
     missing       → create
     beyond        → delete, highest ordinal first
-    quarantined   → delete; it is created anew
-    ended         → delete (evicted, failed); it is created anew
+    failed        → delete and create anew, with back-off and within a budget (`recycling`)
     out of date   → delete, at most `update.maxUnavailable` away at a time, and never while a
                     rollout holds workers, so that a template change cannot break a barrier
+    nobody's      → adopt
 
 Invariant: a pod that serves is deleted for its template only when serving pods stay at or above
 replicas - maxUnavailable.
@@ -15,13 +16,17 @@ replicas - maxUnavailable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from fleet_operator.api.fleet import RecycledWorker
 from fleet_operator.core import overlay, pods
-from fleet_operator.core.actions import CreatePod, DeletePod
+from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod
 from fleet_operator.core.observed import FleetObserved, WorkerView
+from fleet_operator.core.recycling import recycle
 
 CREATE_AT_ONCE = 500
 """Pods created in one reconcile; more follow when these have been seen."""
+ENDED_PHASES = frozenset({"Failed", "Succeeded"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,39 +37,56 @@ class FleetPlan:
         revision: hash of the template that pods should have.
         outdated: pods that still have another one.
         problem: why no pod can be made of the spec; those that are there stay.
+        exhausted: why failed workers are not made anew.
+        recycled: workers made anew within the window, for the status.
     """
 
     revision: str
-    actions: tuple[CreatePod | DeletePod, ...]
+    actions: tuple[CreatePod | DeletePod | AdoptPod, ...]
     outdated: int
     problem: str = ""
+    exhausted: str = ""
+    recycled: tuple[RecycledWorker, ...] = ()
+    requeue_after_seconds: float | None = None
 
 
-def plan_fleet(observed: FleetObserved, *, default_image: str, disturbed: bool) -> FleetPlan:
+def plan_fleet(
+    observed: FleetObserved, *, default_image: str, disturbed: bool, now: datetime
+) -> FleetPlan:
     """Decide which pods to create and to delete.
 
     `disturbed`: a rollout holds workers right now.
     """
-    wanted = [w for w in observed.workers if w.pod.ordinal < observed.spec.replicas]
-    if problem := overlay.problem_of(observed.spec.pod_overlay):
-        gone = (*_beyond(observed), *_lost(wanted))
-        return FleetPlan(revision="", actions=gone, outdated=0, problem=problem)
-    revision = pods.revision_of(observed, default_image)
-    outdated = [w for w in wanted if w.pod.revision != revision and not w.pod.deleting]
-    removed = [*_beyond(observed), *_lost(wanted)]
-    if not disturbed:
-        removed += _replaced(observed, wanted, outdated)
+    problem = overlay.problem_of(observed.spec.pod_overlay)
+    revision = "" if problem else pods.revision_of(observed, default_image)
+    living = [w for w in observed.workers if not w.pod.deleting]
+    failed = [w for w in living if _has_failed(w)]
+    sound = [w for w in living if not _has_failed(w)]
+    outdated = [w for w in sound if _is_wanted(w, observed) and w.pod.revision != revision]
+    recycling = recycle(observed, [w for w in failed if _is_wanted(w, observed)], now=now)
+    removed = [*_beyond(observed, living, sound), *recycling.actions]
+    if not disturbed and not problem:
+        removed += _replaced(observed, sound, outdated)
+    created = () if problem else _created(observed, default_image, revision, len(outdated))
     return FleetPlan(
         revision=revision,
-        actions=(*_created(observed, default_image, revision), *removed),
-        outdated=len(outdated),
+        actions=(*created, *_adopted(observed, living), *removed),
+        outdated=0 if problem else len(outdated),
+        problem=problem,
+        exhausted=recycling.problem,
+        recycled=recycling.recycled,
+        requeue_after_seconds=recycling.requeue_after_seconds,
     )
 
 
-def _created(observed: FleetObserved, image: str, revision: str) -> tuple[CreatePod, ...]:
+def _created(
+    observed: FleetObserved, image: str, revision: str, outdated: int
+) -> tuple[CreatePod, ...]:
     # A pod that is being deleted still holds its name: its successor follows when it is gone.
     taken = {w.pod.ordinal for w in observed.workers}
-    missing = [n for n in range(observed.spec.replicas) if n not in taken][:CREATE_AT_ONCE]
+    surge = min(observed.spec.update.max_surge, outdated)
+    wanted = range(observed.spec.replicas + surge)
+    missing = [n for n in wanted if n not in taken][:CREATE_AT_ONCE]
     manifests = (pods.build_pod(observed, n, image, revision=revision) for n in missing)
     return tuple(
         CreatePod(name=m["metadata"]["name"], manifest=m, reason="a worker is missing")
@@ -72,43 +94,56 @@ def _created(observed: FleetObserved, image: str, revision: str) -> tuple[Create
     )
 
 
-def _beyond(observed: FleetObserved) -> list[DeletePod]:
-    replicas = observed.spec.replicas
-    extra = [w for w in observed.workers if w.pod.ordinal >= replicas and not w.pod.deleting]
+def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPod, ...]:
+    owner = pods.owner_reference(observed)
+    reason = "it carries the fleet's labels and belongs to nobody"
+    return tuple(
+        AdoptPod(name=w.pod.name, uid=w.pod.uid, owner=owner, reason=reason)
+        for w in living
+        if not w.pod.owner
+    )
+
+
+def _beyond(
+    observed: FleetObserved, living: list[WorkerView], sound: list[WorkerView]
+) -> list[DeletePod]:
+    """Pods of ordinals that are not wanted.
+
+    As many as `maxSurge` may be there to bridge a template change: they stay until the workers that
+    they stand in for serve. More than that were scaled away.
+    """
+    extra = [w for w in living if not _is_wanted(w, observed)]
     extra.sort(key=lambda w: -w.pod.ordinal)
-    return [_delete(w, f"the fleet has {replicas} replicas now") for w in extra]
-
-
-def _lost(wanted: list[WorkerView]) -> list[DeletePod]:
-    removed: list[DeletePod] = []
-    for worker in wanted:
-        pod = worker.pod
-        if pod.deleting:
-            continue
-        if pod.quarantine:
-            removed.append(_delete(worker, f"it was quarantined: {pod.quarantine}"))
-        elif pod.phase in {"Failed", "Succeeded"}:
-            removed.append(_delete(worker, f"it ended: {pod.trouble or pod.phase}"))
-    return removed
+    if 0 < len(extra) <= observed.spec.update.max_surge:
+        serving = sum(w.pod.ready for w in sound if _is_wanted(w, observed))
+        if serving < observed.spec.replicas:
+            return []
+    reason = f"the fleet has {observed.spec.replicas} replicas now"
+    return [_delete(w, reason) for w in extra]
 
 
 def _replaced(
-    observed: FleetObserved, wanted: list[WorkerView], outdated: list[WorkerView]
+    observed: FleetObserved, sound: list[WorkerView], outdated: list[WorkerView]
 ) -> list[DeletePod]:
-    replicas = observed.spec.replicas
-    up = sum(w.pod.ready and not w.pod.deleting for w in wanted)
-    allowed = up - (replicas - observed.spec.update.max_unavailable)
+    up = sum(w.pod.ready for w in sound)
+    allowed = up - (observed.spec.replicas - observed.spec.update.max_unavailable)
     removed: list[DeletePod] = []
     # Those that do not serve go first: replacing them costs nothing.
     for worker in sorted(outdated, key=lambda w: (_may_serve(w), w.pod.ordinal)):
-        if worker.pod.quarantine or worker.pod.phase in {"Failed", "Succeeded"}:
-            continue
         if _may_serve(worker):
             if allowed <= 0:
                 continue
             allowed -= 1
         removed.append(_delete(worker, "its template is out of date"))
     return removed
+
+
+def _is_wanted(worker: WorkerView, observed: FleetObserved) -> bool:
+    return worker.pod.ordinal < observed.spec.replicas
+
+
+def _has_failed(worker: WorkerView) -> bool:
+    return bool(worker.pod.quarantine) or worker.pod.phase in ENDED_PHASES
 
 
 def _may_serve(worker: WorkerView) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import (
@@ -19,6 +19,9 @@ from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_worker.protocol import Phase
+
+STUCK_SECONDS = 60.0
+"""A pod that is deleted and still there so long after its grace period needs a person."""
 
 
 def fleet_status(
@@ -40,6 +43,7 @@ def fleet_status(
         ),
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),
+        recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         conditions=_conditions(observed, rollout, pods, now),
     )
@@ -72,7 +76,7 @@ def _conditions(
         _available(observed, rollout),
         _progressing(observed, rollout, pods),
     ]
-    if (stalled := _stalled(observed, rollout, pods)) is not None:
+    if (stalled := _stalled(observed, rollout, pods, now)) is not None:
         made.append(stalled)
     return tuple(
         new_condition(
@@ -150,7 +154,9 @@ _ROLLING_REASONS = {
 }
 
 
-def _stalled(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made | None:
+def _stalled(
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+) -> _Made | None:
     if pods.problem:
         told = f"{pods.problem}. Workers that are there stay; none can be made until it is repaired"
         return ConditionType.STALLED, True, ConditionReason.INVALID_SPEC, told
@@ -160,14 +166,30 @@ def _stalled(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> 
     if rollout.halted and observed.base_weights is not None:
         told = f"see WeightVersion {observed.base_weights.name}"
         return ConditionType.STALLED, True, ConditionReason.HALTED, told
-    if observed.hindered:
-        return ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, observed.hindered
-    troubled = [w for w in observed.workers if w.pod.trouble and not w.pod.deleting]
-    if troubled:
-        first = troubled[0]
-        told = f"{len(troubled)} workers cannot run. {first.pod.name}: {first.pod.trouble}"
-        return ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told
-    return None
+    if pods.exhausted:
+        return ConditionType.STALLED, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted
+    told = observed.hindered or _cannot_run(observed) or _will_not_go(observed, now)
+    return (ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told) if told else None
+
+
+def _cannot_run(observed: FleetObserved) -> str:
+    troubled = [w.pod for w in observed.workers if w.pod.trouble and not w.pod.deleting]
+    if not troubled:
+        return ""
+    return f"{len(troubled)} workers cannot run. {troubled[0].name}: {troubled[0].trouble}"
+
+
+def _will_not_go(observed: FleetObserved, now: datetime) -> str:
+    late = timedelta(seconds=STUCK_SECONDS)
+    stuck = [w.pod for w in observed.workers if w.pod.gone_by and now - w.pod.gone_by > late]
+    if not stuck:
+        return ""
+    first = stuck[0]
+    return (
+        f"{len(stuck)} pods are deleted and do not end. {first.name} is on node {first.node}: if "
+        f"that node is gone for good, delete the Node, or the pod with `kubectl delete pod "
+        f"{first.name} --force`; its successor follows"
+    )
 
 
 def _rolling(rollout: RolloutPlan) -> str:

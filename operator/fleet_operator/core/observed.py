@@ -26,6 +26,8 @@ class PodView:
     Fields:
         running: the worker container runs right now.
         trouble: the cluster's own words for why the pod does not run (scheduler, image, crash).
+        gone_by: when a pod that is being deleted should have been gone.
+        owner: uid of its controller; empty for a pod that nobody owns.
         quarantine: why the operator took it out of service; empty otherwise.
     """
 
@@ -39,6 +41,8 @@ class PodView:
     running: bool = False
     ready: bool = False
     deleting: bool = False
+    gone_by: datetime | None = None
+    owner: str = ""
     restarts: int = 0
     trouble: str = ""
     quarantine: str = ""

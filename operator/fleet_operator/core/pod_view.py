@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from fleet_operator.api import names
@@ -44,10 +45,21 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         running="running" in container.get("state", {}),
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
+        gone_by=_time(metadata.get("deletionTimestamp")),
+        owner=_owner(metadata),
         restarts=container.get("restartCount", 0),
         trouble=_trouble(status, conditions, container),
         quarantine=_quarantine(metadata),
     )
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences", ())
+    return next((str(o["uid"]) for o in owners if o.get("controller")), "")
+
+
+def _time(written: str | None) -> datetime | None:
+    return datetime.fromisoformat(written) if written else None
 
 
 def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:

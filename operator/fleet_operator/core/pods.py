@@ -20,6 +20,8 @@ from fleet_worker import protocol
 USER_ID = 1000
 TERMINATION_GRACE_SECONDS = 60
 """preStop cuts running requests within a second; the rest is for an engine that hangs."""
+LOST_NODE_SECONDS = 60
+"""After this long without its node a worker is deleted, to be made anew elsewhere."""
 START_LIMIT_SECONDS = 3600
 """Loading a large model from a cold shared file system takes long; the probe asks each second."""
 TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
@@ -63,6 +65,16 @@ def build_pod(
             "enableServiceLinks": False,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+            # The cluster's default of five minutes is long for a trainer that waits.
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{state}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": LOST_NODE_SECONDS,
+                }
+                for state in ("not-ready", "unreachable")
+            ],
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,

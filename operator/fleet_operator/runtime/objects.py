@@ -14,7 +14,8 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.core import children
-from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.differences import holds
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
@@ -47,16 +48,9 @@ class Objects:
             case DeletePod():
                 self._count("pod")
                 await self._kube.delete(f"{pods}/{action.name}", uid=action.uid)
-            case Quarantine():
+            case Quarantine() | AdoptPod():
                 self._count("pod")
-                written = json.dumps({"reason": action.reason})
-                patch = {
-                    "metadata": {
-                        "uid": action.uid,
-                        "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_FENCED},
-                        "annotations": {names.ANNOTATION_QUARANTINE: written},
-                    }
-                }
+                patch = {"metadata": {"uid": action.uid} | _changes(action)}
                 try:
                     await self._kube.merge(f"{pods}/{action.name}", patch)
                 except (NotFound, Conflict):
@@ -65,13 +59,14 @@ class Objects:
 
     async def ensure_children(self, observed: FleetObserved, applied: Target) -> None:
         """Make the Services and the ConfigMap be as they should, writing only differences."""
-        for manifest, plural in (
-            (children.service(observed), "services"),
-            (children.headless_service(observed), "services"),
-            (children.applied_config_map(observed, applied), "configmaps"),
+        for manifest, root, plural in (
+            (children.service(observed), "/api/v1", "services"),
+            (children.headless_service(observed), "/api/v1", "services"),
+            (children.applied_config_map(observed, applied), "/api/v1", "configmaps"),
+            (children.disruption_budget(observed), "/apis/policy/v1", "poddisruptionbudgets"),
         ):
             metadata = manifest["metadata"]
-            path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+            path = f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
             await self._apply(path, manifest)
 
     async def ensure_token(self, observed: FleetObserved, *, known: str = "") -> str:
@@ -121,16 +116,36 @@ class Objects:
             logger.debug("status not written: %s", error)
 
     def forget_written(self) -> None:
-        """Write every child again when it is next looked at: somebody may have changed it."""
+        """Look at every child again when its turn comes: somebody may have changed it."""
         self._written.clear()
 
     async def _apply(self, path: str, manifest: Json) -> None:
         content = json.dumps(manifest, sort_keys=True)
         if self._written.get(path) == content:
             return
+        if path not in self._written and await self._is_as_it_should_be(path, manifest):
+            self._written[path] = content
+            return
         self._count("child")
         await self._kube.apply(path, manifest)
         self._written[path] = content
 
+    async def _is_as_it_should_be(self, path: str, manifest: Json) -> bool:
+        """Looking costs a fleet at rest less than writing what is there already."""
+        try:
+            return holds(await self._kube.get(path), manifest)
+        except NotFound:
+            return False
+
     def _count(self, kind: str) -> None:
         self._metrics.writes.labels(kind).inc()
+
+
+def _changes(action: Quarantine | AdoptPod) -> dict[str, Any]:
+    """What changes in a pod's metadata."""
+    if isinstance(action, AdoptPod):
+        return {"ownerReferences": [action.owner]}
+    return {
+        "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_FENCED},
+        "annotations": {names.ANNOTATION_QUARANTINE: json.dumps({"reason": action.reason})},
+    }

@@ -16,7 +16,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import fleet_plan, rollout_plan
 from fleet_operator.core.actions import CreatePod, PodAction, Quarantine, WorkerAction
 from fleet_operator.core.fleet_status import fleet_status
-from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
 from fleet_operator.core.refusals import orphan_refusal, refusal_of
 from fleet_operator.core.transitions import just_applied
 from fleet_operator.core.weights_status import refused_status, weights_status
@@ -96,7 +96,10 @@ class Reconciler:
         observed = self._observe(key, record)
         rollout = rollout_plan.plan_rollout(observed, now=now)
         pods = fleet_plan.plan_fleet(
-            observed, default_image=self._default_image, disturbed=rollout.step.disturbed
+            observed,
+            default_image=self._default_image,
+            disturbed=rollout.step.disturbed,
+            now=now,
         )
         status = fleet_status(observed, rollout, pods, now=now)
         caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal.version))
@@ -139,7 +142,8 @@ class Reconciler:
         if sent and not isinstance(sent, BaseException):
             return QUICKLY_SECONDS
         waits += [BUSY_SECONDS if busy else self._resync_seconds]
-        waits += [s for s in (rollout.step.requeue_after_seconds,) if s is not None]
+        asked = (rollout.step.requeue_after_seconds, pods.requeue_after_seconds)
+        waits += [s for s in asked if s is not None]
         waits += [self._statuses.held_back_seconds(key)]
         return min(waits)
 
@@ -217,7 +221,8 @@ class Reconciler:
     def _observe(self, key: FleetKey, record: FleetRecord) -> FleetObserved:
         now = asyncio.get_running_loop().time()
         # Of two pods with one name the one that is going is not a worker any more.
-        workers = {p.ordinal: self._book.view(p, now) for p in self._pods.pods_of(key)}
+        pods = (_judged(p, record.uid) for p in self._pods.pods_of(key))
+        workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
         return FleetObserved(
@@ -263,3 +268,11 @@ class Reconciler:
             await self._statuses.write_weights(weights, status)
         after_seconds = self._statuses.held_back_seconds(key)
         return None if after_seconds == NEVER else after_seconds
+
+
+def _judged(pod: PodView, fleet_uid: str) -> PodView:
+    """A pod that belongs to another object, say to an earlier fleet of this name, is on its way out:
+    it holds its name, and nothing else is done with it.
+    """
+    foreign = pod.owner and pod.owner != fleet_uid
+    return replace(pod, deleting=True) if foreign else pod

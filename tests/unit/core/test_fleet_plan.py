@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_fleet, make_worker, told
+from tests.support.builders import NOW, AWorker, make_fleet, make_worker, told
 
 from fleet_operator.core import fleet_plan
 from fleet_operator.core.actions import CreatePod, DeletePod
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 
 IMAGE = "rlfleet/worker:1"
-TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False).revision
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
 
 
 def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPlan:
@@ -18,6 +18,7 @@ def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPla
         make_fleet(*workers, **spec),  # type: ignore[arg-type]
         default_image=IMAGE,
         disturbed=disturbed,
+        now=NOW,
     )
 
 

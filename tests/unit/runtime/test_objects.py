@@ -90,39 +90,49 @@ class TestPods:
             await desk.objects.change_pod("rl", creation())
 
 
+def writes(desk) -> list[tuple[str, str]]:
+    return [r for r in desk.kube.requests if r[0] != "GET"]
+
+
 class TestChildren:
     OBSERVED = make_fleet(make_worker().serving("1"))
 
     async def test_services_and_the_applied_version_are_made(self, desk):
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert sorted(p.removeprefix("/api/v1/namespaces/rl/") for p in desk.cluster.objects) == [
+        assert sorted(p.partition("/namespaces/rl/")[2] for p in desk.cluster.objects) == [
             "configmaps/policy-applied",
+            "poddisruptionbudgets/policy",
             "services/policy",
             "services/policy-workers",
         ]
-        assert desk.count("child") == 3
+        assert desk.count("child") == 4
 
     async def test_what_is_equal_is_not_written_again(self, desk):
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert len(desk.kube.requests) == 3
+        assert len(writes(desk)) == 4
 
     async def test_only_what_differs_is_written(self, desk):
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
         await desk.objects.ensure_children(self.OBSERVED, target("42"))
 
-        assert desk.kube.requests[3:] == [
-            ("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")
-        ]
+        assert writes(desk)[4:] == [("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")]
 
-    async def test_now_and_then_all_is_written_again(self, desk):
+    async def test_now_and_then_all_is_looked_at_again_and_only_what_was_changed_is_written(
+        self, desk
+    ):
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
         desk.objects.forget_written()
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        assert len(writes(desk)) == 4
 
-        assert len(desk.kube.requests) == 6
+        service = "/api/v1/namespaces/rl/services/policy"
+        desk.cluster.objects[service]["spec"]["selector"] = {"app": "another"}
+        desk.objects.forget_written()
+        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+        assert writes(desk)[4:] == [("APPLY", service)]
 
     async def test_a_write_that_failed_is_tried_again(self, desk):
         desk.kube.error = Terminal("403")
@@ -131,7 +141,7 @@ class TestChildren:
         desk.kube.error = None
         await desk.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert len(desk.cluster.objects) == 3
+        assert len(desk.cluster.objects) == 4
 
 
 async def test_a_token_is_long_and_never_logged(desk, caplog):

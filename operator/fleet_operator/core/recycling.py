@@ -1,0 +1,97 @@
+"""Makes failed workers anew, with back-off and within a budget, so that nothing thrashes.
+
+A quarantined or ended pod is deleted and created again. The same worker is given twice as long each
+time; when it, or the fleet as a whole, has used up its budget within the window, nothing is deleted
+any more and a person is asked.
+
+What was done stands in the fleet's status, by the pod's name, bounded: at most as many entries as
+the fleet's budget allows recyclings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fleet_operator.api.fleet import MAX_RECYCLED, RecycledWorker
+from fleet_operator.core.actions import DeletePod
+from fleet_operator.core.observed import FleetObserved, WorkerView
+
+FIRST_WAIT_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recycling:
+    """What to delete now, what was deleted within the window, and why there is no more."""
+
+    actions: tuple[DeletePod, ...] = ()
+    recycled: tuple[RecycledWorker, ...] = ()
+    problem: str = ""
+    requeue_after_seconds: float | None = None
+
+
+def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datetime) -> Recycling:
+    """Decide which of the failed workers are made anew now."""
+    settings = observed.spec.recycle
+    begin = now - timedelta(seconds=settings.window_seconds)
+    known = {r.pod: r for r in observed.status.recycled if r.last_at > begin}
+    used = sum(r.count for r in known.values())
+    actions: list[DeletePod] = []
+    waits: list[float] = []
+    exhausted: list[WorkerView] = []
+    for worker in failed:
+        entry = known.get(worker.pod.name)
+        count = entry.count if entry else 0
+        if entry and entry.uid == worker.pod.uid:
+            actions.append(_delete(worker))  # decided before; perhaps it did not get through
+            continue
+        if count >= settings.max_per_worker or used >= settings.max_per_fleet:
+            exhausted.append(worker)
+            continue
+        wait = _wait_seconds(entry, now)
+        if wait > 0:
+            waits.append(wait)
+            continue
+        used += 1
+        known[worker.pod.name] = RecycledWorker(
+            pod=worker.pod.name, uid=worker.pod.uid, count=count + 1, last_at=now
+        )
+        actions.append(_delete(worker))
+    newest_first = sorted(known.values(), key=lambda r: r.last_at, reverse=True)
+    return Recycling(
+        actions=tuple(actions),
+        recycled=tuple(newest_first[:MAX_RECYCLED]),
+        problem=_problem(observed, exhausted),
+        requeue_after_seconds=min(waits, default=None),
+    )
+
+
+def _wait_seconds(entry: RecycledWorker | None, now: datetime) -> float:
+    if entry is None:
+        return 0
+    longest = min(FIRST_WAIT_SECONDS * 2.0 ** (entry.count - 1), LONGEST_WAIT_SECONDS)
+    return longest - (now - entry.last_at).total_seconds()
+
+
+def _problem(observed: FleetObserved, exhausted: Sequence[WorkerView]) -> str:
+    if not exhausted:
+        return ""
+    settings = observed.spec.recycle
+    first = exhausted[0].pod
+    return (
+        f"{len(exhausted)} failed workers are not made anew: {settings.max_per_worker} times a "
+        f"worker and {settings.max_per_fleet} times a fleet are allowed within "
+        f"{settings.window_seconds} s. {first.name}: {first.quarantine or first.trouble}. Find the "
+        "cause, then delete the pod."
+    )
+
+
+def _delete(worker: WorkerView) -> DeletePod:
+    pod = worker.pod
+    if pod.quarantine:
+        reason = f"it was quarantined: {pod.quarantine}"
+    else:
+        reason = f"it ended: {pod.trouble or pod.phase}"
+    return DeletePod(name=pod.name, uid=pod.uid, reason=reason)
