@@ -1,0 +1,181 @@
+"""What the documents name exists: links, files, make targets, chart values, and samples that fit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.weights import WeightsSpec
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = "charts|crds|docs|operator|requirements|tests|tools|worker"
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SPAN = re.compile(r"`([^`\n]+)`")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TARGET = re.compile(r"^(?:\$ *)?make ((?:[a-z][a-z-]* ?)+)")
+SETTING = re.compile(r"--set[ =]((?:[\w.]+=[^\s\\`]*,?)+)")
+PLACE = re.compile(rf"(?:{FOLDERS})/[\w./-]*")
+
+
+def each_document() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
+    )
+
+
+def blocks(document: Path, *languages: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(document.read_text()) if kind in languages]
+
+
+def code(document: Path) -> Iterator[str]:
+    """Every line of a block and every span."""
+    text = document.read_text()
+    for _, block in BLOCK.findall(text):
+        yield from block.splitlines()
+    yield from SPAN.findall(BLOCK.sub("", text))
+
+
+def anchors(document: Path) -> set[str]:
+    """Names of headings, as forges make them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def missing_links(document: Path) -> Iterator[str]:
+    for link in LINK.findall(BLOCK.sub("", document.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+def targets() -> set[str]:
+    phony = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return {name for names in phony for name in names.split()}
+
+
+def unknown_targets(lines: Iterator[str], known: set[str]) -> Iterator[str]:
+    for line in lines:
+        if found := TARGET.match(line):
+            yield from set(found[1].split()) - known
+
+
+def unknown_values(lines: Iterator[str], values: dict[str, Any]) -> Iterator[str]:
+    for line in lines:
+        for pairs in SETTING.findall(line):
+            for pair in filter(None, pairs.split(",")):
+                node: Any = values
+                for key in pair.partition("=")[0].split("."):
+                    node = node.get(key) if isinstance(node, dict) else None
+                if node is None:
+                    yield pair
+
+
+@each_document()
+def test_links_lead_somewhere(document: Path) -> None:
+    assert list(missing_links(document)) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text("# A heading\n[a](#a-heading) [b](#gone) [c](gone.md) [d](page.md#gone)\n")
+
+    assert list(missing_links(document)) == ["#gone", "gone.md", "page.md#gone"]
+
+
+@each_document()
+def test_files_that_are_named_exist(document: Path) -> None:
+    named = {span for span in SPAN.findall(document.read_text()) if PLACE.fullmatch(span)}
+
+    assert {n for n in named if not (ROOT / n).exists()} == set()
+
+
+@each_document()
+def test_make_targets_that_are_named_exist(document: Path) -> None:
+    assert set(unknown_targets(code(document), targets())) == set()
+
+
+def test_an_unknown_target_is_found() -> None:
+    known = targets()
+
+    assert {"demo", "test", "image-operator", "clean-cache"} <= known
+    assert set(unknown_targets(iter(["make demo nonsense", "make it so"]), known)) >= {"nonsense"}
+
+
+def test_every_make_target_is_in_its_help() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert targets() - set(done.stdout.split()) == set()
+
+
+@each_document()
+def test_chart_values_that_are_set_exist(document: Path) -> None:
+    values = yaml.safe_load((ROOT / "charts/rlfleet/values.yaml").read_text())
+    whole = document.read_text().replace("\\\n", " ").splitlines()
+
+    assert list(unknown_values(iter(whole), values)) == []
+
+
+def test_an_unknown_chart_value_is_found() -> None:
+    line = "helm install --set image.tag=x,image.tagg=y --set gone=z"
+
+    assert list(unknown_values(iter([line]), {"image": {"tag": ""}})) == ["image.tagg=y", "gone=z"]
+
+
+def samples() -> Iterator[Any]:
+    """Objects of ours in the documents' YAML."""
+    for document in DOCUMENTS:
+        for number, block in enumerate(blocks(document, "yaml")):
+            for found in yaml.safe_load_all(block):
+                if found and str(found.get("apiVersion", "")).startswith("rlfleet.dev/"):
+                    name = f"{document.relative_to(ROOT)} {number} {found['kind']}"
+                    yield pytest.param(found, id=name)
+    for file in sorted((ROOT / "docs").rglob("*.yaml")):
+        for found in yaml.safe_load_all(file.read_text()):
+            if found["apiVersion"].startswith("rlfleet.dev/"):
+                yield pytest.param(found, id=f"{file.relative_to(ROOT)} {found['kind']}")
+
+
+def strict_schema(kind: str) -> dict[str, Any]:
+    """The CRD's schema, refusing fields that it does not name."""
+    plural = {"InferenceFleet": "inferencefleets", "WeightVersion": "weightversions"}[kind]
+    crd = yaml.safe_load((ROOT / f"crds/{plural}.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+
+    def closed(node: Any) -> Any:
+        if isinstance(node, list):
+            return [closed(n) for n in node]
+        if not isinstance(node, dict):
+            return node
+        node = {k: closed(v) for k, v in node.items()}
+        if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
+            node.setdefault("additionalProperties", False)
+        return node
+
+    return closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+
+
+@pytest.mark.parametrize("sample", list(samples()))
+def test_a_documented_sample_fits_the_crd_and_the_model(sample: dict[str, Any]) -> None:
+    jsonschema.validate(sample["spec"], strict_schema(sample["kind"]))
+    model = {"InferenceFleet": FleetSpec, "WeightVersion": WeightsSpec}[sample["kind"]]
+    model.model_validate(sample["spec"])
+
+
+def test_a_sample_with_an_unknown_field_does_not_fit() -> None:
+    spec = {"fleetRef": {"name": "f"}, "version": "1", "source": {"path": "/w"}, "colour": "red"}
+
+    with pytest.raises(jsonschema.ValidationError, match="colour"):
+        jsonschema.validate(spec, strict_schema("WeightVersion"))
