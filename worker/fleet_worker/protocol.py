@@ -22,6 +22,9 @@ VersionLabel = Annotated[
 ]
 """Label of one set of weights, as stamped on every reply; a valid Kubernetes label value."""
 
+AdapterName = VersionLabel
+"""What requests name as their `model` to be answered with an adapter; the same for all versions."""
+
 
 class Message(BaseModel):
     """Base of all records: immutable; unknown keys are ignored so that versions can differ."""
@@ -59,6 +62,8 @@ class Reason(StrEnum):
     """The source, after links are followed, is not below an allowed root."""
     SOURCE_UNREADABLE = "SourceUnreadable"
     """The source exists but the worker may not or cannot read it."""
+    SOURCE_NOT_READY = "SourceNotReady"
+    """The source is still being written: its marker is missing, or its files grow."""
     CHECKPOINT_TRUNCATED = "CheckpointTruncated"
     """A file is shorter or longer than its own header says."""
     CHECKPOINT_MALFORMED = "CheckpointMalformed"
@@ -91,8 +96,14 @@ class Reason(StrEnum):
     """The engine failed while it was asked to do the work."""
     PROBE_FAILED = "ProbeFailed"
     """The new weights do not compute (not a number, or the forward pass fails)."""
-    DRAIN_TIMED_OUT = "DrainTimedOut"
-    """Requests were still running at the drain deadline."""
+    ADAPTERS_OFF = "AdaptersOff"
+    """The worker was started without adapters (`--max-loras`)."""
+    NO_ADAPTER_SLOT = "NoAdapterSlot"
+    """Every slot for adapters is taken, by served versions or by requests that still run."""
+    NOT_YOURS_TO_DRIVE = "NotYoursToDrive"
+    """The operator manages this fleet's weights; a trainer publishes versions to it instead."""
+    NOT_AVAILABLE = "NotAvailable"
+    """The engine has not what the call needs (no GPU, no weight transfer)."""
     UNAUTHORIZED = "Unauthorized"
     """No bearer token, or a wrong one."""
     BAD_REQUEST = "BadRequest"
@@ -261,6 +272,35 @@ class ProbeRequest(Message):
     epoch: Epoch
 
 
+class AdapterRequest(Message):
+    """`PUT /v1/worker/adapters/{name}`: serve a version of a LoRA adapter under a stable name.
+
+    Joining, serving or paused. The files are checked and copied first, which disturbs nobody; then
+    the adapter goes into a slot of the engine under a name of its own for each version, and new
+    requests get it. Requests that run keep the version they began with; it leaves the engine, and
+    its files go, when the last of them has ended. Refused, the version before goes on being served.
+
+    A worker that starts anew holds no adapters: put them back before it is admitted.
+
+    Fields:
+        source: holds `adapter_config.json` and `adapter_model.safetensors`.
+        digest: as in `StageRequest`, over these two files.
+    """
+
+    version: VersionLabel
+    source: Source
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    holder: Holder = "operator"
+    epoch: Epoch
+
+
+class AdapterRemoval(Message):
+    """`DELETE /v1/worker/adapters/{name}`: serve it no more; running requests finish with it."""
+
+    holder: Holder = "operator"
+    epoch: Epoch
+
+
 # --- state ----------------------------------------------------------------------------------
 
 
@@ -277,7 +317,7 @@ class Staged(Message):
 class Operation(Message):
     """Work under way right now."""
 
-    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "drain"]
+    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
     version: str | None = None
     running_seconds: float
 
@@ -341,6 +381,49 @@ class ProbeReport(Message):
     tokens: int = 0
 
 
+class RetiringAdapter(Message):
+    """A version that new requests do not get any more, and the requests that still use it."""
+
+    version: str
+    requests: int
+
+
+class AdapterState(Message):
+    """One adapter name.
+
+    Fields:
+        version: what new requests get; None when the name was removed and only `retiring` is left.
+        requests: requests that use this version now, held ones included.
+        retiring: versions that leave the engine as soon as their requests have ended.
+    """
+
+    name: str
+    version: str | None
+    source: Source | None = None
+    digest: str | None = None
+    size_bytes: int = 0
+    requests: int = 0
+    retiring: tuple[RetiringAdapter, ...] = ()
+
+
+class AdapterSlots(Message):
+    """Room for adapters in the engine: each version takes one slot until it has left.
+
+    Fields:
+        max_rank: largest rank that fits.
+    """
+
+    total: int
+    used: int
+    max_rank: int
+
+
+class AdapterFailure(Failure):
+    """The last refusal of an adapter; gone after the next success under the same name."""
+
+    name: str
+
+
 class EngineInfo(Message):
     """What runs underneath."""
 
@@ -359,6 +442,7 @@ class WorkerState(Message):
         version: label of the weights in the engine; set after a load succeeded, None when the
             engine's weights are not to be trusted.
         requests_running / requests_held: generating now / waiting for resume.
+        adapter_slots: None on a worker that serves no adapters.
     """
 
     protocol: int = PROTOCOL_VERSION
@@ -381,6 +465,9 @@ class WorkerState(Message):
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
     probe: ProbeReport | None = None
+    adapters: tuple[AdapterState, ...] = ()
+    adapter_slots: AdapterSlots | None = None
+    adapter_failure: AdapterFailure | None = None
     engine: EngineInfo | None = None
 
 
@@ -410,6 +497,8 @@ RESUME_PATH = "/v1/worker/resume"
 ADMIT_PATH = "/v1/worker/admit"
 PROBE_PATH = "/v1/worker/probe"
 FENCE_PATH = "/v1/worker/fence"
+ADAPTERS_PATH = "/v1/worker/adapters/"
+"""Followed by the adapter's name."""
 DRAIN_PATH = "/v1/worker/drain"
 LIVE_PATH = "/livez"
 READY_PATH = "/readyz"

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from fleet_worker.protocol import Reason
 
-# 422: the source is bad, sending it again changes nothing. 409: the worker's state is in the way.
+# 422: the source is bad, sending it again changes nothing. 409: a state is in the way that passes.
 _STATUS = {
     Reason.SOURCE_NOT_FOUND: 422,
     Reason.SOURCE_OUTSIDE_ROOTS: 422,
     Reason.SOURCE_UNREADABLE: 422,
+    Reason.SOURCE_NOT_READY: 409,
     Reason.CHECKPOINT_TRUNCATED: 422,
     Reason.CHECKPOINT_MALFORMED: 422,
     Reason.CHECKPOINT_NOT_FINITE: 422,
@@ -30,7 +31,10 @@ _STATUS = {
     Reason.VERSION_MISMATCH: 409,
     Reason.VERSION_REUSED: 409,
     Reason.BROKEN: 409,
-    Reason.DRAIN_TIMED_OUT: 409,
+    Reason.ADAPTERS_OFF: 409,
+    Reason.NO_ADAPTER_SLOT: 409,
+    Reason.NOT_YOURS_TO_DRIVE: 409,
+    Reason.NOT_AVAILABLE: 409,
     Reason.UNAUTHORIZED: 401,
     Reason.BAD_REQUEST: 400,
     Reason.ENGINE_FAILED: 500,
