@@ -1,0 +1,153 @@
+"""Our wheel, installed as in an image: beside the pinned libraries and nothing of the repository."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import email
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import envs
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = {"fleet_operator": ROOT / "operator", "fleet_worker": ROOT / "worker"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel is installed, with the installer of our environments."""
+    folder = tmp_path_factory.mktemp("installed")
+    install = [envs._uv(), "pip", "install", "-q", "--offline", "--no-deps", "--no-cache"]
+    python = envs.interpreter_of("operator")
+    subprocess.run([*install, "--python", python, "--target", folder, wheel], check=True)
+    return folder
+
+
+def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with the operator's pinned libraries and the wheel, and no other variables."""
+    python = envs.interpreter_of("operator")
+    return subprocess.run(
+        [python, "-P", *arguments],
+        cwd=installed,
+        env={"PYTHONPATH": str(installed), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:
+    expected = {
+        file.relative_to(root).as_posix()
+        for package, root in PACKAGES.items()
+        for pattern in ("*.py", "py.typed")
+        for file in (root / package).rglob(pattern)
+    }
+    told = f"rlfleet-{PROJECT['version']}.dist-info/"
+
+    assert {f for f in files(wheel) if not f.startswith(told)} == expected
+    assert {"fleet_operator/py.typed", "fleet_worker/py.typed"} <= expected
+    assert f"{told}licenses/LICENSE" in files(wheel)
+
+
+def metadata(wheel: Path, name: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(f"rlfleet-{PROJECT['version']}.dist-info/{name}").decode()
+
+
+def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
+    told = email.message_from_string(metadata(wheel, "METADATA"))
+
+    assert (told["Name"], told["Version"]) == ("rlfleet", PROJECT["version"])
+    assert told["License-Expression"] == PROJECT["license"]
+    assert set(told.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
+
+
+def entry_points(wheel: Path) -> Iterator[str]:
+    parser = configparser.ConfigParser()
+    parser.read_string(metadata(wheel, "entry_points.txt"))
+    for section in parser.sections():
+        yield from parser[section].values()
+
+
+def test_entry_points_name_what_the_wheel_holds(wheel: Path) -> None:
+    points = list(entry_points(wheel))
+
+    assert points
+    for point in points:
+        module, _, attribute = point.partition(":")
+        with zipfile.ZipFile(wheel) as archive:
+            tree = ast.parse(archive.read(f"{module.replace('.', '/')}.py"))
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        assert attribute in {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+def test_the_operator_starts_from_the_wheel(installed: Path) -> None:
+    done = run(installed, "-m", "fleet_operator", "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert "usage: python -m fleet_operator" in done.stdout
+
+
+def test_the_operator_without_a_cluster_ends_with_a_sentence(installed: Path) -> None:
+    done = run(installed, "-m", "fleet_operator", "--log-format=text")
+
+    assert done.returncode == 2, done.stderr
+    assert "no cluster: neither a pod's service account nor a kubeconfig" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["--help"], ["serve", "--help"], ["drain", "--help"]])
+def test_the_worker_starts_from_the_wheel(installed: Path, command: list[str]) -> None:
+    done = run(installed, "-m", "fleet_worker", *command)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python -m fleet_worker")
+
+
+def test_every_library_that_the_operator_imports_is_pinned_for_its_image(installed: Path) -> None:
+    imported = {
+        name.partition(".")[0]
+        for file in (installed / "fleet_operator").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in (
+            [a.name for a in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    libraries = imported - sys.stdlib_module_names - PACKAGES.keys()
+    code = f"import {', '.join(sorted(libraries))}"
+
+    assert "kopf" in libraries
+    assert run(installed, "-c", code).returncode == 0
