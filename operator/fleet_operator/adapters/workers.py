@@ -106,7 +106,9 @@ def _request_of(  # noqa: PLR0911 - one return for each kind of call
     match action:
         case Stage():
             source = action.source.to_protocol()
-            stage = protocol.StageRequest(version=action.version, source=source, epoch=epoch)
+            stage = protocol.StageRequest(
+                version=action.version, source=source, digest=action.digest, epoch=epoch
+            )
             return protocol.STAGE_PATH, stage, action.timeout_seconds
         case Pause():
             pause = protocol.PauseRequest(

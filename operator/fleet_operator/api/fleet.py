@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
-from fleet_operator.api.source import AbsolutePath, VersionLabel, WeightSource
+from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel, WeightSource
 
 MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
@@ -202,6 +202,7 @@ class AppliedWeights(Resource):
 
     version: str
     source: WeightSource
+    digest: ManifestDigest | None = None
     run_id: str | None = None
 
 

@@ -19,6 +19,10 @@ VersionLabel = Annotated[
 AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[^/\x00]+)+$")]
 
 
+ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""Names the files of a version by their contents; workers check it before they take them."""
+
+
 class HuggingFaceSource(Resource):
     """A repository in the workers' local Hugging Face cache."""
 

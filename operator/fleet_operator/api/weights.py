@@ -13,7 +13,7 @@ from pydantic import Field
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet import MAX_REPLICAS, IntOrPercent, Laggard, Rollout
-from fleet_operator.api.source import VersionLabel, WeightSource
+from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
 
 MAX_HISTORY = 10
 
@@ -69,6 +69,7 @@ class WeightsSpec(Resource):
     fleet_ref: FleetReference
     version: VersionLabel
     source: WeightSource
+    digest: ManifestDigest | None = None
     run_id: VersionLabel | None = None
     rollback: bool = False
     suspend: bool = False

@@ -73,6 +73,7 @@ class Stage(WorkerAction):
     kind: ClassVar[str] = "stage"
 
     source: WeightSource
+    digest: str | None = None
     timeout_seconds: float
 
 

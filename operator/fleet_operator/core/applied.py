@@ -34,7 +34,12 @@ def applied_of(
     recorded = observed.status.applied
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
-        last = Target(version=recorded.version, source=recorded.source, run_id=recorded.run_id)
+        last = Target(
+            version=recorded.version,
+            source=recorded.source,
+            digest=recorded.digest,
+            run_id=recorded.run_id,
+        )
         known.insert(0, last)
     versions = {m.version for m in members}
     if len(versions) != 1 or (version := versions.pop()) is None:

@@ -20,7 +20,7 @@ from fleet_operator.core.actions import (
     Stage,
 )
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_worker.protocol import Failure
+from fleet_worker.protocol import Failure, Reason
 
 DEFAULT_PROMPTS = (
     "The capital of France is",
@@ -39,6 +39,8 @@ standby to take over (20 s)."""
 RENEW_BELOW_SECONDS = 15.0
 RETRY_SECONDS = 10.0
 """A refusal is asked about again after this long: a file may have been missing only for now."""
+WAIT_SECONDS = 1.0
+"""A source that is still being written is looked at again after this long."""
 
 
 def stage(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) -> Stage:
@@ -49,6 +51,7 @@ def stage(worker: WorkerView, target: Target, settings: Rollout, *, reason: str)
         reason=reason,
         version=target.version,
         source=target.source,
+        digest=target.digest,
         timeout_seconds=settings.timeouts.stage_seconds,
     )
 
@@ -152,22 +155,33 @@ def needs_renewal(worker: WorkerView) -> bool:
 def failure_of(
     worker: WorkerView, version: str, *, within_seconds: float = math.inf
 ) -> Failure | None:
-    """Why this worker could not take this version, if it could not, in the last so many seconds."""
+    """Why this worker could not take this version, if it could not, in the last so many seconds.
+
+    A source that is still being written is no failure.
+    """
+    failure = last_answer(worker, version)
+    if failure is None or failure.reason is Reason.SOURCE_NOT_READY:
+        return None
+    age_seconds = failure.age_seconds + worker.state_age_seconds
+    return failure if age_seconds < within_seconds else None
+
+
+def last_answer(worker: WorkerView, version: str) -> Failure | None:
+    """What this worker said last against this version, if it took it not."""
     if worker.state is None:
         return None
-    for failure in (worker.state.load_failure, worker.state.stage_failure):
-        if failure is not None and failure.version == version:
-            age_seconds = failure.age_seconds + worker.state_age_seconds
-            return failure if age_seconds < within_seconds else None
-    return None
+    said = (worker.state.load_failure, worker.state.stage_failure)
+    return next((f for f in said if f is not None and f.version == version), None)
 
 
 def failed_lately(worker: WorkerView, version: str) -> bool:
     """Whether a new attempt should wait."""
-    failure = failure_of(worker, version)
+    failure = last_answer(worker, version)
     return failure is not None and retry_in_seconds(worker, failure) > 0
 
 
 def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
     """Seconds until a refusal is asked about again; negative when that time has come."""
-    return RETRY_SECONDS - failure.age_seconds - worker.state_age_seconds
+    unready = failure.reason is Reason.SOURCE_NOT_READY
+    pause_seconds = WAIT_SECONDS if unready else RETRY_SECONDS
+    return pause_seconds - failure.age_seconds - worker.state_age_seconds

@@ -39,7 +39,10 @@ def fleet_status(
         desired_version=rollout.desired.version,
         applied_version=rollout.serving,
         applied=AppliedWeights(
-            version=applied.version, source=applied.source, run_id=applied.run_id
+            version=applied.version,
+            source=applied.source,
+            digest=applied.digest,
+            run_id=applied.run_id,
         ),
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),

@@ -140,10 +140,11 @@ class WeightsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Weights with their label."""
+    """Weights with their label. `digest`: of their files, if the trainer has named it."""
 
     version: str
     source: WeightSource
+    digest: str | None = None
     run_id: str | None = None
 
     def __str__(self) -> str:

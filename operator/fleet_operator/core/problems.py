@@ -10,6 +10,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
+from fleet_worker.protocol import Reason
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)
@@ -46,13 +47,22 @@ def problem_of(
 
 def why(worker: WorkerView, goal: Target) -> str:
     """Why this worker does not take the goal."""
-    failure = calls.failure_of(worker, goal.version)
+    failure = calls.last_answer(worker, goal.version)
     if failure is not None:
         return f"{failure.reason}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
         return f"does not answer: {worker.silence}"
     doing = worker.operation or (worker.state.phase if worker.state else "starting")
     return f"not done within the time-out, it is at {doing!r}"
+
+
+def unready(workers: Sequence[WorkerView], goal: Target) -> str:
+    """What workers wait for that cannot stage yet; empty if nobody does."""
+    said = [(w, calls.last_answer(w, goal.version)) for w in workers]
+    waiting = [(w, f) for w, f in said if f and f.reason is Reason.SOURCE_NOT_READY]
+    if not waiting:
+        return ""
+    return f"; {some([w for w, _ in waiting])} wait for the source: {waiting[0][1].message}"
 
 
 def some(workers: Sequence[WorkerView]) -> str:

@@ -122,7 +122,7 @@ def desired_of(weights: WeightsView) -> Target:
     """What a WeightVersion asks for, with the placeholder of its source filled in."""
     spec = weights.spec
     source = spec.source.resolve(spec.version)
-    return Target(version=spec.version, source=source, run_id=spec.run_id)
+    return Target(version=spec.version, source=source, digest=spec.digest, run_id=spec.run_id)
 
 
 def is_halted(weights: WeightsView) -> bool:

@@ -27,7 +27,7 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some
+from fleet_operator.core.problems import names, some, unready
 from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import has_bytes, over_budget, with_joiners
 from fleet_worker.protocol import Phase, ProbeReport
@@ -69,7 +69,7 @@ def _judge(view: RolloutView) -> Step:
         goal=goal,
         phase=RolloutPhase.JUDGING,
         actions=actions + _let_go(view),
-        note=f"{some(chosen)} is judged with {goal.version}",
+        note=f"{some(chosen)} is judged with {goal.version}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,

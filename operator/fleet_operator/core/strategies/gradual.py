@@ -22,7 +22,7 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some, why
+from fleet_operator.core.problems import names, some, unready, why
 from fleet_operator.core.step import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
@@ -137,4 +137,4 @@ def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> st
         return "no worker is admitted"
     done = len(view.members) - len(behind)
     told = f"{done} of {len(view.members)} workers serve {goal.version}"
-    return f"{told}; next: {some(behind)}" if behind else told
+    return f"{told}; next: {some(behind)}{unready(behind, goal)}" if behind else told

@@ -37,7 +37,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some, why
+from fleet_operator.core.problems import names, some, unready, why
 from fleet_operator.core.step import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
@@ -95,11 +95,12 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in failed)
+    held = sum(has_bytes(m, goal) for m in behind)
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
         actions=actions + _let_go(view),
-        note=f"{sum(has_bytes(m, goal) for m in behind)} of {len(behind)} workers hold {goal.version}",
+        note=f"{held} of {len(behind)} workers hold {goal.version}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
     )

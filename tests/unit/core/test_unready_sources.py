@@ -1,0 +1,68 @@
+"""A source that is still being written is waited for; only the stage deadline makes it a problem."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker, told
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_worker.protocol import Reason
+
+UNREADY = Reason.SOURCE_NOT_READY
+
+
+def _staging(since_seconds: float) -> WeightsStatus:
+    begun = NOW - timedelta(seconds=since_seconds)
+    return WeightsStatus(
+        observed_generation=1,
+        desired_version="42",
+        phase=RolloutPhase.STAGING,
+        started_at=begun,
+        phase_started_at=begun,
+    )
+
+
+def _fleet(*, age_seconds: float, since_seconds: float = 5, strategy: str = "Synchronized"):
+    weights = make_weights("42", status=_staging(since_seconds))
+    applied = {"version": "41", "source": {"path": "/weights/step_41"}}
+    return make_fleet(
+        *(
+            make_worker(n).serving("41").refused("42", UNREADY, age_seconds=age_seconds)
+            for n in range(2)
+        ),
+        wants=weights,
+        status=FleetStatus.model_validate({"applied": applied}),
+        rollout={"strategy": strategy},
+    )
+
+
+@pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
+def test_a_source_that_is_being_written_is_no_problem_and_the_note_says_what_is_waited_for(
+    strategy,
+):
+    step = plan_rollout(_fleet(age_seconds=0.5, strategy=strategy), now=NOW).step
+
+    assert step.problem is None
+    assert step.failed == ()
+    assert "policy-0, policy-1 wait for the source: injected" in step.note
+    assert told(step.actions) == []
+
+
+@pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
+def test_it_is_looked_at_again_after_a_second(strategy):
+    step = plan_rollout(_fleet(age_seconds=1.5, strategy=strategy), now=NOW).step
+
+    assert told(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
+
+
+def test_one_that_is_never_finished_ends_with_the_stage_deadline_and_says_why():
+    step = plan_rollout(_fleet(age_seconds=0.5, since_seconds=1000), now=NOW).step
+
+    assert step.problem is not None
+    assert step.problem.reason is ConditionReason.DEADLINE_EXCEEDED
+    assert "SourceNotReady" in step.problem.message
