@@ -4,8 +4,8 @@ A quarantined or ended pod is deleted and created again. The same worker is give
 time; when it, or the fleet as a whole, has used up its budget within the window, nothing is deleted
 any more and a person is asked.
 
-What was done stands in the fleet's status, by the pod's name, bounded: at most as many entries as
-the fleet's budget allows recyclings.
+What was done stands in the fleet's status, by the pod's name. The list is bounded: what is oldest
+is counted together in a last entry without a name, so that the fleet's budget holds nevertheless.
 """
 
 from __future__ import annotations
@@ -59,13 +59,22 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
             pod=worker.pod.name, uid=worker.pod.uid, count=count + 1, last_at=now
         )
         actions.append(_delete(worker))
-    newest_first = sorted(known.values(), key=lambda r: r.last_at, reverse=True)
     return Recycling(
         actions=tuple(actions),
-        recycled=tuple(newest_first[:MAX_RECYCLED]),
+        recycled=_bounded(list(known.values())),
         problem=_problem(observed, exhausted),
         requeue_after_seconds=min(waits, default=None),
     )
+
+
+def _bounded(entries: list[RecycledWorker]) -> tuple[RecycledWorker, ...]:
+    entries.sort(key=lambda r: (r.pod != "", r.last_at), reverse=True)
+    if len(entries) <= MAX_RECYCLED:
+        return tuple(entries)
+    kept, rest = entries[: MAX_RECYCLED - 1], entries[MAX_RECYCLED - 1 :]
+    latest = max(r.last_at for r in rest)
+    folded = RecycledWorker(pod="", uid="", count=sum(r.count for r in rest), last_at=latest)
+    return (*kept, folded)
 
 
 def _wait_seconds(entry: RecycledWorker | None, now: datetime) -> float:

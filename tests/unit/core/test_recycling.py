@@ -1,0 +1,137 @@
+"""Failed workers are made anew: at once, then ever later, and not for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_worker
+
+from fleet_operator.api.fleet import MAX_RECYCLED, FleetStatus, RecycledWorker
+from fleet_operator.core.recycling import LONGEST_WAIT_SECONDS, Recycling, recycle
+
+
+def failed(ordinal: int = 0, uid: str = "new") -> AWorker:
+    return make_worker(ordinal).with_uid(uid).quarantined()
+
+
+def entry(ordinal: int, count: int, *, seconds_ago: float, uid: str = "old") -> RecycledWorker:
+    at = NOW - timedelta(seconds=seconds_ago)
+    return RecycledWorker(pod=f"policy-{ordinal}", uid=uid, count=count, last_at=at)
+
+
+def decide(*workers: AWorker, before: tuple[RecycledWorker, ...] = (), **settings) -> Recycling:
+    fleet = make_fleet(*workers, status=FleetStatus(recycled=before), recycle=settings)
+    return recycle(fleet, fleet.workers, now=NOW)
+
+
+def test_a_worker_that_fails_for_the_first_time_is_made_anew_at_once():
+    made = decide(failed())
+
+    assert [(a.name, a.uid) for a in made.actions] == [("policy-0", "new")]
+    assert made.recycled == (RecycledWorker(pod="policy-0", uid="new", count=1, last_at=NOW),)
+    assert made.problem == ""
+
+
+def test_a_deletion_that_did_not_get_through_is_asked_for_again_and_counts_once():
+    before = (entry(0, 1, seconds_ago=3, uid="same"),)
+    made = decide(failed(uid="same"), before=before)
+
+    assert [a.uid for a in made.actions] == ["same"]
+    assert made.recycled == before
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (50, 300)]
+)
+def test_the_same_worker_waits_twice_as_long_each_time_up_to_a_limit(times, seconds):
+    def after(ago: float) -> Recycling:
+        return decide(
+            failed(), before=(entry(0, times, seconds_ago=ago),), maxPerWorker=100, maxPerFleet=100
+        )
+
+    assert after(seconds - 1).actions == ()
+    assert after(seconds - 1).requeue_after_seconds == pytest.approx(1)
+    assert [r.count for r in after(seconds).recycled] == [times + 1]
+    assert len(after(seconds).actions) == 1
+
+
+def test_the_next_look_is_when_the_first_of_several_may_go():
+    before = (entry(0, 1, seconds_ago=2), entry(1, 1, seconds_ago=7))
+    made = decide(failed(0), failed(1), before=before)
+
+    assert made.requeue_after_seconds == pytest.approx(3)
+
+
+def test_a_worker_that_has_used_its_budget_up_stays_and_a_person_is_asked():
+    made = decide(failed(), before=(entry(0, 5, seconds_ago=2000),))
+
+    assert made.actions == ()
+    assert "1 failed workers are not made anew: 5 times a worker" in made.problem
+    assert "policy-0: does not answer" in made.problem
+    assert "delete the pod" in made.problem
+
+
+def test_a_fleet_that_has_used_its_budget_up_makes_no_worker_anew():
+    before = tuple(entry(n, 2, seconds_ago=1000) for n in range(5))
+    made = decide(failed(7), before=before)
+
+    assert made.actions == ()
+    assert "10 times a fleet" in made.problem
+
+
+def test_the_last_of_the_fleets_budget_goes_to_one_worker_only():
+    before = tuple(entry(n, 3, seconds_ago=1000) for n in range(3))
+    made = decide(failed(7), failed(8), before=before)
+
+    assert [a.name for a in made.actions] == ["policy-7"]
+    assert "policy-8" in made.problem
+
+
+def test_what_happened_before_the_window_is_forgotten():
+    made = decide(failed(), before=(entry(0, 5, seconds_ago=3601),))
+
+    assert [r.count for r in made.recycled] == [1]
+    assert len(made.actions) == 1
+
+
+def test_a_budget_of_none_makes_no_worker_anew():
+    made = decide(failed(), maxPerWorker=0)
+
+    assert made.actions == ()
+    assert "0 times a worker" in made.problem
+
+
+def test_a_worker_that_ended_by_itself_is_told_by_its_trouble():
+    made = decide(make_worker(0).ended()._pod(trouble="Evicted: the node was low on memory"))
+
+    assert made.actions[0].reason == "it ended: Evicted: the node was low on memory"
+    assert decide(make_worker(0).ended()).actions[0].reason == "it ended: Failed"
+
+
+def test_the_record_is_bounded_and_keeps_the_newest():
+    many = [entry(n, 1, seconds_ago=100 + n) for n in range(MAX_RECYCLED + 5)]
+    made = decide(failed(99), before=tuple(many), maxPerFleet=1000)
+
+    assert len(made.recycled) == MAX_RECYCLED
+    assert made.recycled[0].pod == "policy-99"
+    assert made.recycled[-2].pod == f"policy-{MAX_RECYCLED - 3}"
+
+
+def test_what_no_longer_has_a_line_of_its_own_still_counts_for_the_fleet():
+    record: tuple[RecycledWorker, ...] = ()
+    for ordinal in range(60):
+        record = decide(failed(ordinal), before=record, maxPerFleet=60).recycled
+    made = decide(failed(60), before=record, maxPerFleet=60)
+
+    assert sum(r.count for r in record) == 60
+    assert made.actions == ()
+    assert "60 times a fleet" in made.problem
+
+
+def test_waits_stay_below_the_longest_so_that_counts_cannot_overflow():
+    made = decide(
+        failed(), before=(entry(0, 99, seconds_ago=0),), maxPerWorker=100, maxPerFleet=1000
+    )
+
+    assert made.requeue_after_seconds == LONGEST_WAIT_SECONDS
