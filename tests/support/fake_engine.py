@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
@@ -20,6 +22,7 @@ class FakeEngine:
         gates: call → event that it waits for.
         running: requests that have not ended; an abort ends them.
         label: version of the tokens it would make.
+        logprobs: label → what every token gets; -1 unless it is named.
         weights: path of the checkpoint in the model.
     """
 
@@ -29,6 +32,7 @@ class FakeEngine:
     running: int = 0
     paused: bool = False
     label: str = "default"
+    logprobs: dict[str, float] = field(default_factory=dict)
     weights: str = ""
     is_dead: bool = False
 
@@ -61,6 +65,17 @@ class FakeEngine:
 
     async def probe(self) -> None:
         await self._do("probe")
+
+    async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        assert not self.paused, "nothing generates while paused"
+        await self._do("sample", f"sample {prompt}")
+        return [len(prompt)], list(range(max_tokens))
+
+    async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
+        assert not self.paused, "nothing generates while paused"
+        await self._do("score")
+        logprob = self.logprobs.get(self.label, -1.0)
+        return tuple(Position(token, {token: logprob}) for token in tokens[first:])
 
     async def reset_caches(self) -> None:
         await self._do("reset_caches")

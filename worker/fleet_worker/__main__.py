@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from fleet_worker.protocol import ENV_ADMIN_HOST, ENV_ADMIN_PORT
+from fleet_worker.protocol import ENV_ADMIN_HOST, ENV_ADMIN_PORT, Management
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +47,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add("--admin-host", default=os.environ.get(ENV_ADMIN_HOST) or "127.0.0.1")
     add("--admin-port", type=int, default=int(os.environ.get(ENV_ADMIN_PORT) or 8081))
     add("--weights-root", action="append", default=[], help="where versions may be; repeatable")
+    kinds = [each.value for each in Management]
+    add("--weights-management", choices=kinds, default=Management.OPERATOR.value)
     add("--staging-memory-bytes", type=int, help="default: a quarter of the container's memory")
     add("--silence-seconds", type=float, default=120, help="of the engine, until /livez fails")
     add("--load-seconds", type=float, default=1800, help="longest load, until /livez fails")

@@ -105,6 +105,7 @@ class EndpointPlugin:
                 worker=handover.worker,
                 instance=handover.instance,
                 started=handover.started,
+                management=handover.management,
             )
 
         admin = AdminApp(

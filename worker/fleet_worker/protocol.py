@@ -17,6 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PROTOCOL_VERSION = 1
 
+
+class Management(StrEnum):
+    """Who brings new weights to a fleet: `spec.weights.management`."""
+
+    OPERATOR = "Operator"
+    """The operator, as WeightVersions say; a trainer's own calls are refused."""
+    EXTERNAL = "External"
+    """A trainer, by its own calls; the operator admits workers and watches over them."""
+
+
 VersionLabel = Annotated[
     str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
@@ -461,6 +471,7 @@ class WorkerState(Message):
     pause: PauseState | None = None
     lease_expiries: int = 0
     epoch: Epoch | None = None
+    management: Management = Management.OPERATOR
     stage_failure: Failure | None = None
     load_failure: Failure | None = None
     timings: SwapTimings | None = None

@@ -23,6 +23,8 @@ from fleet_worker.protocol import (
     OpenRequest,
     PauseMode,
     PauseRequest,
+    ProbeReport,
+    ProbeRequest,
     Source,
     StageRequest,
     WorkerState,
@@ -91,8 +93,14 @@ class Bench:
         request = OpenRequest(version=version, epoch=self.epoch())
         await self.agent.open(request, Event.ADMIT)
 
-    async def fence(self) -> None:
-        await self.agent.fence(FenceRequest(reason="a test", epoch=self.epoch()))
+    async def fence(self, *, drain: float = 0) -> None:
+        request = FenceRequest(reason="a test", drain_timeout_seconds=drain, epoch=self.epoch())
+        await self.agent.fence(request)
+
+    async def probe(self, *prompts: str) -> ProbeReport | None:
+        request = ProbeRequest(prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch())
+        await self.agent.probe(request)
+        return self.state.probe
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import sys
+from collections.abc import Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,46 +28,44 @@ def module(name: str, **members: Any) -> ModuleType:
     return made
 
 
-def client_class() -> type:  # noqa: C901 - it is a list of names
-    """vLLM's engine client as far as we know it."""
+def taking(*parameters: str) -> Any:
+    """A function with these parameters."""
 
-    class AsyncLLM:
-        errored = False
+    def function(*_: Any, **__: Any) -> None: ...
 
-        def generate(self, prompt: Any, sampling_params: Any, request_id: Any) -> None: ...
-        def pause_generation(self, *, mode: Any, clear_cache: Any) -> None: ...
-        def resume_generation(self) -> None: ...
-        def collective_rpc(self, method: Any, args: Any) -> None: ...
-        def update_weight_version(self, new_version: Any) -> None: ...
-        def get_weight_version(self) -> None: ...
-        def reset_prefix_cache(self, reset_running_requests: Any, reset_connector: Any) -> None: ...
-        def reset_mm_cache(self) -> None: ...
-        def reset_encoder_cache(self) -> None: ...
-        def get_num_unfinished_requests(self) -> None: ...
+    kinds = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY) for p in ("self", *parameters)]
+    function.__signature__ = inspect.Signature(kinds)  # type: ignore[attr-defined] # read by inspect
+    return function
 
-    return AsyncLLM
+
+def with_names(names: Iterable[Name]) -> dict[str, ModuleType]:
+    """Modules that have these names, and nothing else."""
+    modules = {name.module: module(name.module) for name in names}
+    for name in names:
+        if not name.attribute:
+            continue
+        outer, _, inner = name.attribute.partition(".")
+        where = modules[name.module]
+        if not inner and not name.parameters:
+            setattr(where, outer, taking())
+            continue
+        if not hasattr(where, outer):
+            setattr(where, outer, type(outer, (), {}))
+        if inner and inner != "__dataclass_fields__":
+            setattr(getattr(where, outer), inner, taking(*name.parameters))
+        elif not inner:
+            getattr(where, outer).__signature__ = inspect.signature(taking(*name.parameters))
+    return modules
 
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Something that has all the names of vLLM 0.32; parts of it can be taken away."""
-    client = client_class()
-
-    class WeightVersionSpan:
-        def __init__(self, version: Any, start: Any, end: Any) -> None: ...
-
-    class CompletionOutput:
-        __dataclass_fields__ = {"weight_versions": None}  # noqa: RUF012 - as a dataclass has it
-
-    modules = {
-        "vllm": module("vllm", __version__="0.32.0+cpu"),
-        "vllm.plugins": module("vllm.plugins", ENDPOINT_PLUGINS_GROUP="vllm.endpoint_plugins"),
-        "vllm.outputs": module(
-            "vllm.outputs", CompletionOutput=CompletionOutput, WeightVersionSpan=WeightVersionSpan
-        ),
-        "vllm.v1.engine.async_llm": module("vllm.v1.engine.async_llm", AsyncLLM=client),
-        engine_names.SERVER_MODULE: module(engine_names.SERVER_MODULE),
-    }
+    modules = with_names(engine_names.API_SERVER_NAMES)
+    modules["vllm"] = module("vllm", __version__="0.32.0+cpu")
+    output = modules["vllm.outputs"].CompletionOutput
+    output.__dataclass_fields__ = {"weight_versions": None}
+    client = modules["vllm.v1.engine.async_llm"].AsyncLLM
     for name in list(modules):
         parts = name.split(".")
         for length in range(1, len(parts)):

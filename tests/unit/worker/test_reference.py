@@ -66,12 +66,12 @@ async def test_every_metric_is_in_the_table(serving: Bench) -> None:
 
 
 def test_every_name_of_the_engine_is_listed() -> None:
-    parts = [name.attribute.rpartition(".")[2] for name in API_SERVER_NAMES if name.attribute]
-    parts += [attribute.rpartition(".")[2] for attribute, _ in WORKER_NAMES]
-    parts = [part for part in parts if part not in ("quantization", "__dataclass_fields__")]
-    parts.remove("ENDPOINT_PLUGINS_GROUP")
+    page = (REPOSITORY / "docs" / "reference" / "engine.md").read_text()
+    names = [f"{n.module}.{n.attribute}".rstrip(".") for n in API_SERVER_NAMES]
+    names = [name.removesuffix(".__dataclass_fields__") for name in names]
+    names += [attribute for attribute, _ in WORKER_NAMES]
 
-    assert [part for part in parts if part not in PAGE] == []
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_metrics_of_an_unwatched_worker_have_no_state() -> None:

@@ -48,6 +48,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             staging_memory_bytes=0,
             silence_seconds=1.0,
             load_seconds=1.0,
+            weights_management="Operator",
         )
         for name, value in changes.items():
             setattr(arguments, name, value)

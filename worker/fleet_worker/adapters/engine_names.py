@@ -36,9 +36,14 @@ _CLIENT = "vllm.v1.engine.async_llm"
 API_SERVER_NAMES = (
     Name(SERVER_MODULE),
     Name("vllm.plugins", "ENDPOINT_PLUGINS_GROUP"),
+    Name(
+        "vllm.sampling_params", "SamplingParams", ("output_kind", "prompt_logprobs", "detokenize")
+    ),
+    Name("vllm.sampling_params", "RequestOutputKind.FINAL_ONLY"),
     Name("vllm.outputs", "CompletionOutput.__dataclass_fields__"),
     Name("vllm.outputs", "WeightVersionSpan", ("version", "start", "end")),
     Name(_CLIENT, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),
+    Name(_CLIENT, "AsyncLLM.get_tokenizer"),
     Name(_CLIENT, "AsyncLLM.pause_generation", ("mode", "clear_cache")),
     Name(_CLIENT, "AsyncLLM.resume_generation"),
     Name(_CLIENT, "AsyncLLM.collective_rpc", ("method", "args")),

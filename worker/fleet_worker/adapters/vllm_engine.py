@@ -6,15 +6,21 @@ Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are p
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
+from fleet_worker.adapters import sampling
 from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.core.probing import Position
+from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 T = TypeVar("T")
+
+_MOST_PROBABLE = 20
+"""Tokens a position by which two versions are compared; vLLM's own limit, unless it is raised."""
 
 
 class VllmEngine:
@@ -23,6 +29,7 @@ class VllmEngine:
     def __init__(self, client: Any, info: EngineInfo) -> None:
         self._client = client
         self._info = info
+        self._numbers = itertools.count(1)
 
     @property
     def info(self) -> EngineInfo:
@@ -82,6 +89,25 @@ class VllmEngine:
                     reason=Reason.PROBE_FAILED,
                 )
 
+    async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        """Ids of a text and of its greedy continuation."""
+        ids = [int(token) for token in self._client.get_tokenizer().encode(prompt)]
+        # One more: a text is scored as a prompt, and a prompt must have room for a token.
+        limit = int(self._client.vllm_config.model_config.max_model_len) - max_tokens - 1
+        if not 0 < len(ids) <= limit:
+            raise Refusal(
+                Reason.BAD_REQUEST, f"a prompt has {len(ids)} tokens, 1 to {limit} are possible"
+            )
+        output = await self._generate(ids, sampling.greedy(max_tokens))
+        return ids, [int(token) for token in output.outputs[0].token_ids]
+
+    async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
+        """What the model says of `tokens[first:]`."""
+        allowed = int(self._client.vllm_config.model_config.max_logprobs)
+        known = _MOST_PROBABLE if allowed < 0 else min(_MOST_PROBABLE, allowed)
+        output = await self._generate(list(tokens), sampling.scoring(known))
+        return sampling.positions_of(output)[first:]
+
     async def reset_caches(self) -> None:
         """Drop prefix, multi-modal and encoder caches."""
         done = await self._call(
@@ -99,6 +125,18 @@ class VllmEngine:
         found = await self._call(self._client.get_weight_version(), touched=True)
         if found != version:
             raise EngineFailure(f"the engine's label is {found}, not {version}", touched=True)
+
+    async def _generate(self, tokens: list[int], parameters: Any) -> Any:
+        number = next(self._numbers)
+        # No block of keys and values is shared with anybody else's request, or an earlier one.
+        prompt = {"type": "token", "prompt_token_ids": tokens, "cache_salt": f"rlfleet-{number}"}
+
+        outputs = self._client.generate(prompt, parameters, f"rlfleet-probe-{number}")
+
+        async def last() -> Any:
+            return [output async for output in outputs][-1]
+
+        return await self._call(last(), touched=False)
 
     async def _rpc(self, method: str, *arguments: object) -> list[dict[str, Any]]:
         answers = await self._call(

@@ -26,10 +26,11 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseRequest,
     Phase,
+    ProbeRequest,
     Reason,
     StageRequest,
 )
-from fleet_worker.runtime import loading, pausing
+from fleet_worker.runtime import loading, pausing, probing
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
@@ -154,12 +155,22 @@ class Agent(Worker):
         _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
 
     async def fence(self, request: FenceRequest) -> None:
-        """`PUT fence`: close the latch at once, then end what is running."""
+        """`PUT fence`: close the latch at once, let requests end if there is time, end the rest."""
         self._obey(request.epoch)
-        self.close_latch()
+        self.close_latch(cut=request.drain_timeout_seconds == 0)
         async with self._lock:
+            if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
+                self.enter(Event.PAUSE)
+                with self.working("fence"):
+                    await self.quiescence.settle(request.drain_timeout_seconds, cut=self.cut)
             await self.quiesce(Event.FENCE)
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
+
+    async def probe(self, request: ProbeRequest) -> None:
+        """`PUT probe`: run prompts on the weights in the engine."""
+        self._obey(request.epoch)
+        async with self._lock:
+            await probing.probe(self, request)
 
     async def drain(self, *, patience_seconds: float) -> None:
         """`POST drain`: end all requests with the tokens they have; the process ends next."""

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet_worker.protocol import Management
 from fleet_worker.runtime.staging import StageRules, Weights
 
 
@@ -24,6 +25,7 @@ class Handover:
         token_file: where the bearer token of the admin port is.
         silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
         engine_version: of vLLM.
+        management: who brings new weights.
     """
 
     worker: str
@@ -37,6 +39,7 @@ class Handover:
     silence_seconds: float
     load_seconds: float
     engine_version: str
+    management: Management
 
 
 _handed: list[Handover] = []

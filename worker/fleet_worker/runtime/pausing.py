@@ -78,7 +78,6 @@ async def expire(worker: Worker) -> None:
 
 async def _stop_generating(worker: Worker, request: PauseRequest) -> bool:
     """Pause the engine; answers whether a drain ran into its deadline."""
-    worker.cut.clear()
     try:
         if request.mode is not PauseMode.WAIT:
             await worker.engine.pause(request.mode)
@@ -89,6 +88,9 @@ async def _stop_generating(worker: Worker, request: PauseRequest) -> bool:
         worker.enter(Event.PAUSE_FAILED)
         await worker.engine.resume()
         raise
+    finally:
+        if worker.is_open:  # else what closed the latch still has to be done
+            worker.cut.clear()
 
 
 def _hold(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.probing import Position
 from fleet_worker.protocol import EngineInfo, PauseMode
 
 Clock = Callable[[], float]
@@ -44,6 +45,16 @@ class Engine(Protocol):
 
     async def probe(self) -> None:
         """Run the model once and look at what comes out. Only while paused."""
+
+    async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        """Ids of a text and of its greedy continuation. Not while paused; can be cancelled.
+
+        Errors:
+            Refusal: `BadRequest`, if the prompt does not fit into the context.
+        """
+
+    async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
+        """What the model says of `tokens[first:]`, each given those before it. Not while paused."""
 
     async def reset_caches(self) -> None:
         """Drop everything that was computed from earlier weights."""

@@ -46,6 +46,18 @@ class Quiescence:
             raise EngineFailure("the engine does not end its requests", touched=False)
         _LOG.info("%d replies are still being read by their clients", self.inside)
 
+    async def settle(self, deadline_seconds: float, *, cut: asyncio.Event) -> bool:
+        """Wait until all data requests inside have ended by themselves; whether they have.
+
+        Args:
+            deadline_seconds: How long to wait.
+            cut: Ends the waiting early.
+        """
+        deadline = time.monotonic() + deadline_seconds
+        while self.inside > 0 and time.monotonic() < deadline and not cut.is_set():  # noqa: ASYNC110 - counted by the gate, which signals nothing
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        return self.inside == 0
+
 
 async def drained(
     engine: Engine, deadline_seconds: float, *, cut: asyncio.Event, clock: Clock

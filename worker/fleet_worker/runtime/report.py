@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from fleet_worker.protocol import Failure, Operation, WorkerState
+from fleet_worker.protocol import Failure, Management, Operation, WorkerState
 from fleet_worker.runtime.worker import Fault, Worker
 
-_Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "drain"]
+_Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
 
 
-def state_of(agent: Worker, *, worker: str, instance: str, started: float) -> WorkerState:
+def state_of(
+    agent: Worker,
+    *,
+    worker: str,
+    instance: str,
+    started: float,
+    management: Management = Management.OPERATOR,
+) -> WorkerState:
     """Where a worker stands now.
 
     Args:
@@ -18,6 +25,7 @@ def state_of(agent: Worker, *, worker: str, instance: str, started: float) -> Wo
         worker: Its name.
         instance: The name of this process.
         started: When the process started, on the agent's clock.
+        management: Who brings new weights.
     """
     now = agent.clock()
     running, held = agent.requests()
@@ -39,9 +47,11 @@ def state_of(agent: Worker, *, worker: str, instance: str, started: float) -> Wo
         pause=agent.lease.as_state(now) if agent.lease is not None else None,
         lease_expiries=agent.lease_expiries,
         epoch=agent.epoch,
+        management=management,
         stage_failure=_failure(agent.stage_failure, now),
         load_failure=_failure(agent.load_failure, now),
         timings=agent.timings,
+        probe=agent.probes.report,
         engine=agent.engine.info,
     )
 

@@ -25,6 +25,7 @@ from fleet_worker.protocol import (
     ENV_START_VERSION,
     ENV_WORKER_NAME,
     HuggingFaceSource,
+    Management,
     Reason,
     Source,
     VersionLabel,
@@ -112,6 +113,7 @@ def _prepare(
         silence_seconds=arguments.silence_seconds,
         load_seconds=arguments.load_seconds,
         engine_version=engine_version,
+        management=Management(arguments.weights_management),
     )
     return Prepared(handover, start.path or model.directory, model.directory)
 

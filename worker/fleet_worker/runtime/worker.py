@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core import fencing
 from fleet_worker.core.labels import Labels
+from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
 from fleet_worker.protocol import Epoch, Phase, Reason, SwapTimings
@@ -51,7 +52,7 @@ class Worker:
         version: the label of the engine's weights; None while they are not to be trusted.
         lease: of the pause, while there is one.
         changed: set whenever something changed that the watch waits for.
-        cut: set when a drain must not go on.
+        cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
         end_process: ends the process with a failure, for the reason given.
     """
@@ -97,6 +98,7 @@ class Worker:
         self.labels = Labels()
         self.labels.remember(initial.version, initial.checkpoint.identity)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
+        self.probes = History()
 
     @property
     def phase(self) -> Phase:
@@ -120,10 +122,15 @@ class Worker:
         self.standing = after(self.standing, event)
         self.changed.set()
 
-    def close_latch(self) -> None:
-        """Let nobody in any more, from this moment on; the phase follows."""
+    def close_latch(self, *, cut: bool = True) -> None:
+        """Let nobody in any more, from this moment on; the phase follows.
+
+        Args:
+            cut: Also end the drain that is under way.
+        """
         self.standing = replace(self.standing, admitted=False)
-        self.cut.set()
+        if cut:
+            self.cut.set()
         self.changed.set()
 
     async def quiesce(self, event: Event) -> None:
@@ -131,6 +138,7 @@ class Worker:
         self.close_latch()  # again: an admission may have held the lock meanwhile
         with self.working("fence"):
             await self.quiescence.reach(self.engine)
+        self.cut.clear()
         self.lease = None
         self.enter(event)
 

@@ -19,6 +19,7 @@ from fleet_worker.protocol import (
     LIVE_PATH,
     LOAD_PATH,
     PAUSE_PATH,
+    PROBE_PATH,
     READY_PATH,
     RESUME_PATH,
     STAGE_PATH,
@@ -30,6 +31,7 @@ from fleet_worker.protocol import (
     LoadRequest,
     OpenRequest,
     PauseRequest,
+    ProbeRequest,
     Reason,
     StageRequest,
     WorkerState,
@@ -89,6 +91,7 @@ class AdminApp:
             ("PUT", RESUME_PATH): (OpenRequest, lambda body: agent.open(body, Event.RESUME)),
             ("PUT", ADMIT_PATH): (OpenRequest, lambda body: agent.open(body, Event.ADMIT)),
             ("PUT", FENCE_PATH): (FenceRequest, agent.fence),
+            ("PUT", PROBE_PATH): (ProbeRequest, agent.probe),
             ("POST", DRAIN_PATH): (None, lambda _: drain()),
         }
 
