@@ -16,7 +16,7 @@ from typing import Any, Self
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec, FleetStatus, Rollout
 from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import CanaryVerdict, RolloutPhase, WeightsSpec, WeightsStatus
 from fleet_operator.core.actions import WorkerAction
 from fleet_operator.core.observed import (
     FleetObserved,
@@ -33,6 +33,7 @@ from fleet_worker.protocol import (
     PauseMode,
     PauseState,
     Phase,
+    ProbeReport,
     Reason,
     Source,
     Staged,
@@ -129,6 +130,11 @@ class AWorker:
         """Its last load failed."""
         return self._says(load_failure=_failure(version, reason, age_seconds))
 
+    def probed(self, version: str, **found: Any) -> Self:
+        """The canary's prompts were run on this version."""
+        given: dict[str, Any] = {"version": version, "finite": True, "repetition": 0.1}
+        return self._says(probe=ProbeReport.model_validate(given | found))
+
     def swapped(self, version: str, *, paused_seconds: float) -> Self:
         """Its last swap took this long."""
         return self._says(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
@@ -171,9 +177,17 @@ class AWorker:
         """Evicted, or ended by itself."""
         return self._pod(phase=phase, running=False, ready=False)
 
-    def going(self) -> Self:
-        """It is being deleted."""
-        return self._pod(deleting=True)
+    def going(self, *, gone_by: datetime | None = None) -> Self:
+        """It is being deleted, and should be gone by then."""
+        return self._pod(deleting=True, gone_by=gone_by)
+
+    def owned_by(self, uid: str) -> Self:
+        """Its pod belongs to this object; to nobody if empty."""
+        return self._pod(owner=uid)
+
+    def on_node(self, node: str) -> Self:
+        """Its pod runs there."""
+        return self._pod(node=node)
 
     def quarantined(self, why: str = "does not answer") -> Self:
         """The operator took it out of service."""
@@ -296,8 +310,13 @@ def make_view(
     wants: str = "42",
     applied: str = "41",
     halted: bool = False,
+    suspended: bool = False,
+    one_voice: bool = True,
+    replicas: int | None = None,
     phase: RolloutPhase = RolloutPhase.PENDING,
     phase_seconds: float = 0,
+    rollout_seconds: float = 100,
+    verdict: CanaryVerdict | None = None,
     **rollout: Any,
 ) -> RolloutView:
     """A rollout from one version to another, as a strategy sees it."""
@@ -307,11 +326,16 @@ def make_view(
         target=target(wants),
         applied=target(applied),
         halted=halted,
+        suspended=suspended,
         settings=Rollout.model_validate(rollout),
         members=tuple(v for v in views if v.standing in serve),
         joiners=tuple(v for v in views if v.standing is Standing.CLOSED),
+        one_voice=one_voice,
+        replicas=len(workers) if replicas is None else replicas,
         phase=phase,
         phase_seconds=phase_seconds,
+        rollout_seconds=rollout_seconds,
+        verdict=verdict,
     )
 
 

@@ -64,7 +64,7 @@ def plan_fleet(
     sound = [w for w in living if not _has_failed(w)]
     outdated = [w for w in sound if _is_wanted(w, observed) and w.pod.revision != revision]
     recycling = recycle(observed, [w for w in failed if _is_wanted(w, observed)], now=now)
-    removed = [*_beyond(observed, living, sound), *recycling.actions]
+    removed = [*_beyond(observed, living, sound, revision), *recycling.actions]
     if not disturbed and not problem:
         removed += _replaced(observed, sound, outdated)
     created = () if problem else _created(observed, default_image, revision, len(outdated))
@@ -105,17 +105,18 @@ def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPo
 
 
 def _beyond(
-    observed: FleetObserved, living: list[WorkerView], sound: list[WorkerView]
+    observed: FleetObserved, living: list[WorkerView], sound: list[WorkerView], revision: str
 ) -> list[DeletePod]:
     """Pods of ordinals that are not wanted.
 
     As many as `maxSurge` may be there to bridge a template change: they stay until the workers that
-    they stand in for serve. More than that were scaled away.
+    they stand in for serve with today's template. More than that were scaled away.
     """
     extra = [w for w in living if not _is_wanted(w, observed)]
     extra.sort(key=lambda w: -w.pod.ordinal)
     if 0 < len(extra) <= observed.spec.update.max_surge:
-        serving = sum(w.pod.ready for w in sound if _is_wanted(w, observed))
+        wanted = [w for w in sound if _is_wanted(w, observed)]
+        serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
         if serving < observed.spec.replicas:
             return []
     reason = f"the fleet has {observed.spec.replicas} replicas now"

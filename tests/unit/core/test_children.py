@@ -1,0 +1,104 @@
+"""The objects beside the pods: who may reach the workers, and where a restarting one begins."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
+
+from fleet_operator.api import names
+from fleet_operator.api.source import WeightSource
+from fleet_operator.core import children
+from fleet_operator.core.observed import Target
+
+FLEET = make_fleet(make_worker(0).serving("1"))
+
+
+def made_of(fleet):
+    return [
+        children.service(fleet),
+        children.headless_service(fleet),
+        children.disruption_budget(fleet),
+        children.applied_config_map(fleet, target("1")),
+        children.admin_token_secret(fleet, "token"),
+    ]
+
+
+@pytest.mark.parametrize("child", made_of(FLEET), ids=lambda c: c["kind"])
+def test_every_child_goes_with_its_fleet_and_is_found_by_its_labels(child):
+    metadata = child["metadata"]
+
+    assert metadata["namespace"] == "rl"
+    assert metadata["labels"] == names.fleet_labels("policy")
+    assert [o["uid"] for o in metadata["ownerReferences"]] == [FLEET_UID]
+
+
+def test_no_two_children_have_one_name_and_kind():
+    keys = [(c["kind"], c["metadata"]["name"]) for c in made_of(FLEET)]
+
+    assert len(set(keys)) == len(keys)
+
+
+def test_clients_reach_workers_that_are_ready_and_not_quarantined():
+    spec = children.service(FLEET)["spec"]
+
+    assert spec["selector"][names.LABEL_TRAFFIC] == names.TRAFFIC_ALLOWED
+    assert "publishNotReadyAddresses" not in spec
+    assert spec["ports"] == [{"name": "http", "port": 8000, "targetPort": "http"}]
+
+
+def test_trainers_find_every_worker_by_name_ready_or_not():
+    spec = children.headless_service(FLEET)["spec"]
+
+    assert spec["clusterIP"] == "None"
+    assert spec["publishNotReadyAddresses"] is True
+    assert names.LABEL_TRAFFIC not in spec["selector"]
+    assert [p["port"] for p in spec["ports"]] == [8000, 8081]
+
+
+@pytest.mark.parametrize(
+    ("update", "away"),
+    [
+        pytest.param({}, 1, id="one, where nothing is said"),
+        pytest.param({"maxUnavailable": 3}, 3, id="as many as a template change may take"),
+        pytest.param(
+            {"maxUnavailable": 0, "maxSurge": 1},
+            1,
+            id="one, where none may: a drain of a node cannot bring another first",
+        ),
+    ],
+)
+def test_drains_of_nodes_take_only_so_many_workers_at_a_time(update, away):
+    spec = children.disruption_budget(make_fleet(update=update))["spec"]
+
+    assert spec["maxUnavailable"] == away
+    assert spec["selector"]["matchLabels"] == names.fleet_labels("policy")
+
+
+def test_workers_that_serve_nobody_do_not_hold_up_a_drain():
+    budget = children.disruption_budget(FLEET)
+
+    assert budget["apiVersion"] == "policy/v1"
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+class TestWhereARestartingWorkerBegins:
+    def test_on_what_the_fleet_serves(self):
+        made = children.applied_config_map(FLEET, target("42"))
+
+        assert made["data"] == {"version": "42", "path": "/weights/step_42"}
+
+    def test_on_the_models_own_weights_where_there_is_no_directory(self):
+        source = WeightSource.model_validate({"huggingFace": {"repo": "lab/m"}})
+        made = children.applied_config_map(FLEET, Target(version="42", source=source))
+
+        assert made["data"] == {"version": "42"}
+
+
+def test_the_token_is_a_secret():
+    made = children.admin_token_secret(FLEET, "t0ken")
+
+    assert made["kind"] == "Secret"
+    assert made["stringData"] == {"token": "t0ken"}
+    assert base64.b64encode(b"t0ken").decode() not in str(made)

@@ -1,0 +1,164 @@
+"""Template changes with workers to spare, pods that belong to nobody, budgets that are used up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, told
+
+from fleet_operator.api.fleet import FleetStatus, RecycledWorker
+from fleet_operator.core.actions import AdoptPod
+from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+
+IMAGE = "rlfleet/worker:1"
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+
+
+def plan(*workers: AWorker, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
+    fleet = make_fleet(*workers, status=status, **spec)  # type: ignore[arg-type]
+    return plan_fleet(fleet, default_image=IMAGE, disturbed=False, now=NOW)
+
+
+def up(ordinal: int) -> AWorker:
+    return make_worker(ordinal).serving("1").of_revision(TODAY)
+
+
+def old(ordinal: int) -> AWorker:
+    return up(ordinal).of_revision("old")
+
+
+def coming(ordinal: int) -> AWorker:
+    return up(ordinal).joining("1")
+
+
+@pytest.mark.parametrize(
+    ("workers", "surge", "done"),
+    [
+        pytest.param(
+            [old(0), old(1), old(2)],
+            1,
+            ["CreatePod policy-3"],
+            id="first one more is created and nobody is taken away",
+        ),
+        pytest.param(
+            [old(0), old(1), old(2)],
+            2,
+            ["CreatePod policy-3", "CreatePod policy-4"],
+            id="as many more as may be there meanwhile",
+        ),
+        pytest.param(
+            [up(0), up(1), old(2)],
+            2,
+            ["CreatePod policy-3"],
+            id="no more of them than pods are out of date",
+        ),
+        pytest.param(
+            [old(0), old(1), old(2), coming(3)], 1, [], id="nobody goes before the spare one serves"
+        ),
+        pytest.param(
+            [old(0), old(1), old(2), up(3)],
+            1,
+            ["DeletePod policy-0"],
+            id="when it serves, one goes",
+        ),
+        pytest.param(
+            [coming(0), old(1), old(2), up(3)], 1, [], id="the next one waits for its successor"
+        ),
+        pytest.param(
+            [up(0), up(1), coming(2), up(3)],
+            1,
+            [],
+            id="the spare one stays until all that it stands in for serve",
+        ),
+        pytest.param(
+            [up(0), up(1), up(2), up(3)],
+            1,
+            ["DeletePod policy-3"],
+            id="then it goes",
+        ),
+        pytest.param(
+            [old(0), old(1), old(2).quarantined(), up(3)],
+            1,
+            ["DeletePod policy-2"],
+            id="one that has failed does not count as serving",
+        ),
+        pytest.param(
+            [coming(0), up(1), up(2), up(3), up(4)],
+            1,
+            ["DeletePod policy-3", "DeletePod policy-4"],
+            id="more than may be spare were scaled away",
+        ),
+    ],
+)
+def test_a_template_change_with_workers_to_spare(workers, surge, done):
+    made = plan(*workers, replicas=3, update={"maxUnavailable": 0, "maxSurge": surge})
+
+    assert told(made.actions) == done
+
+
+def test_a_spare_worker_that_fails_goes_for_good():
+    made = plan(up(0), up(1), up(2).quarantined(), replicas=2, update={"maxSurge": 1})
+
+    assert told(made.actions) == ["DeletePod policy-2"]
+    assert made.recycled == ()
+
+
+class TestAdoption:
+    def test_a_pod_of_nobody_with_the_fleets_labels_is_adopted(self):
+        (action,) = plan(up(0).owned_by("")).actions
+
+        assert isinstance(action, AdoptPod)
+        assert action.uid == "uid-0"
+        assert action.owner["uid"] == FLEET_UID
+        assert action.owner["controller"] is True
+
+    def test_a_pod_that_has_an_owner_is_not(self):
+        assert plan(up(0)).actions == ()
+
+    def test_a_pod_of_nobody_that_goes_is_left_to_go(self):
+        assert plan(up(0).owned_by("").going()).actions == ()
+
+    def test_a_pod_of_nobody_is_judged_like_the_others(self):
+        made = plan(up(0), up(1).owned_by(""), replicas=1)
+
+        assert told(made.actions) == ["AdoptPod policy-1", "DeletePod policy-1"]
+
+
+class TestRecycling:
+    LATELY = NOW - timedelta(seconds=4)
+
+    def status(self, count: int) -> FleetStatus:
+        entry = RecycledWorker(pod="policy-0", uid="before", count=count, last_at=self.LATELY)
+        return FleetStatus(recycled=(entry,))
+
+    def test_a_worker_that_fails_again_waits_for_its_turn(self):
+        made = plan(up(0).quarantined(), up(1), status=self.status(1))
+
+        assert made.actions == ()
+        assert made.requeue_after_seconds == pytest.approx(6)
+        assert made.exhausted == ""
+
+    def test_a_used_up_budget_is_said_and_nothing_is_deleted(self):
+        made = plan(up(0).quarantined("no answer"), up(1), status=self.status(5))
+
+        assert made.actions == ()
+        assert "policy-0: no answer" in made.exhausted
+
+    def test_one_that_waits_is_not_replaced_for_its_template_in_the_meantime(self):
+        made = plan(
+            old(0).quarantined(), up(1), status=self.status(1), update={"maxUnavailable": 2}
+        )
+
+        assert made.actions == ()
+
+    def test_one_that_waits_is_scaled_away_at_once(self):
+        made = plan(up(0), up(1).quarantined(), replicas=1, status=self.status(5))
+
+        assert told(made.actions) == ["DeletePod policy-1"]
+        assert made.exhausted == ""
+
+    def test_what_was_made_anew_is_handed_on_to_the_status(self):
+        (entry,) = plan(up(0).quarantined()).recycled
+
+        assert (entry.pod, entry.count, entry.last_at) == ("policy-0", 1, NOW)
