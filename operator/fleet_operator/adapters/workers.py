@@ -19,6 +19,8 @@ from fleet_operator.core.actions import (
     Load,
     Pause,
     Probe,
+    PutAdapter,
+    RemoveAdapter,
     Resume,
     Stage,
     WorkerCall,
@@ -61,7 +63,7 @@ class WorkerClient:
         path, body, seconds = _request_of(action, epoch)
         pool = self._quick if seconds <= SHORT_CALL_SECONDS else self._lasting
         request = pool.build_request(
-            "PUT",
+            "DELETE" if isinstance(action, RemoveAdapter) else "PUT",
             base_url + path,
             headers=_headers(token),
             json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
@@ -99,7 +101,7 @@ def _headers(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _request_of(  # noqa: PLR0911 - one return for each kind of call
+def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
     action: WorkerCall, epoch: protocol.Epoch
 ) -> tuple[str, protocol.Message, float]:
     """Path, body and longest duration in seconds of a call."""
@@ -151,5 +153,16 @@ def _request_of(  # noqa: PLR0911 - one return for each kind of call
                 prompts=action.prompts, max_tokens=action.max_tokens, epoch=epoch
             )
             return protocol.PROBE_PATH, probe, action.timeout_seconds
+        case PutAdapter():
+            adapter = protocol.AdapterRequest(
+                version=action.version,
+                source=action.source.to_protocol(),
+                digest=action.digest,
+                epoch=epoch,
+            )
+            return protocol.ADAPTERS_PATH + action.adapter, adapter, action.timeout_seconds
+        case RemoveAdapter():
+            removal = protocol.AdapterRemoval(epoch=epoch)
+            return protocol.ADAPTERS_PATH + action.adapter, removal, SHORT_CALL_SECONDS
         case _:
             assert_never(action)

@@ -97,6 +97,13 @@ class Timeouts(Resource):
     load_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
 
 
+class Adapters(Resource):
+    """Room for LoRA adapters beside the base weights."""
+
+    max: Annotated[int, Field(ge=0, le=64)] = 0
+    max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = 16
+
+
 class Canary(Resource):
     """How the strategy Canary judges."""
 
@@ -153,6 +160,7 @@ class FleetSpec(Resource):
     engine: Engine = Engine()
     resources: ResourceRequirements = ResourceRequirements()
     weights: Weights
+    adapters: Adapters = Adapters()
     rollout: Rollout = Rollout()
     update: Update = Update()
     recycle: Recycle = Recycle()

@@ -12,7 +12,13 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
-from fleet_operator.api.fleet import MAX_REPLICAS, IntOrPercent, Laggard, Rollout
+from fleet_operator.api.fleet import (
+    MAX_REPLICAS,
+    AppliedWeights,
+    IntOrPercent,
+    Laggard,
+    Rollout,
+)
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
 
 MAX_HISTORY = 10
@@ -63,10 +69,17 @@ class RolloutOverrides(Resource):
         )
 
 
+AdapterName = Annotated[
+    str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$")
+]
+"""What requests name as their model; empty for the base weights."""
+
+
 class WeightsSpec(Resource):
-    """Which weights a fleet should serve."""
+    """Which weights a fleet should serve: its base weights, or a LoRA adapter beside them."""
 
     fleet_ref: FleetReference
+    adapter: AdapterName = ""
     version: VersionLabel
     source: WeightSource
     digest: ManifestDigest | None = None
@@ -149,6 +162,7 @@ class WeightsStatus(Resource):
 
     Fields:
         applied_version: what every admitted worker serves; absent while they differ.
+        applied: what they served last with one voice; workers that join are brought to these.
         workers_applied: `applied/wanted` for people, as a printer column.
         retried: the retry annotation that this status speaks of.
         started_at / phase_started_at: deadlines are counted from these, over operator restarts.
@@ -157,6 +171,7 @@ class WeightsStatus(Resource):
     observed_generation: int = 0
     desired_version: str | None = None
     applied_version: str | None = None
+    applied: AppliedWeights | None = None
     phase: RolloutPhase = RolloutPhase.PENDING
     retried: str = ""
     started_at: Timestamp | None = None

@@ -143,6 +143,39 @@ class Probe(WorkerAction):
     timeout_seconds: float
 
 
-WorkerCall = Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutAdapter(WorkerAction):
+    """Serve this version of a LoRA adapter."""
+
+    kind: ClassVar[str] = "adapter"
+
+    adapter: str
+    source: WeightSource
+    digest: str | None = None
+    timeout_seconds: float
+
+    @property
+    def key(self) -> str:
+        """Names the work: an adapter's name is part of it."""
+        return f"{self.kind} {self.adapter} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAdapter(WorkerAction):
+    """Serve a LoRA adapter no more."""
+
+    kind: ClassVar[str] = "remove-adapter"
+
+    adapter: str
+
+    @property
+    def key(self) -> str:
+        """Names the work."""
+        return f"{self.kind} {self.adapter}"
+
+
+WorkerCall = (
+    Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe | PutAdapter | RemoveAdapter
+)
 PodAction = CreatePod | DeletePod | AdoptPod | Quarantine
 Action = WorkerCall | PodAction

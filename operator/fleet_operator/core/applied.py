@@ -34,13 +34,7 @@ def applied_of(
     recorded = observed.status.applied
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
-        last = Target(
-            version=recorded.version,
-            source=recorded.source,
-            digest=recorded.digest,
-            run_id=recorded.run_id,
-        )
-        known.insert(0, last)
+        known.insert(0, Target.recorded(recorded))
     versions = {m.version for m in members}
     if len(versions) != 1 or (version := versions.pop()) is None:
         return known[0]

@@ -15,7 +15,9 @@ from fleet_operator.core.actions import (
     Load,
     Pause,
     Probe,
+    PutAdapter,
     Quarantine,
+    RemoveAdapter,
     Resume,
     Stage,
 )
@@ -40,7 +42,8 @@ RENEW_BELOW_SECONDS = 15.0
 RETRY_SECONDS = 10.0
 """A refusal is asked about again after this long: a file may have been missing only for now."""
 WAIT_SECONDS = 1.0
-"""A source that is still being written is looked at again after this long."""
+"""What passes by itself is looked at again after this long."""
+_NOT_YET = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
 
 
 def stage(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) -> Stage:
@@ -140,6 +143,28 @@ def probe(worker: WorkerView, settings: Rollout, *, reason: str) -> Probe:
     )
 
 
+def put_adapter(worker: WorkerView, name: str, target: Target, settings: Rollout) -> PutAdapter:
+    """Ask a worker to serve the target under an adapter's name."""
+    return PutAdapter(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=f"version {target.version} of adapter {name} is wanted",
+        version=target.version,
+        adapter=name,
+        source=target.source,
+        digest=target.digest,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def remove_adapter(worker: WorkerView, name: str) -> RemoveAdapter:
+    """Ask a worker to serve an adapter no more."""
+    reason = "no WeightVersion asks for it"
+    return RemoveAdapter(
+        pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, adapter=name
+    )
+
+
 def needs_renewal(worker: WorkerView) -> bool:
     """Whether a held worker's pause would end soon. A load under way is not cut by its lease."""
     state = worker.state
@@ -157,10 +182,11 @@ def failure_of(
 ) -> Failure | None:
     """Why this worker could not take this version, if it could not, in the last so many seconds.
 
-    A source that is still being written is no failure.
+    What passes by itself is no failure: a source that is still being written, an adapter's slot
+    that requests still use.
     """
     failure = last_answer(worker, version)
-    if failure is None or failure.reason is Reason.SOURCE_NOT_READY:
+    if failure is None or failure.reason in _NOT_YET:
         return None
     age_seconds = failure.age_seconds + worker.state_age_seconds
     return failure if age_seconds < within_seconds else None
@@ -174,6 +200,12 @@ def last_answer(worker: WorkerView, version: str) -> Failure | None:
     return next((f for f in said if f is not None and f.version == version), None)
 
 
+def waits(worker: WorkerView, version: str) -> Failure | None:
+    """What this worker waits for before it can take this version, if for anything."""
+    said = last_answer(worker, version)
+    return said if said is not None and said.reason in _NOT_YET else None
+
+
 def failed_lately(worker: WorkerView, version: str) -> bool:
     """Whether a new attempt should wait."""
     failure = last_answer(worker, version)
@@ -182,6 +214,5 @@ def failed_lately(worker: WorkerView, version: str) -> bool:
 
 def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
     """Seconds until a refusal is asked about again; negative when that time has come."""
-    unready = failure.reason is Reason.SOURCE_NOT_READY
-    pause_seconds = WAIT_SECONDS if unready else RETRY_SECONDS
+    pause_seconds = WAIT_SECONDS if failure.reason in _NOT_YET else RETRY_SECONDS
     return pause_seconds - failure.age_seconds - worker.state_age_seconds

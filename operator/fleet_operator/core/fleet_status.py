@@ -12,7 +12,7 @@ from fleet_operator.api.conditions import (
     ConditionType,
     new_condition,
 )
-from fleet_operator.api.fleet import AppliedWeights, FleetStatus, WorkerCounts
+from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.laggards import laggards_of
@@ -29,7 +29,6 @@ def fleet_status(
 ) -> FleetStatus:
     """What a person should see of the fleet now."""
     live = [w for w in observed.workers if not w.pod.deleting]
-    applied = rollout.applied
     return FleetStatus(
         observed_generation=observed.generation,
         replicas=len(live),
@@ -38,12 +37,7 @@ def fleet_status(
         selector=names.fleet_selector(observed.name),
         desired_version=rollout.desired.version,
         applied_version=rollout.serving,
-        applied=AppliedWeights(
-            version=applied.version,
-            source=applied.source,
-            digest=applied.digest,
-            run_id=applied.run_id,
-        ),
+        applied=rollout.applied.to_record(),
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),
         recycled=pods.recycled,

@@ -16,6 +16,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.adapter_goals import AdapterGoal
 from fleet_operator.core.observed import Target, WorkerView
 from fleet_operator.core.problems import problem_of
 from fleet_operator.core.step import Problem
@@ -32,6 +33,7 @@ class Admission:
         first: the fleet has no member; if nobody can take the version, the fallback serves.
         mixed: both may serve at the same time; who cannot take the version comes in at the
             fallback.
+        adapters: what they must have besides.
     """
 
     version: Target
@@ -40,6 +42,7 @@ class Admission:
     coming: Target | None = None
     first: bool = False
     mixed: bool = False
+    adapters: tuple[AdapterGoal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
         own = _own_goal(joiner, wanted, admission)
         welcome = {wanted.version, own.version} if admission.mixed else {wanted.version}
         if joiner.version in welcome:
-            if admission.open_now and not joiner.operation:
+            equipped = all(g.is_met_by(joiner) for g in admission.adapters)
+            if admission.open_now and equipped and not joiner.operation:
                 reason = f"it reports a version that the fleet serves, {joiner.version}"
                 actions.append(calls.admit(joiner, version=str(joiner.version), reason=reason))
         elif joiner.version == own.version or _has(joiner, admission.coming):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
+from typing import Self
 
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_worker.protocol import Phase, WorkerState
@@ -111,6 +112,16 @@ class WorkerView:
         """Version whose bytes it holds, ready to load."""
         return self.state.staged.version if self.state and self.state.staged else None
 
+    def adapter_version(self, name: str) -> str | None:
+        """Version that new requests for this adapter get; None if it has no such adapter."""
+        adapters = self.state.adapters if self.state else ()
+        return next((a.version for a in adapters if a.name == name), None)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether its engine has room for adapters at all."""
+        return self.state is not None and self.state.adapter_slots is not None
+
     @property
     def operation(self) -> str:
         """`kind version` of the work it does right now, by its own account; empty if none."""
@@ -122,6 +133,35 @@ class WorkerView:
     def busy(self) -> bool:
         """Whether it works on something, by its own account or by a call of ours in flight."""
         return bool(self.call or self.operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Weights with their label. `digest`: of their files, if the trainer has named it."""
+
+    version: str
+    source: WeightSource
+    digest: str | None = None
+    run_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.source})"
+
+    @classmethod
+    def recorded(cls, applied: AppliedWeights) -> Self:
+        """As a status holds it."""
+        return cls(
+            version=applied.version,
+            source=applied.source,
+            digest=applied.digest,
+            run_id=applied.run_id,
+        )
+
+    def to_record(self) -> AppliedWeights:
+        """For a status."""
+        return AppliedWeights(
+            version=self.version, source=self.source, digest=self.digest, run_id=self.run_id
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,18 +177,12 @@ class WeightsView:
     retry: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Weights with their label. `digest`: of their files, if the trainer has named it."""
-
-    version: str
-    source: WeightSource
-    digest: str | None = None
-    run_id: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.version} ({self.source})"
+    @property
+    def desired(self) -> Target:
+        """What it asks for, with the placeholder of its source filled in."""
+        spec = self.spec
+        source = spec.source.resolve(spec.version)
+        return Target(version=spec.version, source=source, digest=spec.digest, run_id=spec.run_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +213,22 @@ class FleetObserved:
     @property
     def base_weights(self) -> WeightsView | None:
         """The WeightVersion that steers the base weights: the oldest, so that it never changes."""
+        return self._steering().get("")
+
+    @property
+    def adapter_weights(self) -> tuple[WeightsView, ...]:
+        """The WeightVersions that steer adapters, oldest first, as many as the fleet has room for."""
+        steering = [w for name, w in self._steering().items() if name]
+        return tuple(steering[: self.spec.adapters.max])
+
+    def steers(self, weights: WeightsView) -> WeightsView | None:
+        """The WeightVersion that steers what this one asks for."""
+        return self._steering().get(weights.spec.adapter)
+
+    def _steering(self) -> dict[str, WeightsView]:
         if self.is_external:
-            return None
-        return min(self.weights, key=lambda w: (w.created_at, w.name), default=None)
+            return {}
+        found: dict[str, WeightsView] = {}
+        for weights in sorted(self.weights, key=lambda w: (w.created_at, w.name)):
+            found.setdefault(weights.spec.adapter, weights)
+        return found

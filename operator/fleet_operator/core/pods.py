@@ -160,6 +160,10 @@ def _arguments(spec: FleetSpec) -> list[str]:
     ]
     for root in spec.weights.roots:
         arguments += ["--weights-root", root]
+    if spec.adapters.max:
+        # A slot more than there are adapters: a version goes in while the one before still runs.
+        arguments += ["--max-loras", str(spec.adapters.max + 1)]
+        arguments += ["--max-lora-rank", str(spec.adapters.max_rank)]
     engine = [
         f"--tensor-parallel-size={spec.engine.tensor_parallel_size}",
         f"--pipeline-parallel-size={spec.engine.pipeline_parallel_size}",

@@ -10,7 +10,6 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
-from fleet_worker.protocol import Reason
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)
@@ -58,11 +57,11 @@ def why(worker: WorkerView, goal: Target) -> str:
 
 def unready(workers: Sequence[WorkerView], goal: Target) -> str:
     """What workers wait for that cannot stage yet; empty if nobody does."""
-    said = [(w, calls.last_answer(w, goal.version)) for w in workers]
-    waiting = [(w, f) for w, f in said if f and f.reason is Reason.SOURCE_NOT_READY]
+    waiting = [(w, said) for w in workers if (said := calls.waits(w, goal.version))]
     if not waiting:
         return ""
-    return f"; {some([w for w, _ in waiting])} wait for the source: {waiting[0][1].message}"
+    first = waiting[0][1]
+    return f"; {some([w for w, _ in waiting])} wait ({first.reason}): {first.message}"
 
 
 def some(workers: Sequence[WorkerView]) -> str:

@@ -17,11 +17,23 @@ def refusal_of(observed: FleetObserved, weights: WeightsView) -> Refusal | None:
             "delete this WeightVersion, or set the fleet's management to Operator"
         )
         return ConditionReason.EXTERNALLY_MANAGED, told
-    base = observed.base_weights
-    if base is None or base.uid == weights.uid:
-        return None
-    told = f"WeightVersion {base.name} is older and steers this fleet's weights; delete one"
-    return ConditionReason.SECOND_BASE_VERSION, told
+    steering = observed.steers(weights)
+    adapter = weights.spec.adapter
+    if steering is not None and steering.uid != weights.uid:
+        what = f"the fleet's adapter {adapter}" if adapter else "this fleet's weights"
+        told = f"WeightVersion {steering.name} is older and steers {what}; delete one"
+        second = ConditionReason.SECOND_ADAPTER_VERSION
+        return second if adapter else ConditionReason.SECOND_BASE_VERSION, told
+    if adapter == observed.spec.model.name:
+        told = f"{adapter!r} is what requests name for the base weights; name the adapter otherwise"
+        return ConditionReason.INVALID_SPEC, told
+    if adapter and all(w.uid != weights.uid for w in observed.adapter_weights):
+        told = (
+            f"fleet {observed.name} serves at most {observed.spec.adapters.max} adapters; raise its "
+            "spec.adapters.max (its workers are made anew), or delete another adapter's WeightVersion"
+        )
+        return ConditionReason.NO_ROOM_FOR_ADAPTERS, told
+    return None
 
 
 def orphan_refusal(key: tuple[str, str]) -> Refusal:

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.adapter_goals import goals_of
 from fleet_operator.core.applied import applied_of, opened_by
 from fleet_operator.core.observed import (
     FleetObserved,
@@ -63,7 +64,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     rewind = rewind_problem(weights, view.applied) if weights else None
     if weights is not None and rewind is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
-        return _plan(view, desired_of(weights), step, halted=False)
+        return _plan(view, weights.desired, step, halted=False)
     step = strategy(view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
@@ -82,7 +83,7 @@ def _strategy(settings: Rollout) -> Strategy:
 
 def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -> RolloutView:
     members = tuple(w for w in observed.workers if _is_member(w))
-    wanted = desired_of(weights) if weights else None
+    wanted = weights.desired if weights else None
     settings = observed.spec.rollout
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
@@ -103,6 +104,7 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
         phase_seconds=_seconds_since(weights.status.phase_started_at if weights else None, now),
         rollout_seconds=_rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
+        adapters=goals_of(observed),
     )
 
 
@@ -116,13 +118,6 @@ def _plan(view: RolloutView, desired: Target, step: Step, *, halted: bool) -> Ro
         suspended=view.suspended and behind and not step.disturbed,
         step=step,
     )
-
-
-def desired_of(weights: WeightsView) -> Target:
-    """What a WeightVersion asks for, with the placeholder of its source filled in."""
-    spec = weights.spec
-    source = spec.source.resolve(spec.version)
-    return Target(version=spec.version, source=source, digest=spec.digest, run_id=spec.run_id)
 
 
 def is_halted(weights: WeightsView) -> bool:

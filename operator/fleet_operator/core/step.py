@@ -12,6 +12,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.adapter_goals import AdapterGoal
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_worker.protocol import Failure
 
@@ -31,6 +32,7 @@ class RolloutView:
         replicas: how many workers the fleet should have.
         phase, phase_seconds: the recorded phase of this target and how long it has lasted.
         verdict: what the canaries said last.
+        adapters: what joiners must have before they are admitted.
         rollout_seconds: how long this attempt at the target has lasted; what failed before it
             does not count.
     """
@@ -48,6 +50,7 @@ class RolloutView:
     phase_seconds: float
     rollout_seconds: float
     verdict: CanaryVerdict | None = None
+    adapters: tuple[AdapterGoal, ...] = ()
 
     def failure_of(self, worker: WorkerView, goal: Target) -> Failure | None:
         """Why a worker could not take the goal in this attempt, if it could not."""

@@ -53,6 +53,7 @@ def weights_status(
         observed_generation=weights.generation,
         desired_version=rollout.desired.version,
         applied_version=rollout.serving,
+        applied=rollout.applied.to_record() if rollout.serving else before.applied,
         phase=phase,
         retried=weights.retry,
         started_at=started_at,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fleet_operator.core.actions import Admit, Fence, Pause, Resume, WorkerCall
+from fleet_operator.core.actions import Admit, Fence, Pause, RemoveAdapter, Resume, WorkerCall
 from fleet_operator.core.observed import PodView
 from fleet_operator.ports import WorkerAnswer, Workers
 from fleet_operator.runtime.informer import FleetKey
@@ -159,7 +159,7 @@ def _lasts(action: WorkerCall) -> bool:
         return action.drain_timeout_seconds > 0
     if isinstance(action, Pause):
         return action.mode == "wait"
-    return not isinstance(action, Resume | Admit)
+    return not isinstance(action, Resume | Admit | RemoveAdapter)
 
 
 def _now() -> float:

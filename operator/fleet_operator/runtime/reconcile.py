@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import fleet_plan, rollout_plan
+from fleet_operator.core import adapters, fleet_plan, rollout_plan
 from fleet_operator.core.actions import CreatePod, PodAction, Quarantine, WorkerAction
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
@@ -101,28 +101,36 @@ class Reconciler:
             disturbed=rollout.step.disturbed,
             now=now,
         )
+        plans = {
+            w.uid: adapters.plan_adapter(adapters.seen_as(observed, w.spec.adapter), w)
+            for w in observed.adapter_weights
+        }
         status = fleet_status(observed, rollout, pods, now=now)
         caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal.version))
         pod_actions: list[PodAction] = [
             *pods.actions,
             *(a for a in rollout.step.actions if isinstance(a, Quarantine)),
         ]
-        worker_calls = [a for a in rollout.step.actions if isinstance(a, WorkerAction)]
+        worker_calls = adapters.with_adapters(
+            [a for a in rollout.step.actions if isinstance(a, WorkerAction)], observed, plans
+        )
         views = {w.pod.uid: w.pod for w in observed.workers}
         sent, *outcomes = await asyncio.gather(
             self._calls.act(caller, worker_calls, views),
             self._objects.ensure_children(observed, rollout.applied),
             self._change_pods(key, pod_actions),
             self._statuses.write_fleet(observed, status),
-            *(self._write_weights(observed, w, rollout, now) for w in observed.weights),
+            *(
+                self._write_weights(observed, w, plans.get(w.uid, rollout), now)
+                for w in observed.weights
+            ),
             return_exceptions=True,
         )
         # What could not be written is tried again; workers do not wait for it.
         failures = [o for o in (sent, *outcomes) if isinstance(o, BaseException)]
         self._metrics.show_fleet(key, status)
-        busy = rollout.step.phase is not RolloutPhase.APPLIED or any(
-            w.busy or not w.pod.ready for w in observed.workers
-        )
+        at_rest = all(p.step.phase is RolloutPhase.APPLIED for p in (rollout, *plans.values()))
+        busy = not at_rest or any(w.busy or not w.pod.ready for w in observed.workers)
         (self._restless.add if busy else self._restless.discard)(key)
         logger.log(
             logging.INFO if sent or (pod_actions and not failures) else logging.DEBUG,
@@ -247,6 +255,9 @@ class Reconciler:
         refusal = refusal_of(observed, weights)
         if refusal is not None:
             status = refused_status(weights, *refusal, now=now)
+        elif weights.spec.adapter:
+            seen = adapters.seen_as(observed, weights.spec.adapter)
+            status = weights_status(seen, weights, rollout, now=now)
         else:
             status = weights_status(observed, weights, rollout, now=now)
         if just_applied(weights.status, status):

@@ -75,6 +75,20 @@ CALLS: list[Any] = [
         id="pause",
     ),
     pytest.param(
+        calls.put_adapter(VIEW, "sql", target("42"), ROLLOUT),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRequest,
+        {"version": "42", "source": {"path": "/weights/step_42"}, "holder": "operator"},
+        id="put an adapter",
+    ),
+    pytest.param(
+        calls.remove_adapter(VIEW, "sql"),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRemoval,
+        {"holder": "operator"},
+        id="remove an adapter",
+    ),
+    pytest.param(
         calls.load(VIEW, target("42"), ROLLOUT, reason="x"),
         protocol.LOAD_PATH,
         protocol.LoadRequest,
@@ -193,7 +207,8 @@ class TestCalls:
         answer = await client.call(worker.url, "secret", action, EPOCH)
         ((method, sent_to, headers, body),) = worker.requests
 
-        assert (method, sent_to) == ("PUT", path)
+        verb = "DELETE" if model is protocol.AdapterRemoval else "PUT"
+        assert (method, sent_to) == (verb, path)
         assert headers["Authorization"] == "Bearer secret"
         read = model.model_validate(body)
         assert read.epoch == EPOCH

@@ -49,7 +49,7 @@ def test_a_source_that_is_being_written_is_no_problem_and_the_note_says_what_is_
 
     assert step.problem is None
     assert step.failed == ()
-    assert "policy-0, policy-1 wait for the source: injected" in step.note
+    assert "policy-0, policy-1 wait (SourceNotReady): injected" in step.note
     assert told(step.actions) == []
 
 

@@ -83,7 +83,7 @@ def with_joiners(
 ) -> Step:
     """The step, with the calls to the joiners, but for some uids."""
     joiners = tuple(j for j in view.joiners if j.pod.uid not in but)
-    joining = join(joiners, admission, view.settings)
+    joining = join(joiners, replace(admission, adapters=view.adapters), view.settings)
     return replace(
         taken,
         actions=taken.actions + joining.actions,

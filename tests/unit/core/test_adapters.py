@@ -1,0 +1,300 @@
+"""LoRA adapters as desired state: which calls workers get, who is admitted, what is said."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, told
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.adapters import plan_adapter, seen_as, with_adapters
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.refusals import refusal_of
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.weights_status import weights_status
+from fleet_worker.protocol import AdapterFailure, AdapterSlots, AdapterState, Reason
+
+SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
+
+
+def _applied(version: str) -> AppliedWeights:
+    return AppliedWeights(version=version, source=WeightSource(path=f"/weights/step_{version}"))
+
+
+def _weights(version: str, *, adapter: str = "sql", applied: str | None = None, **fields: Any):
+    status = WeightsStatus(applied=_applied(applied) if applied else None)
+    name = fields.pop("name", f"wv-{adapter}")
+    spec = {"adapter": adapter} | fields.pop("spec", {})
+    made = make_weights(version, name=name, uid=name, status=status, **fields)
+    return type(made)(
+        **{f: getattr(made, f) for f in made.__dataclass_fields__}
+        | {"spec": made.spec.model_copy(update=spec)}
+    )
+
+
+def _with(
+    worker: AWorker, *, slots: AdapterSlots | None = SLOTS, **adapters: str | None
+) -> AWorker:
+    held = tuple(AdapterState(name=n, version=v) for n, v in adapters.items())
+    return worker._says(adapters=held, adapter_slots=slots)
+
+
+def _refusing(worker: AWorker, version: str, *, age_seconds: float, name: str = "sql") -> AWorker:
+    failure = AdapterFailure(
+        name=name,
+        version=version,
+        reason=Reason.SOURCE_NOT_FOUND,
+        message="no such folder",
+        age_seconds=age_seconds,
+    )
+    return worker._says(adapter_failure=failure)
+
+
+def _fleet(*workers: AWorker, wants: Any, room: int = 2, **spec: Any) -> FleetObserved:
+    spec.setdefault("adapters", {"max": room})
+    status = FleetStatus.model_validate(
+        {"applied": {"version": "base", "source": {"path": "/models/base"}}}
+    )
+    return make_fleet(*workers, wants=wants, status=status, **spec)
+
+
+def _calls(fleet: FleetObserved) -> list[str]:
+    base = plan_rollout(fleet, now=NOW).step.actions
+    plans = {w.uid: plan_adapter(seen_as(fleet, w.spec.adapter), w) for w in fleet.adapter_weights}
+    return told(with_adapters(base, fleet, plans))
+
+
+def _plan(fleet: FleetObserved):
+    (weights,) = fleet.adapter_weights
+    return plan_adapter(seen_as(fleet, weights.spec.adapter), weights)
+
+
+class TestCalls:
+    def test_every_worker_that_serves_another_version_is_asked_at_once(self):
+        fleet = _fleet(
+            _with(make_worker(0).serving("base")),
+            _with(make_worker(1).serving("base"), sql="6"),
+            _with(make_worker(2).serving("base"), sql="7"),
+            wants=_weights("7"),
+        )
+
+        assert _calls(fleet) == ["adapter sql 7 on policy-0", "adapter sql 7 on policy-1"]
+
+    def test_the_base_weights_come_first(self):
+        base = make_weights("42")
+        fleet = _fleet(
+            _with(make_worker(0).serving("base")), wants=[base, _weights("7", applied="6")]
+        )
+
+        assert _calls(fleet) == ["stage 42 on policy-0"]
+
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            _with(make_worker(0).paused("base")),
+            _with(make_worker(0).serving("base").doing("stage", "42")),
+            _with(make_worker(0).serving("base").asked_to("adapter sql 7")),
+            _with(make_worker(0).serving("base").silent()),
+            _with(make_worker(0).serving("base"), slots=None),
+        ],
+    )
+    def test_a_worker_that_cannot_take_it_now_is_left_alone(self, worker):
+        assert _calls(_fleet(worker, wants=_weights("7"))) in ([], ["resume base on policy-0"])
+
+    def test_a_refusal_is_asked_about_again_after_ten_seconds(self):
+        worker = _with(make_worker(0).serving("base"))
+        early = _fleet(_refusing(worker, "7", age_seconds=9), wants=_weights("7"))
+        later = _fleet(_refusing(worker, "7", age_seconds=11), wants=_weights("7"))
+
+        assert _calls(early) == []
+        assert _calls(later) == ["adapter sql 7 on policy-0"]
+
+    def test_an_adapter_that_nobody_asks_for_leaves(self):
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="7", old="3"), wants=_weights("7"))
+
+        assert _calls(fleet) == ["remove-adapter old on policy-0"]
+
+    def test_one_that_is_on_its_way_out_is_not_asked_again(self):
+        fleet = _fleet(_with(make_worker(0).serving("base"), old=None), wants=None)
+
+        assert _calls(fleet) == []
+
+    def test_an_external_fleets_adapters_are_its_trainers(self):
+        fleet = _fleet(
+            _with(make_worker(0).serving("base"), mine="1"),
+            wants=_weights("7"),
+            weights={"roots": ["/weights"], "management": "External"},
+        )
+
+        assert _calls(fleet) == []
+
+    def test_a_suspended_version_waits(self):
+        weights = _weights("7", applied="6", spec={"suspend": True})
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="6"), wants=weights)
+
+        assert _calls(fleet) == []
+        assert _plan(fleet).suspended
+
+    def test_a_run_does_not_go_back(self):
+        weights = _weights("5", applied="6", spec={"run_id": "r"})
+        applied = weights.status.applied.model_copy(update={"run_id": "r"})
+        status = weights.status.model_copy(update={"applied": applied})
+        weights = type(weights)(
+            **{f: getattr(weights, f) for f in weights.__dataclass_fields__} | {"status": status}
+        )
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="6"), wants=weights)
+
+        assert _calls(fleet) == []
+        assert _plan(fleet).step.problem.reason is ConditionReason.REWIND_REFUSED
+
+
+class TestJoiners:
+    def test_a_joiner_gets_its_adapters_before_it_is_admitted(self):
+        member = _with(make_worker(0).serving("base"), sql="7")
+        weights = _weights("7", applied="7")
+        bare = _fleet(member, _with(make_worker(1).joining("base")), wants=weights)
+        equipped = _fleet(member, _with(make_worker(1).joining("base"), sql="7"), wants=weights)
+
+        assert _calls(bare) == ["adapter sql 7 on policy-1"]
+        assert _calls(equipped) == ["admit base on policy-1"]
+
+    def test_the_version_that_the_fleet_serves_lets_it_in_while_a_newer_one_comes(self):
+        member = _with(make_worker(0).serving("base"), sql="6")
+        joiner = _with(make_worker(1).joining("base"), sql="6")
+        fleet = _fleet(member, joiner, wants=_weights("7", applied="6"))
+
+        assert "admit base on policy-1" in _calls(fleet)
+
+    def test_where_the_wanted_version_cannot_be_had_it_takes_what_the_fleet_serves(self):
+        member = _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1)
+        joiner = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=1)
+        fleet = _fleet(member, joiner, wants=_weights("7", applied="6"))
+
+        assert _calls(fleet) == ["adapter sql 6 on policy-1"]
+
+    def test_an_adapter_that_was_never_served_keeps_nobody_out(self):
+        joiner = _refusing(_with(make_worker(0).joining("base")), "7", age_seconds=1)
+
+        assert _calls(_fleet(joiner, wants=_weights("7"))) == ["admit base on policy-0"]
+
+    def test_a_worker_of_an_older_template_without_room_is_admitted(self):
+        joiner = _with(make_worker(0).joining("base"), slots=None)
+
+        assert _calls(_fleet(joiner, wants=_weights("7", applied="7"))) == [
+            "admit base on policy-0"
+        ]
+
+
+class TestStatus:
+    def _status(self, fleet: FleetObserved) -> WeightsStatus:
+        (weights,) = fleet.adapter_weights
+        seen = seen_as(fleet, weights.spec.adapter)
+        return weights_status(seen, weights, plan_adapter(seen, weights), now=NOW)
+
+    def test_applied_means_every_worker_that_is_wanted(self):
+        status = self._status(
+            _fleet(
+                *(_with(make_worker(n).serving("base"), sql="7") for n in range(2)),
+                wants=_weights("7"),
+            )
+        )
+
+        assert (status.phase, status.applied_version) == (RolloutPhase.APPLIED, "7")
+        assert status.applied == _applied("7")
+        assert status.workers_applied == "2/2"
+        assert condition_of(status.conditions, ConditionType.READY).status == "True"
+
+    def test_while_they_differ_the_last_common_version_is_remembered(self):
+        status = self._status(
+            _fleet(
+                _with(make_worker(0).serving("base"), sql="7"),
+                _with(make_worker(1).serving("base"), sql="6"),
+                wants=_weights("7", applied="6"),
+            )
+        )
+
+        assert (status.phase, status.applied_version) == (RolloutPhase.LOADING, None)
+        assert status.applied == _applied("6")
+        assert condition_of(status.conditions, ConditionType.READY).status == "False"
+
+    def test_a_refusal_is_said_with_the_workers_words(self):
+        status = self._status(
+            _fleet(
+                _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1),
+                wants=_weights("7", applied="6"),
+            )
+        )
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+
+        assert stalled.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert "no such folder (policy-0)" in stalled.message
+        assert [(g.pod, g.reason) for g in status.laggards] == [("policy-0", "SourceNotFound")]
+
+    def test_another_adapters_refusal_is_not_its_own(self):
+        worker = _refusing(
+            _with(make_worker(0).serving("base"), sql="7"), "7", age_seconds=1, name="other"
+        )
+        status = self._status(_fleet(worker, wants=_weights("7")))
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+
+    def test_a_slot_that_requests_still_use_is_waited_for(self):
+        worker = _with(make_worker(0).serving("base"), sql="6")
+        failure = AdapterFailure(
+            name="sql",
+            version="7",
+            reason=Reason.NO_ADAPTER_SLOT,
+            message="2 of 2 slots are taken",
+            age_seconds=0.5,
+        )
+        status = self._status(
+            _fleet(worker._says(adapter_failure=failure), wants=_weights("7", applied="6"))
+        )
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+        progressing = condition_of(status.conditions, ConditionType.PROGRESSING)
+        assert "2 of 2 slots are taken" in progressing.message
+
+
+class TestRefusals:
+    def test_one_base_and_several_adapters_share_a_fleet(self):
+        wants = [make_weights("42"), _weights("7"), _weights("3", adapter="math")]
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants)
+
+        assert [refusal_of(fleet, w) for w in wants] == [None, None, None]
+        assert fleet.base_weights is wants[0]
+
+    @pytest.mark.parametrize("adapter", ["", "sql"])
+    def test_a_second_one_for_the_same_is_refused_and_names_the_first(self, adapter):
+        older = _weights("1", adapter=adapter, name="a", created_at=NOW)
+        newer = _weights("2", adapter=adapter, name="b", created_at=NOW + timedelta(seconds=1))
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=[newer, older])
+        reason, message = refusal_of(fleet, newer)
+
+        assert refusal_of(fleet, older) is None
+        assert reason is (
+            ConditionReason.SECOND_ADAPTER_VERSION
+            if adapter
+            else ConditionReason.SECOND_BASE_VERSION
+        )
+        assert "WeightVersion a is older" in message
+
+    def test_more_adapters_than_the_fleet_has_room_for_are_refused(self):
+        wants = [_weights("1", adapter="a"), _weights("1", adapter="b")]
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants, room=1)
+        reason, message = refusal_of(fleet, wants[1])
+
+        assert refusal_of(fleet, wants[0]) is None
+        assert reason is ConditionReason.NO_ROOM_FOR_ADAPTERS
+        assert "at most 1 adapters" in message
+
+    def test_an_adapter_may_not_be_named_like_the_model(self):
+        weights = _weights("1", adapter="m")
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=[weights])
+
+        assert refusal_of(fleet, weights)[0] is ConditionReason.INVALID_SPEC
