@@ -1,0 +1,205 @@
+"""What a person sees of a fleet, above all what needs a person."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import (
+    NOW,
+    AWorker,
+    applied_status,
+    make_fleet,
+    make_weights,
+    make_worker,
+)
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import FleetStatus, RecycledWorker
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.fleet_plan import plan_fleet
+from fleet_operator.core.fleet_status import STUCK_SECONDS, fleet_status
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_worker.protocol import Reason
+
+IMAGE = "rlfleet/worker:1"
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+
+
+def status_of(fleet: FleetObserved) -> FleetStatus:
+    rollout = plan_rollout(fleet, now=NOW)
+    pods = plan_fleet(fleet, default_image=IMAGE, disturbed=rollout.step.disturbed, now=NOW)
+    return fleet_status(fleet, rollout, pods, now=NOW)
+
+
+def condition(fleet: FleetObserved, kind: ConditionType) -> Condition:
+    found = condition_of(status_of(fleet).conditions, kind)
+    assert found is not None
+    return found
+
+
+def stalled(*workers: AWorker, **spec: object) -> Condition | None:
+    fleet = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    return condition_of(status_of(fleet).conditions, ConditionType.STALLED)
+
+
+def up(ordinal: int, version: str = "base") -> AWorker:
+    return make_worker(ordinal).serving(version).of_revision(TODAY)
+
+
+def test_a_fleet_that_is_complete_says_so_and_nothing_else():
+    fleet = make_fleet(up(0), up(1))
+    status = status_of(fleet)
+
+    told = {c.type: (c.status, c.reason) for c in status.conditions}
+    assert told == {
+        ConditionType.READY: ("True", ConditionReason.ALL_WORKERS_SERVING),
+        ConditionType.AVAILABLE: ("True", ConditionReason.MINIMUM_SERVING),
+        ConditionType.PROGRESSING: ("False", ConditionReason.UP_TO_DATE),
+    }
+    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2)
+    assert status.endpoint == "http://policy.rl.svc:8000"
+
+
+def test_success_is_never_claimed_for_no_workers():
+    told = condition(make_fleet(replicas=0), ConditionType.READY)
+
+    assert (told.status, told.reason) == ("False", ConditionReason.NO_WORKERS)
+
+
+@pytest.mark.parametrize(
+    ("workers", "holds", "reason"),
+    [
+        pytest.param([up(0), up(1), up(2)], "True", "MinimumServing", id="all serve"),
+        pytest.param(
+            [up(0), up(1), up(2).joining("base")], "True", "MinimumServing", id="one may be away"
+        ),
+        pytest.param(
+            [up(0), up(1).joining("base"), up(2).not_running()],
+            "False",
+            "BelowMinimum",
+            id="two may not",
+        ),
+        pytest.param(
+            [up(n).joining("base") for n in range(3)], "False", "NoWorkers", id="nobody serves"
+        ),
+        pytest.param(
+            [up(n).paused("base") for n in range(3)],
+            "True",
+            "MinimumServing",
+            id="a pause does not make a fleet unavailable",
+        ),
+    ],
+)
+def test_availability(workers, holds, reason):
+    told = condition(make_fleet(*workers), ConditionType.AVAILABLE)
+
+    assert (told.status, told.reason) == (holds, reason)
+
+
+class TestPodsThatDoNotEnd:
+    GOING = NOW - timedelta(seconds=STUCK_SECONDS)
+
+    def pod(self, *, seconds_late: float) -> AWorker:
+        late = self.GOING - timedelta(seconds=seconds_late)
+        return up(1).on_node("gpu-7").going(gone_by=late)
+
+    def test_it_is_said_what_they_are_on_and_what_to_do(self):
+        told = stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING))
+
+        assert told is not None
+        assert told.reason is ConditionReason.WORKERS_FAILING
+        assert "1 pods are deleted and do not end. policy-1 is on node gpu-7" in told.message
+        assert "kubectl delete pod policy-1 --force" in told.message
+
+    def test_within_their_grace_nothing_is_said(self):
+        assert stalled(up(0), self.pod(seconds_late=-1)) is None
+
+    def test_a_pod_whose_end_nobody_has_set_is_not_late(self):
+        assert stalled(up(0), up(1).going()) is None
+
+    def test_the_words_hold_no_running_clock(self):
+        one = stalled(up(0), self.pod(seconds_late=1))
+        two = stalled(up(0), self.pod(seconds_late=500))
+
+        assert one == two
+
+
+class TestWhatNeedsAPerson:
+    def test_pods_that_cannot_run_in_the_clusters_own_words(self):
+        words = "Unschedulable: 0/3 nodes are available: insufficient nvidia.com/gpu"
+        told = stalled(up(0), up(1).troubled(words), up(2).troubled("ErrImagePull"))
+
+        assert told is not None
+        assert told.message == f"2 workers cannot run. policy-1: {words}"
+
+    def test_pods_that_cannot_be_made(self):
+        fleet = make_fleet(up(0))
+        object.__setattr__(fleet, "hindered", "a pod cannot be created: exceeded quota")
+
+        told = condition(fleet, ConditionType.STALLED)
+        assert told.message == "a pod cannot be created: exceeded quota"
+
+    def test_a_budget_that_is_used_up_comes_before_the_words_of_single_pods(self):
+        entry = RecycledWorker(pod="policy-0", uid="x", count=5, last_at=NOW)
+        fleet = make_fleet(
+            up(0).quarantined("no answer"),
+            up(1).troubled("ErrImagePull"),
+            status=FleetStatus(recycled=(entry,)),
+        )
+
+        told = condition(fleet, ConditionType.STALLED)
+        assert told.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert "policy-0: no answer" in told.message
+
+    def test_a_spec_that_makes_no_pod_comes_first(self):
+        told = stalled(up(0).troubled("ErrImagePull"), podOverlay={"spec": None})
+
+        assert told is not None
+        assert told.reason is ConditionReason.INVALID_SPEC
+        assert "Workers that are there stay" in told.message
+
+    def test_a_refused_source_with_what_the_weightversion_says(self):
+        workers = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
+        begun = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
+        told = stalled(*workers, wants=make_weights("42", status=begun))
+
+        assert told is not None
+        assert told.reason is ConditionReason.SOURCE_NOT_FOUND
+
+    def test_a_version_that_was_given_up_points_to_its_weightversion(self):
+        weights = make_weights("42", status=applied_status("42", phase="Halted"))
+        told = stalled(up(0), up(1), wants=weights)
+
+        assert told is not None
+        assert (told.reason, told.message) == (
+            ConditionReason.HALTED,
+            "see WeightVersion policy",
+        )
+
+
+def test_workers_are_counted_by_what_they_do():
+    workers = [
+        up(0),
+        up(1).staged("x").doing("stage", "42"),
+        up(2).paused("base"),
+        up(3).loading("base", "42"),
+        up(4).joining("base"),
+        up(5).starting(),
+        up(6).broken(),
+        up(7).quarantined(),
+        up(8).going(),
+    ]
+    counts = status_of(make_fleet(*workers)).workers
+
+    assert counts.model_dump() == {
+        "total": 8,
+        "serving": 2,
+        "joining": 2,
+        "staging": 1,
+        "paused": 1,
+        "loading": 1,
+        "broken": 1,
+        "quarantined": 1,
+    }
