@@ -10,8 +10,9 @@ from typing import Any
 
 from tests.support import damage
 
-from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.protocol import Source
 from fleet_worker.runtime.reference import Reference
 from fleet_worker.runtime.staging import StageRules, Weights

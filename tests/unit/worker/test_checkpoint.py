@@ -14,8 +14,9 @@ from tests.support import damage
 from tests.support.descriptors import open_descriptors
 from tests.support.tiny import CONFIG, write_tiny
 
-from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Reason
 

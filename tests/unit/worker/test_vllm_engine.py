@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.support.tiny import write_tiny
 
-from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.adapters.vllm_engine import VllmEngine
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,24 +10,11 @@ from typing import Any
 
 from fleet_worker.adapters import memory
 from fleet_worker.adapters.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.core.digests import digest_of
 from fleet_worker.core.labels import Identity
-from fleet_worker.core.layout import (
-    CONFIG_FILE,
-    CONFIG_LIMIT,
-    INDEX_FILE,
-    INDEX_LIMIT,
-    all_tensors,
-    check_index,
-    parse_index,
-    weight_files,
-)
+from fleet_worker.core.layout import all_tensors
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.core.safetensors_header import (
-    LENGTH_BYTES,
-    TensorSpec,
-    header_length,
-    parse_header,
-)
+from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Reason
 
 _CHUNK = 16 * 1024 * 1024
@@ -94,14 +80,17 @@ class Checkpoint:
 
     def digest(self, go_on: Callable[[], None]) -> str:
         """The digest that `StageRequest.digest` is compared with."""
+        return digest_of(self.hashes(go_on))
+
+    def hashes(self, go_on: Callable[[], None]) -> dict[str, str]:
+        """File name → SHA-256 in hex of all files that count as part of the checkpoint."""
         hashes = {name: digest for name, (_, digest) in self.companions.items()}
         for file in self.files:
             sha = hashlib.sha256()
             for piece in self._pieces(file, go_on):
                 sha.update(piece)
             hashes[file.name] = sha.hexdigest()
-        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
-        return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
+        return hashes
 
     def check_unread(self) -> None:
         """Refuse with `CheckpointChanged` if files that a load would still read were written to.
@@ -162,67 +151,3 @@ class Checkpoint:
                 raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while it was read")
             position += len(piece)
             yield piece
-
-
-def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
-    """Open a checkpoint and check all that can be known without reading its tensors.
-
-    Args:
-        path: Absolute path of a directory.
-        roots: Where it must be; None for the model's own directory.
-
-    Errors:
-        Refusal: any of the source and checkpoint reasons.
-    """
-    files: list[OpenFile] = []
-    directory = OpenDirectory(path, roots)
-    try:
-        config = _config(directory.read(CONFIG_FILE, limit=CONFIG_LIMIT))
-        index = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
-        specs = {}
-        for name in weight_files(directory.names, index):
-            file = directory.open(name)
-            files.append(file)
-            specs[name] = _specs(file)
-        all_tensors(specs)
-        if index is not None:
-            check_index(parse_index(index), specs)
-        return Checkpoint(directory.path, config, tuple(files), specs, _companions(directory))
-    except BaseException:
-        for file in files:
-            os.close(file.descriptor)
-        raise
-    finally:
-        directory.close()
-
-
-def _specs(file: OpenFile) -> tuple[TensorSpec, ...]:
-    size = file.state.size
-    prefix = file.read(0, min(LENGTH_BYTES, size))
-    length = header_length(prefix, file=file.name, size=size)
-    return parse_header(file.read(LENGTH_BYTES, length), file=file.name, size=size)
-
-
-def _config(content: bytes | None) -> dict[str, Any]:
-    if content is None:
-        raise Refusal(
-            Reason.SOURCE_NOT_FOUND,
-            f"the directory holds no {CONFIG_FILE}, so nothing says what its weights compute",
-        )
-    try:
-        config = json.loads(content)
-    except ValueError:
-        config = None
-    if not isinstance(config, dict):
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{CONFIG_FILE} is not a JSON object")
-    return config
-
-
-def _companions(directory: OpenDirectory) -> dict[str, tuple[FileState, str]]:
-    companions = {}
-    for name, limit in ((CONFIG_FILE, CONFIG_LIMIT), (INDEX_FILE, INDEX_LIMIT)):
-        content = directory.read(name, limit=limit)
-        state = directory.state_of(name)
-        if content is not None and state is not None:
-            companions[name] = (state, hashlib.sha256(content).hexdigest())
-    return companions

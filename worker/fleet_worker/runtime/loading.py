@@ -78,6 +78,7 @@ async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
 
 def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
     previous, worker.good = worker.good, weights
+    worker.kept.loaded(weights.version, worker.version, cleared=True)
     worker.version = weights.version
     worker.labels.remember(weights.version, weights.checkpoint.identity)
     if previous.checkpoint is not weights.checkpoint:
@@ -127,6 +128,7 @@ async def _recover(worker: Worker, failed: Weights, failure: EngineFailure) -> N
     except (Refusal, EngineFailure) as error:
         worker.end_process(f"{good.version} could not be put back: {error.message}")
         return
+    worker.kept.clear()
     worker.version = good.version
     worker.enter(Event.RECOVERED)
     _LOG.warning(

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet_worker.adapters import hub
-from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.compare import check_config, check_tensors
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Source

@@ -14,9 +14,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from fleet_worker.adapters import hub, memory
-from fleet_worker.adapters.checkpoint import Checkpoint, open_checkpoint
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.engine_names import check_engine
 from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.start import Start, choose_start
 from fleet_worker.protocol import (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core import fencing
+from fleet_worker.core.kept_cache import KeptCache
 from fleet_worker.core.labels import Labels
 from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
@@ -54,6 +55,8 @@ class Worker:
         changed: set whenever something changed that the watch waits for.
         cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
+        probes: what prompts have shown.
+        kept: which weights' keys and values the engine may still be reading.
         end_process: ends the process with a failure, for the reason given.
     """
 
@@ -99,6 +102,7 @@ class Worker:
         self.labels.remember(initial.version, initial.checkpoint.identity)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
         self.probes = History()
+        self.kept = KeptCache()
 
     @property
     def phase(self) -> Phase:

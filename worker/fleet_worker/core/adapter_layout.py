@@ -1,0 +1,139 @@
+"""What a LoRA adapter's directory must hold so that it fits the running model.
+
+Adapters as PEFT writes them: `adapter_config.json` and `adapter_model.safetensors` with, for each
+module that is adapted, `lora_A` of shape [rank, inputs] and `lora_B` of shape [outputs, rank].
+vLLM takes adapters of wrong inner shapes without a word (vLLM 0.32), and what PEFT can do beyond
+plain LoRA it cannot; both are looked at here.
+
+Source: `PEFTHelper` and `LoRAModel.from_local_checkpoint`, vLLM 0.32; PEFT's `LoraConfig`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.safetensors_header import TensorSpec
+from fleet_worker.protocol import Reason
+
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+
+_TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
+_FLOATS = ("F32", "F16", "BF16")
+# Each changes what the adapter computes, and the engine would not do it.
+_UNSUPPORTED = (
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+)
+
+
+def check_weights_there(names: Collection[str]) -> None:
+    """Refuse a directory without weights in safetensors.
+
+    Errors:
+        Refusal: `SourceNotFound`; `CheckpointMalformed` for pickled ones.
+    """
+    if ADAPTER_WEIGHTS_FILE in names:
+        return
+    if any(name.startswith("adapter_model.") for name in names):
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED,
+            "the adapter's weights are pickled; only safetensors files are read, because reading a"
+            " pickle runs what it holds",
+        )
+    raise Refusal(Reason.SOURCE_NOT_FOUND, f"the directory holds no {ADAPTER_WEIGHTS_FILE}")
+
+
+def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
+    """Refuse a configuration that the engine cannot compute.
+
+    Args:
+        config: Content of `adapter_config.json`.
+        max_rank: What the engine has room for.
+
+    Errors:
+        Refusal: `CheckpointMismatch`, `CheckpointMalformed`.
+    """
+    kind = config.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise Refusal(Reason.CHECKPOINT_MISMATCH, f"the adapter is {str(kind)[:40]}, not LORA")
+    used = [key for key in _UNSUPPORTED if config.get(key)]
+    if config.get("bias", "none") != "none":
+        used.append("bias")
+    if used:
+        raise Refusal(
+            Reason.CHECKPOINT_MISMATCH,
+            f"the adapter uses what the engine cannot compute: {', '.join(used)}",
+        )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"{ADAPTER_CONFIG_FILE} names no rank `r` and `lora_alpha`"
+        )
+    ranks = [rank, *(r for r in _ranks_by_pattern(config).values())]
+    if max(ranks) > max_rank:
+        raise Refusal(
+            Reason.CHECKPOINT_MISMATCH,
+            f"the adapter has rank {max(ranks)}, the worker has room for {max_rank}"
+            " (--max-lora-rank)",
+        )
+
+
+def check_adapter_tensors(
+    reference: Mapping[str, TensorSpec],
+    offered: Mapping[str, TensorSpec],
+    config: Mapping[str, Any],
+) -> None:
+    """Refuse tensors that do not fit the running model's.
+
+    Args:
+        reference: Tensors of the model that the engine started from.
+        offered: The adapter's tensors.
+        config: The adapter's configuration, checked.
+
+    Errors:
+        Refusal: `CheckpointMismatch`.
+    """
+    pairs: dict[str, dict[str, TensorSpec]] = {}
+    for name, spec in offered.items():
+        found = _TENSOR.fullmatch(name)
+        if found is None or len(spec.shape) != 2 or spec.dtype not in _FLOATS:
+            raise _mismatch(f"{name[:200]} is not a matrix of a plain LoRA")
+        pairs.setdefault(found["module"], {})[found["side"]] = spec
+    if not pairs:
+        raise _mismatch("it adapts nothing")
+    ranks = {int(config["r"]), *_ranks_by_pattern(config).values()}
+    for module, sides in sorted(pairs.items()):
+        base = reference.get(f"{module}.weight")
+        if base is None or len(base.shape) != 2:
+            raise _mismatch(f"{module[:200]} is not in the running model")
+        if len(sides) < 2:
+            raise _mismatch(f"of {module} there is only one of lora_A and lora_B")
+        outputs, inputs = base.shape
+        rank = sides["A"].shape[0]
+        wanted = ((rank, inputs), (outputs, rank))
+        if (sides["A"].shape, sides["B"].shape) != wanted or rank not in ranks:
+            raise _mismatch(
+                f"{module} has the shapes {list(sides['A'].shape)} and {list(sides['B'].shape)}"
+                f" where the running model takes [r, {inputs}] and [{outputs}, r], r ="
+                f" {', '.join(map(str, sorted(ranks)))}"
+            )
+
+
+def _ranks_by_pattern(config: Mapping[str, Any]) -> dict[str, int]:
+    patterns = config.get("rank_pattern") or {}
+    if not isinstance(patterns, Mapping) or any(type(r) is not int for r in patterns.values()):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, "rank_pattern does not name ranks")
+    return dict(patterns)
+
+
+def _mismatch(what: str) -> Refusal:
+    return Refusal(Reason.CHECKPOINT_MISMATCH, f"the adapter does not fit: {what}")
