@@ -1,0 +1,178 @@
+"""InFlight and Rolling, one decision at a time: each worker swaps by itself, so many at once."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import AWorker, make_view, make_worker, told
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.strategies import in_flight, rolling
+from fleet_worker.protocol import Operation, Reason
+
+STAGING, LOADING = RolloutPhase.STAGING, RolloutPhase.LOADING
+
+
+def old(n: int) -> AWorker:
+    return make_worker(n).serving("41")
+
+
+def staged(n: int) -> AWorker:
+    return old(n).staged("42")
+
+
+def new(n: int) -> AWorker:
+    return make_worker(n).serving("42")
+
+
+def swapping(n: int) -> AWorker:
+    return staged(n).doing("apply", "42")
+
+
+def view(*workers: AWorker, **given):
+    return make_view(*workers, one_voice=False, **given)
+
+
+@pytest.mark.parametrize(
+    ("workers", "at_once", "done"),
+    [
+        pytest.param([old(0), old(1)], 1, ["stage 42 on policy-0", "stage 42 on policy-1"], id="all stage"),
+        pytest.param([staged(0), staged(1), staged(2)], 1, ["apply 42 on policy-0"], id="one goes"),
+        pytest.param([staged(0), staged(1), staged(2)], 2, ["apply 42 on policy-0", "apply 42 on policy-1"], id="two go"),
+        pytest.param([swapping(0), staged(1)], 1, [], id="the next waits"),
+        pytest.param([staged(0).asked_to("apply 42"), staged(1)], 1, [], id="a call on its way counts"),
+        pytest.param([new(0), staged(1)], 1, ["apply 42 on policy-1"], id="then it goes"),
+        pytest.param([staged(0), make_worker(1).joining("41")], 1, ["stage 42 on policy-1"], id="one that is away counts"),
+        pytest.param([new(0), old(1).doing("stage", "42")], 1, [], id="who stages is left to it"),
+        pytest.param([staged(0), old(1).silent()], 1, [], id="a silent one counts as away"),
+        pytest.param([new(0), new(1)], 1, [], id="all is done"),
+    ],
+)  # fmt: skip
+def test_rolling(workers, at_once, done):
+    assert told(rolling.step(view(*workers, maxUnavailable=at_once)).actions) == done
+
+
+def test_in_flight_everybody_goes_as_soon_as_he_can():
+    taken = in_flight.step(view(staged(0), old(1), staged(2)))
+
+    assert told(taken.actions) == [
+        "apply 42 on policy-0",
+        "apply 42 on policy-2",
+        "stage 42 on policy-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workers", "phase"),
+    [
+        ([old(0), staged(1)], STAGING),
+        ([swapping(0), staged(1)], LOADING),
+        ([new(0), staged(1)], LOADING),
+        ([make_worker(0).paused("42"), new(1)], RolloutPhase.RESUMING),
+        ([new(0), new(1)], RolloutPhase.APPLIED),
+        ([], RolloutPhase.PENDING),
+    ],
+)
+def test_phases(workers, phase):
+    assert in_flight.step(view(*workers)).phase is phase
+
+
+class TestHeldWithoutWork:
+    """What an older leader, or another strategy, has paused and left."""
+
+    def test_a_swap_that_was_begun_is_finished(self):
+        held = make_worker(0).paused("41").staged("42")
+
+        assert told(in_flight.step(view(held)).actions) == ["load 42 on policy-0"]
+
+    def test_without_the_bytes_it_goes_on_as_it_is(self):
+        taken = in_flight.step(view(make_worker(0).paused("41")))
+
+        assert told(taken.actions) == ["resume 41 on policy-0"]
+
+    def test_one_that_has_the_weights_goes_on_with_them(self):
+        assert told(in_flight.step(view(make_worker(0).paused("42"))).actions) == [
+            "resume 42 on policy-0"
+        ]
+
+    def test_one_that_works_is_left_to_it(self):
+        assert in_flight.step(view(make_worker(0).loading("41", "42"))).actions == ()
+
+
+class TestFailures:
+    BROKE = make_worker(0).joining("41").failed_to_load("42")
+
+    def under_way(self, *workers: AWorker, **given):
+        return in_flight.step(view(*workers, phase=LOADING, **given))
+
+    def test_a_refusal_stops_new_swaps_and_is_said(self):
+        refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
+        taken = in_flight.step(view(refused, staged(1)))
+
+        assert taken.actions == ()
+        assert taken.problem is not None
+        assert not taken.problem.halt
+
+    def test_a_swap_that_breaks_an_engine_halts(self):
+        problem = self.under_way(self.BROKE, staged(1)).problem
+
+        assert problem is not None
+        assert problem.halt
+
+    def test_one_may_fail_where_it_is_allowed(self):
+        taken = self.under_way(self.BROKE, staged(1), maxFailures=1)
+
+        assert taken.problem is None
+        assert "apply 42 on policy-1" in told(taken.actions)
+
+    def test_after_the_end_it_is_no_failure_of_the_rollout(self):
+        applied = {"phase": RolloutPhase.APPLIED, "applied": "42"}
+
+        assert in_flight.step(view(self.BROKE, new(1), **applied)).problem is None
+
+    def test_halt_leaves_everybody_where_he_is(self):
+        taken = self.under_way(new(0), staged(1), halted=True)
+
+        assert taken.actions == ()
+        assert (taken.goal.version, taken.phase) == ("41", RolloutPhase.APPLIED)
+
+    def test_rollback_takes_everybody_back(self):
+        taken = self.under_way(new(0).staged("41"), staged(1), halted=True, onFailure="Rollback")
+
+        assert told(taken.actions) == ["apply 41 on policy-0"]
+
+    @pytest.mark.parametrize(("mode", "limit"), [("keep", 600), ("abort", 600), ("wait", 600 + 60)])
+    def test_a_swap_that_never_ends_is_cut_out(self, mode, limit):
+        def running(seconds: float, heard: float):
+            work = Operation(kind="apply", version="42", running_seconds=seconds)
+            worker = make_worker(0).paused("41")._says(operation=work).heard(heard)
+            given = {"pause": {"mode": mode}, "maxFailures": 1}
+            return told(self.under_way(worker, new(1), **given).actions)
+
+        assert running(limit - 10, 9) == []
+        assert running(limit - 10, 11) == ["fence on policy-0"]
+
+    def test_staging_that_lasts_too_long_halts(self):
+        late = {"phase": STAGING, "phase_seconds": 901}
+        problem = in_flight.step(view(old(0), staged(1), **late)).problem
+
+        assert problem is not None
+        assert problem.halt
+
+
+def test_a_suspended_rollout_begins_nothing():
+    assert in_flight.step(view(staged(0), old(1), suspended=True)).actions == ()
+
+
+class TestJoiners:
+    def test_both_versions_are_welcome_while_versions_mix(self):
+        joiners = [make_worker(1).joining("41"), make_worker(2).joining("42")]
+        taken = rolling.step(view(new(0), *joiners, maxUnavailable=1))
+
+        assert "admit 42 on policy-2" in told(taken.actions)
+        assert "stage 42 on policy-1" in told(taken.actions)
+
+    def test_after_a_halt_they_come_in_at_what_was_served_last(self):
+        joiner = make_worker(1).joining("41")
+        taken = rolling.step(view(staged(0), joiner, halted=True))
+
+        assert told(taken.actions) == ["admit 41 on policy-1"]

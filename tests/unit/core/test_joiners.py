@@ -1,0 +1,109 @@
+"""Workers with a closed latch: brought to what the fleet serves, admitted when it disturbs nobody."""
+
+from __future__ import annotations
+
+from tests.support.builders import AWorker, make_view, make_worker, target, told
+
+from fleet_operator.core.joiners import Admission, Joining, join
+from fleet_worker.protocol import Reason
+
+
+def joiner(n: int = 0, version: str | None = "base") -> AWorker:
+    return make_worker(n).joining(version)
+
+
+def decide(
+    *workers: AWorker,
+    version: str = "42",
+    fallback: str = "41",
+    coming: str | None = None,
+    open_now: bool = True,
+    first: bool = False,
+    mixed: bool = False,
+    **rollout,
+) -> Joining:
+    admission = Admission(
+        version=target(version),
+        fallback=target(fallback),
+        open_now=open_now,
+        coming=target(coming) if coming else None,
+        first=first,
+        mixed=mixed,
+    )
+    view = make_view(*workers, **rollout)
+    return join(view.joiners, admission, view.settings)
+
+
+def done(*workers: AWorker, **given) -> list[str]:
+    return told(decide(*workers, **given).actions)
+
+
+def test_a_joiner_stages_loads_and_is_admitted():
+    assert done(joiner()) == ["stage 42 on policy-0"]
+    assert done(joiner().doing("stage", "42")) == []
+    assert done(joiner().staged("42")) == ["load 42 on policy-0"]
+    assert done(joiner().staged("42").doing("load", "42")) == []
+    assert done(joiner(version="42")) == ["admit 42 on policy-0"]
+
+
+def test_one_that_stages_something_else_is_asked_for_the_right_thing():
+    assert done(joiner().doing("stage", "41")) == ["stage 42 on policy-0"]
+
+
+def test_one_that_is_not_up_yet_is_left_alone():
+    assert done(make_worker(0).starting(), make_worker(1).broken()) == []
+
+
+def test_nobody_is_admitted_while_that_would_disturb():
+    assert done(joiner(version="42"), open_now=False) == []
+
+
+def test_nobody_is_admitted_in_the_middle_of_work():
+    assert done(joiner(version="42").doing("load", "43")) == []
+
+
+def test_one_that_has_what_is_coming_waits_for_it():
+    assert done(joiner(version="43"), coming="43") == []
+    assert done(joiner(version="43")) == ["stage 42 on policy-0"]
+
+
+class TestWhenAVersionCannotBeHad:
+    REFUSED = joiner().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_the_fallback_is_prepared_meanwhile(self):
+        assert done(self.REFUSED) == ["stage 41 on policy-0"]
+        assert done(self.REFUSED.staged("41")) == ["load 41 on policy-0"]
+
+    def test_one_that_is_at_the_fallback_waits_where_versions_do_not_mix(self):
+        waiting = joiner(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
+
+        assert done(waiting) == []
+        assert done(waiting, mixed=True) == ["admit 41 on policy-0"]
+
+    def test_it_is_tried_again_after_a_while(self):
+        refused = joiner().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
+
+        assert decide(refused, fallback="42").requeue_after_seconds == 6
+        later = joiner().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=11)
+        assert done(later, fallback="42") == ["stage 42 on policy-0"]
+
+
+class TestTheFirstOnes:
+    REFUSED = joiner().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_better_the_last_good_version_than_none(self):
+        at_fallback = joiner(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
+        made = decide(at_fallback, first=True)
+
+        assert told(made.actions) == ["admit 41 on policy-0"]
+        assert made.problem is not None
+        assert not made.problem.halt
+
+    def test_where_one_has_the_version_the_others_follow_it(self):
+        made = decide(self.REFUSED, joiner(1, "42"), first=True)
+
+        assert made.problem is None
+        assert "admit 42 on policy-1" in told(made.actions)
+
+    def test_as_many_may_fail_as_in_any_rollout(self):
+        assert decide(self.REFUSED, joiner(1), first=True, maxFailures=1).problem is None
