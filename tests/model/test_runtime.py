@@ -12,7 +12,7 @@ from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
-from fleet_operator.core import rollout_plan
+from fleet_operator.core.decision import decide
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
 from fleet_operator.runtime import reconcile as reconcile_module
 from fleet_worker.protocol import Phase, Reason
@@ -501,17 +501,15 @@ class TestErrors:
     def test_a_defect_in_one_fleet_is_said_each_time_and_stops_nobody_else(
         self, caplog, monkeypatch
     ):
-        real = rollout_plan.plan_rollout
-
         def plan(observed, **given):
             if observed.generation == 2:
                 raise RuntimeError("a defect of ours")
-            return real(observed, **given)
+            return decide(observed, **given)
 
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")
-                monkeypatch.setattr(reconcile_module.rollout_plan, "plan_rollout", plan)
+                monkeypatch.setattr(reconcile_module, "decide", plan)
                 rig.change(FLEET_PATH, replicas=4)
                 await asyncio.sleep(65)
                 assert len(rig.workers.workers) == 3

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import adapters, fleet_plan, rollout_plan
-from fleet_operator.core.actions import CreatePod, PodAction, Quarantine, WorkerAction
-from fleet_operator.core.fleet_status import fleet_status
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.actions import CreatePod, PodAction
+from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
-from fleet_operator.core.refusals import orphan_refusal, refusal_of
+from fleet_operator.core.refusals import orphan_refusal
 from fleet_operator.core.transitions import just_applied
-from fleet_operator.core.weights_status import refused_status, weights_status
+from fleet_operator.core.weights_status import refused_status
 from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
@@ -94,46 +93,25 @@ class Reconciler:
         await self._ask(key, caller)
         now = datetime.now(UTC)
         observed = self._observe(key, record)
-        rollout = rollout_plan.plan_rollout(observed, now=now)
-        pods = fleet_plan.plan_fleet(
-            observed,
-            default_image=self._default_image,
-            disturbed=rollout.step.disturbed,
-            now=now,
-        )
-        plans = {
-            w.uid: adapters.plan_adapter(adapters.seen_as(observed, w.spec.adapter), w)
-            for w in observed.adapter_weights
-        }
-        status = fleet_status(observed, rollout, pods, now=now)
+        decision = decide(observed, default_image=self._default_image, now=now)
+        rollout = decision.rollout
         caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal.version))
-        pod_actions: list[PodAction] = [
-            *pods.actions,
-            *(a for a in rollout.step.actions if isinstance(a, Quarantine)),
-        ]
-        worker_calls = adapters.with_adapters(
-            [a for a in rollout.step.actions if isinstance(a, WorkerAction)], observed, plans
-        )
         views = {w.pod.uid: w.pod for w in observed.workers}
         sent, *outcomes = await asyncio.gather(
-            self._calls.act(caller, worker_calls, views),
+            self._calls.act(caller, decision.worker_calls, views),
             self._objects.ensure_children(observed, rollout.applied),
-            self._change_pods(key, pod_actions),
-            self._statuses.write_fleet(observed, status),
-            *(
-                self._write_weights(observed, w, plans.get(w.uid, rollout), now)
-                for w in observed.weights
-            ),
+            self._change_pods(key, decision.pod_actions),
+            self._statuses.write_fleet(observed, decision.fleet),
+            *(self._write_weights(key, w, decision.weights[w.uid]) for w in observed.weights),
             return_exceptions=True,
         )
         # What could not be written is tried again; workers do not wait for it.
         failures = [o for o in (sent, *outcomes) if isinstance(o, BaseException)]
-        self._metrics.show_fleet(key, status)
-        at_rest = all(p.step.phase is RolloutPhase.APPLIED for p in (rollout, *plans.values()))
-        busy = not at_rest or any(w.busy or not w.pod.ready for w in observed.workers)
+        self._metrics.show_fleet(key, decision.fleet)
+        busy = not decision.at_rest or any(w.busy or not w.pod.ready for w in observed.workers)
         (self._restless.add if busy else self._restless.discard)(key)
         logger.log(
-            logging.INFO if sent or (pod_actions and not failures) else logging.DEBUG,
+            logging.INFO if sent or (decision.pod_actions and not failures) else logging.DEBUG,
             "fleet %s/%s: %s",
             *key,
             rollout.step.note,
@@ -142,15 +120,15 @@ class Reconciler:
                 "desired": rollout.desired.version,
                 "applied": rollout.applied.version,
                 "phase": rollout.step.phase,
-                "calls": len(worker_calls),
-                "pod_actions": len(pod_actions),
+                "calls": len(decision.worker_calls),
+                "pod_actions": len(decision.pod_actions),
             },
         )
         waits = [self._note(key, failure) for failure in failures]
         if sent and not isinstance(sent, BaseException):
             return QUICKLY_SECONDS
         waits += [BUSY_SECONDS if busy else self._resync_seconds]
-        asked = (rollout.step.requeue_after_seconds, pods.requeue_after_seconds)
+        asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
         waits += [self._statuses.held_back_seconds(key)]
         return min(waits)
@@ -163,7 +141,7 @@ class Reconciler:
         logger.warning("fleet %s/%s: %s", *key, failure)
         return getattr(failure, "after_seconds", None) or BUSY_SECONDS
 
-    async def _change_pods(self, key: FleetKey, actions: list[PodAction]) -> None:
+    async def _change_pods(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
         """Change pods, and create the missing ones in portions that double.
 
         The first pod that cannot be created ends it: a quota would refuse all the others too.
@@ -246,22 +224,10 @@ class Reconciler:
         )
 
     async def _write_weights(
-        self,
-        observed: FleetObserved,
-        weights: WeightsView,
-        rollout: rollout_plan.RolloutPlan,
-        now: datetime,
+        self, key: FleetKey, weights: WeightsView, status: WeightsStatus
     ) -> None:
-        refusal = refusal_of(observed, weights)
-        if refusal is not None:
-            status = refused_status(weights, *refusal, now=now)
-        elif weights.spec.adapter:
-            seen = adapters.seen_as(observed, weights.spec.adapter)
-            status = weights_status(seen, weights, rollout, now=now)
-        else:
-            status = weights_status(observed, weights, rollout, now=now)
         if just_applied(weights.status, status):
-            self._metrics.show_rollout((observed.namespace, observed.name), status)
+            self._metrics.show_rollout(key, status)
         await self._statuses.write_weights(weights, status)
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
