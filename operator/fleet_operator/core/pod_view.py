@@ -24,6 +24,8 @@ _TROUBLES = frozenset(
     }
 )
 
+_MAX_LAST_WORDS = 300
+
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """The view of one pod.
@@ -97,7 +99,9 @@ def _last_end(container: Mapping[str, Any]) -> str:
     ended = container.get("lastState", {}).get("terminated", {})
     if "exitCode" not in ended:
         return ""
-    why = ended.get("message") or ended.get("reason") or ""
+    # The kubelet takes the log's last lines where the process has left no words of its own.
+    last_words = [line for line in ended.get("message", "").splitlines() if line.strip()]
+    why = last_words[-1][-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
     return f"; it last ended with exit code {ended['exitCode']} {why}".rstrip()
 
 

@@ -134,6 +134,8 @@ def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        # What it logged last says why it ended; people read it in the fleet's condition.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "startupProbe": _probe(spec, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
         "livenessProbe": _probe(spec, protocol.LIVE_PATH, 10, 3) | {"timeoutSeconds": 5},
         # A refusal or a 503 counts at once; a busy machine may take its time to answer.

@@ -159,6 +159,19 @@ def test_a_pod_that_is_not_ready_says_so():
         pytest.param(
             pod(
                 container=waiting(
+                    "CrashLoopBackOff",
+                    "back-off 10s",
+                    lastState={
+                        "terminated": {"exitCode": 1, "message": "Traceback\n  x\nOSError\n\n"}
+                    },
+                )
+            ),
+            "CrashLoopBackOff: back-off 10s; it last ended with exit code 1 OSError",
+            id="of its log only the end is told",
+        ),
+        pytest.param(
+            pod(
+                container=waiting(
                     "CrashLoopBackOff", "back-off 10s", lastState={"terminated": {"exitCode": 137}}
                 )
             ),
