@@ -1,0 +1,151 @@
+"""A fleet and its WeightVersion, as a person with kubectl meets them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from demo.sampler import Samples, sample
+from devcluster import Cluster
+
+T = TypeVar("T")
+
+NAMESPACE = "rl"
+READY_SECONDS = 180
+_LOOK_AGAIN_SECONDS = 0.05
+
+
+class NotInTimeError(AssertionError):
+    """Something that should have come did not; the message has what the cluster says."""
+
+
+@dataclass
+class Fleet:
+    """One fleet on a development cluster.
+
+    Fields:
+        weights: folder of checkpoints `step_<n>` on this machine.
+        steps: numbers of checkpoints that lie there and were not used yet.
+    """
+
+    cluster: Cluster
+    weights: Path
+    steps: Iterator[int]
+    name: str = "policy"
+    namespace: str = NAMESPACE
+    _url: str = field(default="", repr=False)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> Any:
+        """Run kubectl in the fleet's namespace. Returns: the completed process."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin, check=check)
+
+    def get(self, what: str) -> dict[str, Any]:
+        """An object as JSON."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", what, "-o", "json").stdout)
+        return found
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The fleet's pods by name."""
+        chosen = f"rlfleet.dev/fleet={self.name}"
+        found = json.loads(self.kubectl("get", "pods", "-l", chosen, "-o", "json").stdout)
+        return {pod["metadata"]["name"]: pod for pod in found["items"]}
+
+    def next_step(self) -> int:
+        """Number of a checkpoint that lies on the volume and was not used yet."""
+        return next(self.steps)
+
+    def folder(self, step: int) -> Path:
+        """Where a step lies on this machine."""
+        return self.weights / f"step_{step}"
+
+    def publish(self, version: str, **spec: Any) -> None:
+        """Patch the WeightVersion, as trainers do."""
+        patch = json.dumps({"spec": {"version": version, **spec}})
+        self.kubectl("patch", "wv", self.name, "--type=merge", "-p", patch)
+
+    def wait_ready(self, what: str = "", seconds: int = READY_SECONDS) -> None:
+        """Wait for the condition Ready of the WeightVersion, or of another object."""
+        target = what or f"wv/{self.name}"
+        self.kubectl("wait", "--for=condition=Ready", target, f"--timeout={seconds}s")
+
+    def wait_whole(self, seconds: int = READY_SECONDS) -> None:
+        """Wait until every wanted worker serves the wanted version, by both objects' word."""
+        self.wait_ready(seconds=seconds)
+        self.wait_ready(f"ifl/{self.name}", seconds=seconds)
+
+    def roll_out(self, step: int) -> dict[str, Any]:
+        """Publish a good checkpoint and wait. Returns: the WeightVersion's status."""
+        self.publish(str(step))
+        self.wait_ready()
+        found: dict[str, Any] = self.get(f"wv/{self.name}")["status"]
+        return found
+
+    def applied(self) -> str:
+        """Version that the fleet serves with one voice."""
+        return str(self.get(f"ifl/{self.name}")["status"]["applied"]["version"])
+
+    def condition(self, kind: str, what: str = "") -> dict[str, Any] | None:
+        """A condition that speaks of the present generation."""
+        found = self.get(what or f"wv/{self.name}")
+        conditions: list[dict[str, Any]] = found.get("status", {}).get("conditions", [])
+        generation = found["metadata"]["generation"]
+        return next(
+            (c for c in conditions if c["type"] == kind and c["observedGeneration"] == generation),
+            None,
+        )
+
+    def phase_of(self, pod: str) -> str:
+        """A worker's phase by its own metrics; empty while it does not answer."""
+        return self._told(pod, "rlfleet_worker_phase{", 'phase="')
+
+    def version_of(self, pod: str) -> str:
+        """Version in a worker's engine by its own metrics; empty while it does not answer."""
+        return self._told(pod, "rlfleet_worker_version_info{", 'version="')
+
+    def _told(self, pod: str, metric: str, label: str) -> str:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8000/proxy/metrics"
+        page = self.cluster.kubectl("get", "--raw", path, check=False).stdout
+        lines = (line for line in page.splitlines() if line.startswith(metric))
+        true = next((line for line in lines if line.rsplit(" ", 1)[1] == "1.0"), "")
+        return true.partition(label)[2].partition('"')[0]
+
+    def eventually(self, holds: Callable[[], T], what: str, seconds: float = 60) -> T:
+        """Wait until something holds; returns it.
+
+        Errors: NotInTimeError with what `kubectl describe` says.
+        """
+        limit = time.monotonic() + seconds
+        while not (found := holds()):
+            if time.monotonic() > limit:
+                said = self.kubectl("describe", "ifl,wv,pods", check=False).stdout[-8000:]
+                raise NotInTimeError(f"not within {seconds} s: {what}\n{said}")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        return found
+
+    def url(self) -> str:
+        """The fleet's Service, from this machine."""
+        if not self._url:
+            port = self.cluster.forward(self.namespace, f"service/{self.name}", 8000)
+            self._url = f"http://127.0.0.1:{port}"
+        return self._url
+
+    def while_sampling(self, file: Path, work: Callable[[], Any]) -> Samples:
+        """Do something while clients generate through the Service; keeps their replies."""
+        model = self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
+
+        async def both() -> Samples:
+            samples, stop = Samples(file), asyncio.Event()
+            clients = asyncio.create_task(sample(self.url(), model, samples, stop))
+            try:
+                await asyncio.to_thread(work)
+            finally:
+                stop.set()
+                await clients
+            return samples
+
+        return asyncio.run(both())

@@ -1,0 +1,94 @@
+"""Keeping a rollout in a phase for as long as a fault needs.
+
+Tiny models pass every phase within milliseconds. A process that is stopped holds the others up at
+the barrier, so that the phase lasts until it goes on:
+
+    Staging    the worker `slow` is stopped as a whole: it cannot stage
+    Pausing    its engine is stopped: it stages, and cannot pause; `other` is paused
+    Loading    then `other`'s engine is stopped and `slow`'s goes on: all are paused, one cannot load
+    Resuming   then it is the other way round again: all have loaded, one cannot resume
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from chaos.fleet import Fleet
+from chaos.processes import NoSuchProcessError, Process, signal_worker
+
+Phase = Literal["Staging", "Pausing", "Loading", "Resuming"]
+PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A rollout that stands still.
+
+    Fields:
+        version: what was published.
+        stuck: the worker that the others wait for, in the middle of this phase's work.
+        waiting: one that has done this phase's work.
+    """
+
+    version: str
+    stuck: str
+    waiting: str
+
+
+@contextmanager
+def held_in(fleet: Fleet, phase: Phase, **spec: object) -> Iterator[Held]:
+    """Publish the next step and keep its rollout in a phase; it goes on when the block ends."""
+    slow, other = sorted(fleet.pods())[:2]
+    version = str(fleet.next_step())
+    with ExitStack() as stopped:
+        if phase == "Staging":
+            stopped.enter_context(_stopped(fleet, slow, "worker"))
+            fleet.publish(version, **spec)
+            _until(fleet, lambda: _says(fleet, "Staging", version), "it stages")
+            yield Held(version, stuck=slow, waiting=other)
+            return
+        engine = stopped.enter_context(_stopped(fleet, slow, "engine"))
+        fleet.publish(version, **spec)
+        _until(fleet, lambda: fleet.phase_of(other) == "paused", f"{other} is paused")
+        if phase == "Pausing":
+            yield Held(version, stuck=slow, waiting=other)
+            return
+        others = stopped.enter_context(_stopped(fleet, other, "engine"))
+        engine()
+        _until(fleet, lambda: fleet.version_of(slow) == version, f"{slow} has loaded")
+        if phase == "Loading":
+            yield Held(version, stuck=other, waiting=slow)
+            return
+        stopped.enter_context(_stopped(fleet, slow, "engine"))
+        others()
+        _until(fleet, lambda: fleet.phase_of(other) == "serving", f"{other} serves")
+        yield Held(version, stuck=slow, waiting=other)
+
+
+@contextmanager
+def _stopped(fleet: Fleet, pod: str, process: Process) -> Iterator[Callable[[], None]]:
+    """Stop a process until the end of the block, or until the given function is called."""
+    signal_worker(fleet, pod, process, "SIGSTOP")
+
+    def go_on() -> None:
+        try:
+            signal_worker(fleet, pod, process, "SIGCONT")
+        except (NoSuchProcessError, KeyError):
+            return  # the fault has ended it
+
+    try:
+        yield go_on
+    finally:
+        go_on()
+
+
+def _says(fleet: Fleet, phase: str, version: str) -> bool:
+    status = fleet.get(f"wv/{fleet.name}").get("status", {})
+    return (status.get("phase"), status.get("desiredVersion")) == (phase, version)
+
+
+def _until(fleet: Fleet, holds: Callable[[], bool], what: str) -> None:
+    fleet.eventually(holds, what, seconds=30)
