@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.devcluster_app import APP_MOUNTS, load_app
+from tests.cluster.support.fixtures import release, stage  # noqa: F401 - fixtures of the operator
 
 from devcluster import Cluster, preflight
 from devcluster.profiles import Profile

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 _LOOK_AGAIN_SECONDS = 0.01
+_ASK_AGAIN_SECONDS = 0.1
 
 
 def eventually(
@@ -30,6 +31,23 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_seconds} s: {describe()}")
         time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def eventually_async(
+    condition: Callable[[], Awaitable[T]],
+    *,
+    within_seconds: float = 10,
+    describe: Callable[[], str] = str,
+) -> T:
+    """The same for conditions that must be asked for, which costs the asked something."""
+    deadline = time.monotonic() + within_seconds
+    while True:
+        found = await condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_seconds} s: {describe()}")
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 async def soon(condition: Callable[[], object], *, within_seconds: float = 5) -> None:

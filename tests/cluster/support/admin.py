@@ -1,0 +1,109 @@
+"""The API server as its administrator sees it, for tests that look and meddle."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+Json = dict[str, Any]
+MERGE = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The server refused. `status`: the HTTP status."""
+
+    def __init__(self, status: int, told: str) -> None:
+        super().__init__(f"{status}: {told}")
+        self.status = status
+
+
+class Credentials:
+    """Server, authority and token of a kubeconfig of the dev cluster."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        self.server: str = cluster["server"]
+        self.token: str = config["users"][0]["user"]["token"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self.tls = ssl.create_default_context(cadata=authority)
+
+
+class Admin:
+    """A client with all rights that tries again while the server is away."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._server = credentials.server
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=credentials.tls, limit=0),
+            headers={"Authorization": f"Bearer {credentials.token}"},
+            timeout=aiohttp.ClientTimeout(total=10),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def get(self, path: str) -> Json | None:
+        """An object or a list; None if it is not there."""
+        try:
+            return await self._request("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object."""
+        return await self._request("POST", path, body)
+
+    async def merge(self, path: str, body: Json) -> Json:
+        """JSON merge patch."""
+        return await self._request("PATCH", path, body, MERGE)
+
+    async def delete(self, path: str, **options: Any) -> None:
+        """Delete an object; silent if it is gone."""
+        try:
+            await self._request("DELETE", path, options)
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
+        """Events until the stream ends."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+        asked = {**params, "watch": "1"}
+        url = self._server + path
+        async with self._session.get(url, params=asked, timeout=timeout) as response:
+            async for line in response.content:
+                yield json.loads(line)
+
+    async def _request(
+        self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
+    ) -> Json:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    async with self._session.request(
+                        method,
+                        self._server + path,
+                        data=None if body is None else json.dumps(body),
+                        headers={"Content-Type": kind},
+                    ) as response:
+                        answer = await response.json(content_type=None)
+                        if response.status < 400:
+                            return answer
+                        if response.status not in {429, 500, 503}:
+                            raise ApiError(response.status, str(answer.get("message", answer)))
+                except (aiohttp.ClientConnectionError, TimeoutError):
+                    pass  # It is being restarted.
+                await asyncio.sleep(0.2)

@@ -1,0 +1,248 @@
+"""A node that is there for the API server and the scheduler, and runs fake workers for containers.
+
+What a kubelet would write, it writes: addresses, container states, readiness. Pods are bound by the
+real scheduler, deleted by the real controllers; this ends them. Addresses are of the loopback
+network, one a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from tests.cluster.support.admin import Admin, ApiError, Json
+from tests.cluster.support.fake_admin_port import TICK_SECONDS, FakeAdminPort
+from tests.model.fake_worker import ENGINE_START_SECONDS, FakeWorker
+
+from fleet_operator.api import names
+from fleet_worker import protocol
+
+CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500"}
+HEARTBEAT_SECONDS = 10.0
+
+
+class FakeKubelet:
+    """One node. Fields: ports: admin ports of running workers by pod name."""
+
+    def __init__(self, admin: Admin, *, engine_start_seconds: float = 0.2) -> None:
+        self.node = f"fake-{secrets.token_hex(4)}"
+        self.ports: dict[str, FakeAdminPort] = {}
+        self.slow_seconds = 0.0
+        self.bad_sources: set[str] = set()
+        self._admin = admin
+        self._starts_in = engine_start_seconds
+        self._pods: dict[str, Json] = {}
+        self._told: dict[str, Json] = {}
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._network = secrets.randbelow(200) + 20
+        self._addresses = 0
+
+    async def __aenter__(self) -> Self:
+        await self._admin.create("/api/v1/nodes", self._node())
+        await self._beat()
+        running = (self._heartbeat(), self._watch(), self._run())
+        self._tasks = [asyncio.create_task(part) for part in running]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in [*self._tasks, *self._work.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._work.values(), return_exceptions=True)
+        for pod in list(self._pods.values()):
+            await self._end(pod)
+        await self._admin.delete(f"/api/v1/nodes/{self.node}")
+
+    def worker(self, pod: str) -> FakeWorker:
+        """The worker that runs in a pod."""
+        return self.ports[pod].worker
+
+    @property
+    def workers(self) -> list[FakeWorker]:
+        """All workers that run, by name."""
+        return [port.worker for _, port in sorted(self.ports.items())]
+
+    async def kill(self, pod: str) -> None:
+        """The container's process dies and is started again."""
+        port = self.ports[pod]
+        await port.close()
+        port.worker.start_version, port.worker.start_source = await self._start_weights(
+            self._pods[port.worker.uid]
+        )
+        port.worker.kill(self._started_at())
+        await port.open()
+
+    # --- the node ---------------------------------------------------------------------------------
+
+    def _node(self) -> Json:
+        labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": self.node}
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.node, "labels": labels},
+        }
+
+    async def _beat(self) -> None:
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "FakeKubelet",
+            "message": "a fake kubelet of the tests",
+            "lastHeartbeatTime": _time(),
+            "lastTransitionTime": _time(),
+        }
+        status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
+        await self._admin.merge(f"/api/v1/nodes/{self.node}/status", {"status": status})
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            with contextlib.suppress(ApiError, TimeoutError):
+                await self._beat()
+
+    # --- pods -------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Keep `_pods` as the API server has them; lists anew whenever the stream ends."""
+        chosen = {"fieldSelector": f"spec.nodeName={self.node}"}
+        while True:
+            with contextlib.suppress(Exception):
+                page = await self._admin.get(
+                    f"/api/v1/pods?fieldSelector={chosen['fieldSelector']}"
+                )
+                assert page is not None
+                self._pods = {p["metadata"]["uid"]: p for p in page["items"]}
+                since = {"resourceVersion": page["metadata"]["resourceVersion"]}
+                async for event in self._admin.watch("/api/v1/pods", chosen | since):
+                    uid = event["object"]["metadata"]["uid"]
+                    if event["type"] == "DELETED":
+                        self._pods.pop(uid, None)
+                    else:
+                        self._pods[uid] = event["object"]
+            await asyncio.sleep(0.2)
+
+    async def _run(self) -> None:
+        while True:
+            for uid, pod in list(self._pods.items()):
+                if uid not in self._work or self._work[uid].done():
+                    self._work[uid] = asyncio.create_task(self._sync(pod))
+            for name, port in list(self.ports.items()):
+                if port.worker.uid not in self._pods:
+                    await port.close()
+                    del self.ports[name]
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _sync(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        with contextlib.suppress(ApiError, TimeoutError):
+            if "deletionTimestamp" in metadata:
+                await self._end(pod)
+                return
+            port = self.ports.get(metadata["name"])
+            if port is None or port.worker.uid != metadata["uid"]:
+                port = await self._start(pod)
+            if port is not None:
+                port.worker.tick(_now())
+                await self._show(pod, port)
+
+    async def _start(self, pod: Json) -> FakeAdminPort | None:
+        """Start the container, once what it mounts is there."""
+        metadata = pod["metadata"]
+        labels, root = metadata["labels"], f"/api/v1/namespaces/{metadata['namespace']}"
+        fleet = labels[names.LABEL_FLEET]
+        secret = await self._admin.get(f"{root}/secrets/{names.admin_token_secret_name(fleet)}")
+        if secret is None:
+            return None
+        version, source = await self._start_weights(pod)
+        worker = FakeWorker(
+            metadata["uid"],
+            int(labels[names.LABEL_ORDINAL]),
+            labels[names.LABEL_REVISION],
+            self._started_at(),
+            version,
+            source,
+        )
+        worker.label = worker.weights = version
+        worker.source, worker.slow_seconds = source, self.slow_seconds
+        worker.bad_sources = self.bad_sources
+        self._addresses += 1
+        address = f"127.{self._network}.{self._addresses // 250}.{self._addresses % 250 + 1}"
+        token = base64.b64decode(secret["data"][names.ADMIN_TOKEN_KEY]).decode()
+        (container,) = pod["spec"]["containers"]
+        (number,) = (p["containerPort"] for p in container["ports"] if p["name"] == "admin")
+        port = await FakeAdminPort(worker, address, number, token).open()
+        self.ports[metadata["name"]] = port
+        return port
+
+    async def _start_weights(self, pod: Json) -> tuple[str, str]:
+        """What the container's variables and arguments name as weights to start on."""
+        (container,) = pod["spec"]["containers"]
+        arguments = container["args"]
+        given = {
+            protocol.ENV_START_VERSION: arguments[arguments.index("--version") + 1],
+            protocol.ENV_START_PATH: arguments[arguments.index("--model") + 1],
+        }
+        for variable in container["env"]:
+            reference = variable.get("valueFrom", {}).get("configMapKeyRef")
+            if reference is not None and variable["name"] in given:
+                root = f"/api/v1/namespaces/{pod['metadata']['namespace']}/configmaps"
+                found = await self._admin.get(f"{root}/{reference['name']}")
+                data = (found or {}).get("data", {})
+                given[variable["name"]] = data.get(reference["key"], given[variable["name"]])
+        return given[protocol.ENV_START_VERSION], given[protocol.ENV_START_PATH]
+
+    def _started_at(self) -> float:
+        """When the engine began to start, for it to be up after the time that was asked for."""
+        return _now() - ENGINE_START_SECONDS + self._starts_in
+
+    async def _show(self, pod: Json, port: FakeAdminPort) -> None:
+        metadata, worker = pod["metadata"], port.worker
+        ready = worker.admitted and worker.phase is not protocol.Phase.STARTING
+        status = _status(port.address, ready=ready, restarts=worker.restarts)
+        if self._told.get(worker.uid) == status:
+            return
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        await self._admin.merge(path, {"metadata": {"uid": worker.uid}, "status": status})
+        self._told[worker.uid] = status
+
+    async def _end(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        port = self.ports.get(metadata["name"])
+        if port is not None and port.worker.uid == metadata["uid"]:
+            await port.close()
+            self.ports.pop(metadata["name"], None)
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+        await self._admin.delete(path, **options)
+
+
+def _status(address: str, *, ready: bool, restarts: int) -> dict[str, Any]:
+    truth = "True" if ready else "False"
+    container = {
+        "name": names.WORKER_CONTAINER,
+        "image": "fake",
+        "imageID": "fake",
+        "ready": ready,
+        "started": True,
+        "restartCount": restarts,
+        "state": {"running": {}},
+    }
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "containerStatuses": [container],
+        "conditions": [{"type": t, "status": truth} for t in ("Ready", "ContainersReady")],
+    }
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

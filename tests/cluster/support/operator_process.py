@@ -1,0 +1,135 @@
+"""The real operator as a process of its own, with the chart's arguments and account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tests.cluster.support.api_proxy import ApiProxy
+from tests.support.waiting import eventually_async
+
+ROOT = Path(__file__).parents[3]
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class OperatorProcess:
+    """One replica. `again`: whether it is started again when it ends by itself, as a kubelet would."""
+
+    def __init__(
+        self, proxy: ApiProxy, kubeconfig: Path, arguments: list[str], *, again: bool = False
+    ) -> None:
+        self.proxy = proxy
+        self.port = free_port()
+        self.starts = 0
+        self.log = kubeconfig.with_suffix(".log")
+        self._kubeconfig = kubeconfig
+        self._arguments = [a for a in arguments if not a.startswith("--port=")]
+        self._again = again
+        self._process: asyncio.subprocess.Process
+        self._kept: asyncio.Task[int]
+
+    async def start(self) -> None:
+        """Start it; what it says goes to `log`."""
+        environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
+            "KUBECONFIG": str(self._kubeconfig),
+            "PYTHONPATH": f"{ROOT}/operator:{ROOT}/worker",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TZ": "UTC",
+        }
+        self.starts += 1
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "fleet_operator"),
+                *(*self._arguments, f"--port={self.port}"),
+                env=environment,
+                cwd=self._kubeconfig.parent,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        if self.starts == 1:
+            self._kept = asyncio.create_task(self._keep())
+
+    async def stop(self) -> int:
+        """Ask it to end. Returns: its exit code."""
+        self._again = False
+        if self._process.returncode is None:
+            self.send(signal.SIGCONT)
+            self.send(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(20):
+                    return await self._kept
+            except TimeoutError:
+                self.send(signal.SIGKILL)
+        return await self._kept
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def ended(self, *, within_seconds: float = 30) -> int:
+        """Wait for its end. Returns: its exit code."""
+        async with asyncio.timeout(within_seconds):
+            return await asyncio.shield(self._kept)
+
+    async def page(self, path: str) -> tuple[int, str]:
+        """Status and text of one of its own pages; 0 while it does not answer."""
+        timeout = aiohttp.ClientTimeout(total=5)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
+            ):
+                return answer.status, await answer.text()
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, ""
+
+    async def metric(self, name: str) -> float:
+        """Sum of a metric over all its labels."""
+        _, page = await self.page("/metrics")
+        lines = (line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def leads(self) -> bool:
+        """Whether it leads, by its own account."""
+        return await self.metric("rlfleet_operator_leading") == 1
+
+    async def leading(self, *, within_seconds: float = 30) -> None:
+        """Wait until it leads with its caches filled."""
+
+        async def is_it() -> bool:
+            return await self.leads() and (await self.page("/readyz"))[0] == 200
+
+        await eventually_async(is_it, within_seconds=within_seconds, describe=self.said)
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log, parsed; lines that are no JSON are defects that nobody caught."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    async def _keep(self) -> int:
+        while True:
+            code = await self._process.wait()
+            if not self._again:
+                return code
+            await asyncio.sleep(1)
+            await self.start()

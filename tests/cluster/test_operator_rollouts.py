@@ -1,0 +1,159 @@
+"""The real operator on a real control plane: fleets come up, roll over, rest and are scaled."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+from tests.cluster.support.stage import FLEET, Stage
+
+from fleet_operator.runtime import statuses
+
+MAX_WRITES = 6
+LOOKS = 5
+
+
+async def test_a_fleet_comes_up_and_takes_versions_through_the_whole_control_plane(
+    stage: Stage,
+) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+
+    pods = await stage.objects("pods")
+    assert sorted(pods) == [f"{FLEET}-{n}" for n in range(3)]
+    assert {p["spec"]["nodeName"] for p in pods.values()} == {stage.kubelet.node}
+    assert sorted(await stage.objects("services")) == [FLEET, f"{FLEET}-workers"]
+    told = await stage.objects("configmaps")
+    assert told[f"{FLEET}-applied"]["data"] == {"version": "1", "path": "/weights/step_1"}
+
+    await stage.publish("2")
+    waited = await stage.kubectl("wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s")
+    assert "condition met" in waited
+    assert [w.weights for w in stage.kubelet.workers if w.generates] == ["2", "2", "2"]
+
+    status = (await stage.weights())["status"]
+    assert (status["phase"], status["workersApplied"]) == ("Applied", "3/3")
+    assert [e["version"] for e in status["history"]][:2] == ["2", "1"]
+    fleet = (await stage.fleet())["status"]
+    assert (fleet["replicas"], fleet["readyReplicas"], fleet["appliedVersion"]) == (3, 3, "2")
+    assert (await stage.objects("configmaps"))[f"{FLEET}-applied"]["data"]["version"] == "2"
+
+
+@pytest.mark.parametrize("replicas", [1, 16])
+async def test_a_rollout_costs_few_writes_however_many_workers_there_are(
+    stage: Stage, replicas: int
+) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=replicas, version="1")
+    await stage.applied("1", replicas=replicas)
+    await _at_rest(stage)
+    before = len(operator.proxy.writes)
+
+    await stage.publish("2")
+    await stage.applied("2", replicas=replicas)
+    await _at_rest(stage)
+
+    made = [f"{w.method} {w.path} {w.status}" for w in operator.proxy.writes[before:]]
+    assert 2 <= len(made) <= MAX_WRITES, made
+
+
+async def test_a_fleet_at_rest_costs_no_write(stage: Stage) -> None:
+    operator = await stage.start_operator("--resync-seconds=1")
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    await _at_rest(stage)
+    writes = len(operator.proxy.writes)
+
+    await _looked_again(stage)
+
+    assert [f"{w.method} {w.path}" for w in operator.proxy.writes[writes:]] == []
+
+
+async def test_the_newest_of_many_versions_wins_and_nobody_is_left_paused(stage: Stage) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    for worker in stage.kubelet.workers:
+        worker.slow_seconds = 0.3
+
+    for version in range(2, 9):
+        await stage.publish(str(version))
+
+    await stage.applied("8")
+    status = (await stage.weights())["status"]
+    assert status["supersededVersions"] >= 1
+    assert all(w.lease_until is None for w in stage.kubelet.workers)
+
+
+async def test_a_restarted_worker_is_admitted_at_what_the_fleet_serves(stage: Stage) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    await stage.publish("2")
+    await stage.applied("2", replicas=2)
+
+    await stage.kubelet.kill(f"{FLEET}-1")
+    worker = stage.kubelet.worker(f"{FLEET}-1")
+    assert worker.start_version == "2"  # the kubelet reads the ConfigMap at every start
+
+    await stage.until(lambda: _generates(worker), "the worker is admitted again")
+    assert worker.restarts == 1
+    await stage.applied("2", replicas=2)
+
+
+async def test_scaling_goes_through_kubectl_and_takes_the_last_away_first(stage: Stage) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=1, version="1")
+    await stage.applied("1", replicas=1)
+
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=3")
+    await stage.applied("1", replicas=3)
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=2")
+    await stage.until(lambda: _are(stage, 2), "one worker is gone")
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=0")
+    await stage.until(lambda: _are(stage, 0), "all workers are gone")
+    ready = await stage.until(lambda: stage.condition("Ready"), "a condition")
+    assert (ready["status"], ready["reason"]) == ("False", "NoWorkers")
+
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
+    await stage.applied("1", replicas=1)
+    assert stage.kubelet.worker(f"{FLEET}-0").start_version == "1"
+
+
+async def _generates(worker) -> bool:
+    return worker.generates
+
+
+async def _are(stage: Stage, replicas: int) -> bool:
+    expected = [f"{FLEET}-{n}" for n in range(replicas)]
+    status = (await stage.fleet())["status"]
+    return sorted(await stage.objects("pods")) == expected and status["replicas"] == replicas
+
+
+async def _at_rest(stage: Stage) -> None:
+    """Wait until the operator has long found nothing to write, not even what it held back."""
+    (operator,) = stage.operators
+
+    async def rests() -> bool:
+        await _looked_again(stage)
+        age = asyncio.get_running_loop().time() - operator.proxy.writes[-1].at
+        return age > 1.5 * statuses.PROGRESS_SECONDS
+
+    await stage.until(rests, "nothing more is written")
+
+
+async def _looked_again(stage: Stage) -> None:
+    """Wait for a few reconciles, asking for them."""
+    (operator,) = stage.operators
+    until = await operator.metric("rlfleet_reconcile_seconds_count") + LOOKS
+
+    async def has() -> bool:
+        looked = f"looked={secrets.token_hex(4)}"
+        await stage.admin.merge(
+            stage.path("inferencefleets"), {"metadata": {"annotations": {"looked": looked}}}
+        )
+        return await operator.metric("rlfleet_reconcile_seconds_count") >= until
+
+    await stage.until(has, "the operator looks at the fleet")
