@@ -44,6 +44,10 @@ STOP_SECONDS = 5.0
 EXIT_LOST_LEASE = 3
 EXIT_CANNOT_START = 2
 _FIRST = asyncio.FIRST_COMPLETED
+_NO_CRDS = (
+    f"the cluster does not know {names.API_VERSION}: install the CRDs "
+    "(helm value crds.enabled, or kubectl apply -f crds/)"
+)
 
 
 class Operator:
@@ -96,6 +100,7 @@ class Operator:
             resync_seconds=settings.resync_seconds,
             again=self._again,
         )
+        self.fit = False
         self.synced = False
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -108,7 +113,9 @@ class Operator:
             place = permissions.LeasePlace(
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )
-            await permissions.check(self._kube, self._settings.namespaces, place)
+            if not await _first(self._check(place), stop.wait()):
+                return 0
+            self.fit = True
             if not await _first(self.lease.acquire(), stop.wait()):
                 return 0
             stack.push_async_callback(self.lease.release)
@@ -146,6 +153,23 @@ class Operator:
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
 
+    async def _check(self, place: permissions.LeasePlace) -> None:
+        """Find out whether this process could lead: a standby that could not is none.
+
+        Errors: Terminal, with what is missing.
+        """
+        while True:
+            try:
+                await permissions.check(self._kube, self._settings.namespaces, place)
+                await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
+            except NotFound as error:
+                raise Terminal(_NO_CRDS) from error
+            except Retryable as error:
+                logger.warning("%s; again in %.0f s", error, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
     async def _fill(self) -> None:
         """Fill the caches before anything is decided on them."""
         for namespace in self._settings.namespaces or (None,):
@@ -165,10 +189,7 @@ class Operator:
             try:
                 found: list[Json] = (await self._kube.get(path))["items"]
             except NotFound as error:
-                raise Terminal(
-                    f"the cluster does not know {path}: install the CRDs "
-                    "(helm value crds.enabled, or kubectl apply -f crds/)"
-                ) from error
+                raise Terminal(_NO_CRDS) from error
             except Retryable as error:
                 # A server that has just been given the CRDs answers 429 for a while.
                 logger.info("%s; again in %.0f s", error, RETRY_SECONDS)
@@ -201,6 +222,8 @@ class Operator:
 
     def _not_ready(self) -> str:
         self.metrics.queue_depth.set(self.queue.depth())
+        if not self.fit:
+            return "it is not known yet whether the API server allows what is needed"
         return "the caches are being filled" if self.lease.held and not self.synced else ""
 
 

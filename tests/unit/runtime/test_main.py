@@ -162,7 +162,64 @@ def test_a_leader_whose_server_is_gone_ends_with_3_at_the_deadline(fault):
 
 
 def refuses_lists(_verb: str, path: str) -> Retryable | None:
-    return Retryable("429: the storage is initializing") if "/rlfleet.dev/" in path else None
+    lists = path.endswith(("/inferencefleets", "/weightversions"))
+    return Retryable("429: the storage is initializing") if lists else None
+
+
+class TestChecking:
+    """Before it is known that a process could lead it is not ready, and leads nothing."""
+
+    def test_a_server_that_cannot_answer_yet_is_waited_for(self):
+        async def story() -> None:
+            process = Process(cluster := FakeCluster())
+            process.server.error = Retryable("503")
+            process.start()
+            await asyncio.sleep(40)
+            assert "not known yet" in process.operator._not_ready()
+            assert LEASE_PATH not in cluster.objects
+            process.server.error = None
+            await process.until(lambda: process.operator.synced, seconds=2)
+            assert process.operator._not_ready() == ""
+            process.stop.set()
+            assert await process.code(within_seconds=1) == 0
+
+        run(story)
+
+    def test_it_can_be_stopped_meanwhile(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.hangs = True
+            process.start()
+            await asyncio.sleep(5)
+            process.stop.set()
+            assert await process.code(within_seconds=1) == 0
+
+        run(story)
+
+    def test_without_crds_it_is_said_what_to_install(self):
+        async def story() -> None:
+            process = Process(FakeCluster())
+            process.server.crds = False
+            process.start()
+            with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
+                await process.code(within_seconds=5)
+            assert LEASE_PATH not in process.server.cluster.objects
+
+        run(story)
+
+    def test_a_standby_that_could_lead_is_ready(self):
+        async def story() -> None:
+            leader, standby = Process(cluster := FakeCluster()), Process(cluster, identity="other")
+            leader.start()
+            await leader.until(lambda: leader.operator.synced)
+            standby.start()
+            await standby.until(lambda: standby.operator.fit, seconds=2)
+            assert standby.operator._not_ready() == ""
+            for process in (standby, leader):
+                process.stop.set()
+                await process.code(within_seconds=1)
+
+        run(story)
 
 
 class TestFilling:
@@ -218,11 +275,13 @@ class TestFilling:
 
         run(story)
 
-    def test_without_crds_it_is_said_what_to_install(self):
+    def test_crds_that_go_meanwhile_are_asked_for(self):
         async def story() -> None:
             process = Process(FakeCluster())
-            process.server.crds = False
+            process.server.refuses = refuses_lists
             process.start()
+            await process.until(lambda: process.operator.fit)
+            process.server.crds, process.server.refuses = False, lambda _v, _p: None
             with pytest.raises(Terminal, match=r"install the CRDs .*kubectl apply -f crds/"):
                 await process.code(within_seconds=5)
             assert process.server.cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
