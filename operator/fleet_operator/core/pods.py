@@ -33,8 +33,9 @@ def revision_of(observed: FleetObserved, default_image: str) -> str:
     """Hash over everything in the pod template; a pod with another one is out of date."""
     template = build_pod(observed, 0, default_image, revision="")
     template["metadata"].pop("name")
-    for key in ("hostname",):
-        template["spec"].pop(key)
+    # A fleet that was made anew adopts its workers; they are not out of date for that.
+    template["metadata"].pop("ownerReferences")
+    template["spec"].pop("hostname")
     template["metadata"]["labels"].pop(names.LABEL_ORDINAL)
     canonical = json.dumps(template, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]

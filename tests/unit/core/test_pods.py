@@ -325,6 +325,7 @@ def test_a_revision_is_a_label_value():
         pytest.param(fleet(update={"maxUnavailable": 3}), id="how templates reach the workers"),
         pytest.param(fleet(wants=make_weights("42")), id="the wanted version"),
         pytest.param(replace(fleet(), generation=9), id="the generation"),
+        pytest.param(replace(fleet(), uid="anew"), id="an owner that was made anew"),
     ],
 )
 def test_a_pod_is_not_out_of_date_for(other):
@@ -364,7 +365,7 @@ def test_the_revision_does_not_hang_on_the_order_of_keys():
 
 def test_the_revision_is_the_same_in_every_process():
     """A release that changes this value replaces every worker of every fleet: do so on purpose."""
-    assert BASE == "7ba0e29692"
+    assert BASE == "71d921108d"
 
 
 def test_every_ordinal_has_the_same_template():
