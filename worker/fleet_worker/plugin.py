@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from argparse import Namespace
@@ -18,6 +19,7 @@ from prometheus_client import REGISTRY
 
 from fleet_worker.adapters.engine_names import PLUGIN
 from fleet_worker.adapters.http_server import serve
+from fleet_worker.adapters.model_facts import facts_of
 from fleet_worker.adapters.vllm_engine import VllmEngine
 from fleet_worker.core.routes import Access, access_of
 from fleet_worker.protocol import EngineInfo, WorkerState
@@ -32,6 +34,8 @@ from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
+from fleet_worker.wire.public.key import PublicKey, keys_of
+from fleet_worker.wire.public.surfaces import Surfaces
 from fleet_worker.wire.public.tracking import tracked
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +55,7 @@ class EndpointPlugin:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._app: Any = None
 
     def attach_router(self, app: Any) -> None:
         """Take the routes away that the public port does not serve.
@@ -59,6 +64,7 @@ class EndpointPlugin:
         not in `/openapi.json` either, and stay away if the gate ever failed.
         """
         handed_over()  # fails if vLLM was started without the worker
+        self._app = app
         app.router.routes[:] = [
             route
             for route in app.router.routes
@@ -116,7 +122,10 @@ class EndpointPlugin:
             drain=drain,
             on_refused=metrics.refused,
         )
-        setattr(state, STATE_ATTRIBUTE, GateKeeper(agent, probes, metrics))
+        facts = facts_of(engine_client, self._app, lambda: (handover.model,))
+        key = PublicKey(keys_of(args, os.environ))
+        keeper = GateKeeper(agent, probes, metrics, Surfaces(facts), key)
+        setattr(state, STATE_ATTRIBUTE, keeper)
         self._start(serve(admin, handover.admin_socket), "the admin port")
         self._start(watch.run(), "the watch")
         self._start(self._take_signals(state, drain), "taking over signals")

@@ -8,15 +8,36 @@ from typing import Any
 import pytest
 
 from fleet_worker.core.spans import (
+    Dialect,
     Span,
+    Spans,
+    compact,
+    event_of,
     first_and_last,
+    joined,
+    may_end,
+    parsed_event,
     split_events,
-    stamped_body,
-    stamped_event,
+    stamp,
+    stamp_event,
 )
 
 SPANS = {0: [Span("1", 0, 3), Span("2", 3, 5)], 1: [Span("2", 0, 4)]}
 AS_JSON = [{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 5}]
+
+
+def stamped_body(body: bytes, spans: Spans, dialect: Dialect = Dialect.CHOICES) -> bytes:
+    reply = json.loads(body)
+    stamp(reply, spans, dialect)
+    return compact(reply)
+
+
+def stamped_event(event: bytes, spans: Spans, dialect: Dialect = Dialect.CHOICES) -> bytes:
+    parsed = parsed_event(event)
+    if parsed is None:
+        return event
+    stamp_event(parsed[1], spans, dialect)
+    return event_of(*parsed)
 
 
 def event(**chunk: Any) -> bytes:
@@ -32,9 +53,103 @@ def test_each_choice_gets_its_own_spans() -> None:
     assert stamped["choices"][1]["text"] == "é"
 
 
-@pytest.mark.parametrize("body", [b'{"error":{"code":500}}', b"[]", b'{"choices":[]}'])
-def test_a_reply_without_choices_is_left_alone(body: bytes) -> None:
-    assert stamped_body(body, SPANS) == body
+@pytest.mark.parametrize("dialect", Dialect)
+def test_an_error_is_left_alone(dialect: Dialect) -> None:
+    body = b'{"error":{"code":500}}'
+
+    assert stamped_body(body, SPANS, dialect) == body
+
+
+def test_a_reply_without_choices_is_left_alone() -> None:
+    assert stamped_body(b'{"choices":[]}', SPANS) == b'{"choices":[]}'
+
+
+@pytest.mark.parametrize("dialect", [Dialect.RESPONSE, Dialect.MESSAGE])
+def test_a_reply_of_one_text_carries_one_list(dialect: Dialect) -> None:
+    reply = json.loads(stamped_body(b'{"id":"x","error":null}', {0: SPANS[0]}, dialect))
+
+    assert reply["weight_versions"] == AS_JSON
+
+
+@pytest.mark.parametrize(
+    ("dialect", "ending", "place"),
+    [
+        pytest.param(
+            Dialect.RESPONSE,
+            {"type": "response.completed", "response": {"id": "x"}},
+            "response",
+            id="a response",
+        ),
+        pytest.param(
+            Dialect.RESPONSE,
+            {"type": "response.incomplete", "response": {"id": "x"}},
+            "response",
+            id="a response that was cut off",
+        ),
+        pytest.param(
+            Dialect.MESSAGE,
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+            None,
+            id="a message",
+        ),
+    ],
+)
+def test_a_named_event_is_stamped_where_the_text_ends(
+    dialect: Dialect, ending: dict[str, Any], place: str | None
+) -> None:
+    sent = b"event: " + ending["type"].encode() + b"\n" + event(**ending)
+    assert may_end(sent)
+    head, stamped = parsed_event(stamped_event(sent, {0: SPANS[0]}, dialect)) or (b"", {})
+
+    assert head == b"event: " + ending["type"].encode() + b"\n"
+    assert (stamped[place] if place else stamped)["weight_versions"] == AS_JSON
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        {"type": "response.created", "response": {}},
+        {"type": "response.output_text.delta", "delta": "a"},
+        {"type": "message_start", "message": {"stop_reason": None}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
+    ],
+    ids=lambda each: each["type"],
+)
+def test_a_named_event_in_the_middle_is_none_that_ends_anything(passing: dict[str, Any]) -> None:
+    sent = event(**passing)
+
+    assert not may_end(sent)
+    for dialect in (Dialect.RESPONSE, Dialect.MESSAGE):
+        assert b"weight_versions" not in stamped_event(sent, SPANS, dialect)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        pytest.param({0: [Span("1", 0, 3)]}, [Span("1", 0, 3)], id="one"),
+        pytest.param(
+            {1: [Span("2", 0, 4, "1")], 0: [Span("1", 0, 3)]},
+            [Span("1", 0, 3), Span("2", 3, 7, "1")],
+            id="two, one after the other",
+        ),
+        pytest.param({0: [Span("1", 0, 3)], 1: None}, None, id="one without labels"),
+        pytest.param({0: []}, [], id="no tokens"),
+    ],
+)
+def test_spans_of_several_generations_are_counted_on(
+    spans: dict[int, list[Span] | None], expected: list[Span] | None
+) -> None:
+    assert joined(spans) == expected
+
+
+def test_keys_of_older_weights_are_named() -> None:
+    assert Span("2", 0, 1, "1").as_json() == {
+        "version": "2",
+        "start": 0,
+        "end": 1,
+        "kv_from": "1",
+    }
+    assert "kv_from" not in Span("2", 0, 1).as_json()
 
 
 def test_a_choice_without_a_known_label_says_so() -> None:

@@ -49,6 +49,7 @@ def engine_arguments(
         f"--worker-extension-cls={EXTENSION}",
         f"--middleware={GATE}",
         "--enable-scale-out",
+        "--enable-prompt-tokens-details",
         f"--logging-config.formatter={log_format}",
         f"--log-level={log_level.upper()}",
         f"--uvicorn-log-level={'info' if log_level.lower() == 'debug' else 'warning'}",

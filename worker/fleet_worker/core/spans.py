@@ -1,81 +1,135 @@
-"""Writing weight versions into replies: spans into choices, first and last label into headers.
+"""Which weights made which tokens: the spans that every reply carries, and how they are written.
 
 A span `{version, start, end}` says that the output tokens start ≤ i < end of a choice were sampled
 from that version. vLLM gives the spans per choice with the last output; its `/inference/v1/generate`
-also shows them, `/v1/completions` and `/v1/chat/completions` do not: there they are added here.
+also shows them, no other route does: there they are added here.
+
+Replies differ in where the spans stand (`Dialect`). A choice of several has its own; replies
+without choices (`/v1/responses`, `/v1/messages`) get one list over all tokens of the reply.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 FIELD = "weight_versions"
+# `stop_reason` of a chat is null or follows a `finish_reason`; of a message it is the end itself.
+_ENDS = (
+    b'"finish_reason":"',
+    b'"stop_reason":"',
+    b'"type":"response.completed"',
+    b'"type":"response.incomplete"',
+)
+
+
+class Dialect(Enum):
+    """Where a reply carries its spans."""
+
+    CHOICES = "choices"
+    """In each choice; of a stream, with the chunk that ends the choice."""
+    RESPONSE = "response"
+    """`/v1/responses`: on the response; of a stream, in the event that ends it."""
+    MESSAGE = "message"
+    """`/v1/messages`: on the message; of a stream, in the event with the stop reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Output tokens `start` ≤ i < `end` were sampled from `version`."""
+    """Output tokens `start` ≤ i < `end` were sampled from `version`.
+
+    Fields:
+        kv_from: the oldest version whose keys and values these tokens may have read; None if it is
+            the version itself, as it always is unless a driver kept the cache over a load.
+    """
 
     version: str
     start: int
     end: int
+    kv_from: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The span as replies show it."""
-        return {"version": self.version, "start": self.start, "end": self.end}
+        span = {"version": self.version, "start": self.start, "end": self.end}
+        return span if self.kv_from is None else {**span, "kv_from": self.kv_from}
 
 
 Spans = Mapping[int, Sequence[Span] | None]
 """Choice index → its spans; None where the engine gave no label."""
 
 
-def stamped_body(body: bytes, spans: Spans) -> bytes:
-    """A whole JSON reply with the spans in each of its choices.
-
-    A reply without choices (an error) comes back as it is.
-    """
-    reply = json.loads(body)
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    if not choices:
-        return body
-    for choice in choices:
-        _stamp(choice, spans)
-    return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
+def stamp(reply: dict[str, Any], spans: Spans, dialect: Dialect) -> None:
+    """Write the spans into a whole reply; one without tokens (an error) is left alone."""
+    match dialect:
+        case Dialect.CHOICES:
+            for choice in reply.get("choices") or ():
+                _stamp_choice(choice, spans)
+        case Dialect.RESPONSE | Dialect.MESSAGE:
+            if spans and "error" not in {key for key in reply if reply[key]}:
+                reply[FIELD] = _as_json(joined(spans))
 
 
-def stamped_event(event: bytes, spans: Spans) -> bytes:
-    """A server-sent event with the spans in every choice that ends with it.
-
-    Args:
-        event: One event, `data: …` with its closing blank line.
-        spans: Those of the choices that have ended so far.
-    """
-    if not event.startswith(b"data: {") or not may_end_a_choice(event):
-        return event
-    chunk = json.loads(event[len(b"data: ") :])
-    for choice in chunk.get("choices") or ():
-        if choice.get("finish_reason") is not None:
-            _stamp(choice, spans)
-    return (
-        b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
+def stamp_event(event: dict[str, Any], spans: Spans, dialect: Dialect) -> None:
+    """Write the spans into an event of a stream, if it ends what they belong to."""
+    match dialect:
+        case Dialect.CHOICES:
+            for choice in event.get("choices") or ():
+                if choice.get("finish_reason") is not None:
+                    _stamp_choice(choice, spans)
+        case Dialect.RESPONSE:
+            if event.get("type") in ("response.completed", "response.incomplete"):
+                stamp(event["response"], spans, dialect)
+        case Dialect.MESSAGE:
+            ends = event.get("type") == "message_delta"
+            if ends and event.get("delta", {}).get("stop_reason") is not None:
+                stamp(event, spans, dialect)
 
 
-def may_end_a_choice(piece: bytes) -> bool:
-    """Whether a piece of a stream may hold the end of a choice.
+def may_end(piece: bytes) -> bool:
+    """Whether a piece of a stream may hold an end that is to be stamped.
 
     Asked before anything is taken apart: almost all events are tokens in the middle.
     """
-    return b'"finish_reason":"' in piece
+    return any(sign in piece for sign in _ENDS)
+
+
+def joined(spans: Spans) -> list[Span] | None:
+    """One list over all choices, in their order, counted on; None if one of them has no labels."""
+    found: list[Span] = []
+    for index in sorted(spans):
+        each = spans[index]
+        if each is None:
+            return None
+        base = found[-1].end if found else 0
+        found += [replace(s, start=s.start + base, end=s.end + base) for s in each]
+    return found
 
 
 def split_events(buffer: bytes) -> tuple[list[bytes], bytes]:
     """The whole events in a piece of a stream, and the beginning of the next one."""
     *whole, rest = buffer.split(b"\n\n")
     return [event + b"\n\n" for event in whole], rest
+
+
+def parsed_event(event: bytes) -> tuple[bytes, dict[str, Any]] | None:
+    """What stands before an event's JSON object, and the object; None for events without one."""
+    head, mark, data = event.partition(b"data: {")
+    if not mark or (head and not head.startswith(b"event: ")):
+        return None
+    return head, json.loads(b"{" + data)
+
+
+def event_of(head: bytes, content: dict[str, Any]) -> bytes:
+    """An event made anew."""
+    return head + b"data: " + compact(content) + b"\n\n"
+
+
+def compact(content: dict[str, Any]) -> bytes:
+    """JSON as replies have it: no spaces, letters as they are."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def first_and_last(spans: Spans, order: Mapping[str, int]) -> tuple[str, str] | None:
@@ -92,6 +146,9 @@ def first_and_last(spans: Spans, order: Mapping[str, int]) -> tuple[str, str] | 
     return versions[0], versions[-1]
 
 
-def _stamp(choice: dict[str, Any], spans: Spans) -> None:
-    found = spans.get(choice.get("index", 0))
-    choice[FIELD] = None if found is None else [span.as_json() for span in found]
+def _stamp_choice(choice: dict[str, Any], spans: Spans) -> None:
+    choice[FIELD] = _as_json(spans.get(choice.get("index", 0)))
+
+
+def _as_json(spans: Sequence[Span] | None) -> list[dict[str, Any]] | None:
+    return None if spans is None else [span.as_json() for span in spans]

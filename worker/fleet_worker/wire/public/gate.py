@@ -1,4 +1,4 @@
-"""The outermost layer of the public port: what is served, when, and with which stamps.
+"""The outermost layer of the public port: what is served, to whom, when, and with which stamps.
 
 vLLM adds this class itself (`--middleware`), whether or not our plugin was loaded; without a plugin
 that put an agent beside it, it lets nothing pass. A latch that is missing is a latch that is shut.
@@ -6,30 +6,54 @@ that put an agent beside it, it lets nothing pass. A latch that is missing is a 
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.core.routes import Access, access_of
-from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
+from fleet_worker.core.demands import Demand
+from fleet_worker.core.routes import Access, access_of, dialect_of, stamps_itself
+from fleet_worker.core.spans import compact
 from fleet_worker.runtime.worker import Worker
-from fleet_worker.wire.asgi import App, Receive, Scope, Send, answer_json
+from fleet_worker.wire.asgi import App, Receive, Scope, Send
+from fleet_worker.wire.errors import WireError, answer_error
 from fleet_worker.wire.probes import Probes
-from fleet_worker.wire.public.stamping import Stamping
+from fleet_worker.wire.public.body import (
+    ClientGoneError,
+    object_of,
+    read_whole,
+    replayed,
+    rerouted,
+)
+from fleet_worker.wire.public.demanding import check_version, demand_in
+from fleet_worker.wire.public.key import PublicKey
+from fleet_worker.wire.public.stamping import CutShortError, Stamping
+from fleet_worker.wire.public.surfaces import Surfaces
 from fleet_worker.wire.public.tracking import collecting
+from fleet_worker.wire.surface import Forward, Reply
+
+_LOG = logging.getLogger(__name__)
 
 STATE_ATTRIBUTE = "rlfleet"
 """Where the plugin leaves the gate's side of things on the application's state."""
 
 _RETRY_AFTER_SECONDS = 1
-_TOKEN_ROUTE = "/inference/v1/generate"  # noqa: S105 - a path
 
 
+@dataclass(frozen=True, slots=True)
 class GateKeeper:
-    """What the plugin leaves for the gate."""
+    """What the plugin leaves for the gate.
 
-    def __init__(self, agent: Worker, probes: Probes, metrics: Any) -> None:
-        self.agent = agent
-        self.probes = probes
-        self.metrics = metrics
+    Fields:
+        metrics: counts what was turned away, and replies without labels.
+        surfaces: the routes that are ours, or that we change.
+        key: who may ask.
+    """
+
+    agent: Worker
+    probes: Probes
+    metrics: Any
+    surfaces: Surfaces
+    key: PublicKey
 
 
 class Gate:
@@ -43,57 +67,96 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        keeper: GateKeeper | None = getattr(scope["app"].state, STATE_ATTRIBUTE, None)
         if scope["type"] != "http":  # web sockets: no route of them is served
             await send({"type": "websocket.close", "code": 1008})
             return
-        access = access_of(scope["path"])
-        if access is Access.ABSENT:
-            await _error(send, 404, "NotFoundError", "Not Found")
-        elif keeper is None:
-            await _unavailable(send, "the worker's plugin is not loaded")
-        elif access is Access.PROBE:
-            await keeper.probes.answer(scope["path"], send)
-        elif access is Access.OPEN:
-            await self._app(scope, receive, send)
-        elif not keeper.agent.is_open:
-            keeper.metrics.turned_away()
-            await _unavailable(send, f"this worker is {keeper.agent.standing.phase}")
-        else:
-            await self._pass(keeper, scope, receive, send)
-
-    async def _pass(self, keeper: GateKeeper, scope: Scope, receive: Receive, send: Send) -> None:
-        agent = keeper.agent
-        agent.quiescence.inside += 1
+        keeper: GateKeeper | None = getattr(scope["app"].state, STATE_ATTRIBUTE, None)
         try:
-            with collecting(lambda: agent.version) as tokens:
-                stamping = Stamping(
-                    send,
-                    tokens,
-                    order=agent.labels.order,
-                    has_spans=scope["path"] == _TOKEN_ROUTE,
-                    on_unlabelled=keeper.metrics.unlabelled,
-                )
-                await self._app(scope, receive, stamping)
+            await self._serve(keeper, scope, receive, send)
+        except WireError as error:
+            await answer_error(send, error)
+        except ClientGoneError:
+            pass
+
+    async def _serve(
+        self, keeper: GateKeeper | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        path = scope["path"]
+        access = access_of(path)
+        if keeper is not None:
+            keeper.key.check(path, scope["headers"])
+        if access is Access.ABSENT:
+            raise WireError(404, "Not Found", kind="NotFoundError")
+        if keeper is None:
+            raise _unavailable("the worker's plugin is not loaded")
+        if access is Access.PROBE:
+            await keeper.probes.answer(path, send)
+        elif access is Access.OPEN:
+            body = await read_whole(receive)
+            await self._forward(keeper, Demand(), scope, receive, send, body)
+        else:
+            await self._serve_data(keeper, scope, receive, send)
+
+    async def _serve_data(
+        self, keeper: GateKeeper, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        demand = demand_in(scope["headers"])
+        _check_open(keeper)
+        body = await read_whole(receive)
+        _check_open(keeper)  # again: the client may have taken its time
+        check_version(demand, keeper.agent.version)
+        keeper.agent.quiescence.inside += 1
+        try:
+            await self._forward(keeper, demand, scope, receive, send, body)
         finally:
-            agent.quiescence.inside -= 1
+            keeper.agent.quiescence.inside -= 1
+
+    async def _forward(
+        self,
+        keeper: GateKeeper,
+        demand: Demand,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        body: bytes,
+    ) -> None:
+        """Hand a request to vLLM, translated; change and stamp the reply."""
+        agent = keeper.agent
+        forward = _translated(keeper, scope, body)
+        if forward.body is not None:
+            body = compact(forward.body)
+        if forward.body is not None or forward.path != scope["path"]:
+            scope = rerouted(scope, forward.path, body)
+        with collecting(lambda: agent.version, agent.kept) as tokens:
+            stamping = Stamping(
+                send,
+                tokens,
+                forward.reply,
+                demand=demand,
+                order=agent.labels.order,
+                on_unlabelled=keeper.metrics.unlabelled,
+            )
+            try:
+                await self._app(scope, replayed(body, receive), stamping)
+            except CutShortError as error:
+                _LOG.info("a reply was cut short: %s", error)
 
 
-async def _unavailable(send: Send, message: str) -> None:
+def _check_open(keeper: GateKeeper) -> None:
+    if not keeper.agent.is_open:
+        keeper.metrics.turned_away()
+        raise _unavailable(f"this worker is {keeper.agent.standing.phase}")
+
+
+def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:
+    path = scope["path"]
+    plain = Forward(path, reply=Reply(dialect_of(path), is_stamped=stamps_itself(path)))
+    if scope["method"] != "POST" or path not in keeper.surfaces:
+        return plain
+    content = object_of(body)
+    return plain if content is None else keeper.surfaces.translate(path, content)
+
+
+def _unavailable(message: str) -> WireError:
     retry = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode())]
-    await _error(send, 503, "ServiceUnavailableError", message, retry)
-
-
-async def _error(
-    send: Send,
-    status: int,
-    kind: str,
-    message: str,
-    headers: list[tuple[bytes, bytes]] | None = None,
-) -> None:
-    """An error as OpenAI's clients know it."""
-    body = {"error": {"message": message, "type": kind, "param": None, "code": status}}
-    await answer_json(send, status, body, headers or [])
-
-
-__all__ = ["HEADER_VERSION_END", "HEADER_VERSION_START", "STATE_ATTRIBUTE", "Gate", "GateKeeper"]
+    return WireError(503, message, kind="ServiceUnavailableError", headers=retry)

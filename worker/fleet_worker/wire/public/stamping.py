@@ -1,39 +1,55 @@
-"""Putting the collected versions into a reply as it goes out."""
+"""What happens to a reply as it goes out: checks, the surface's changes, the weight versions."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 
+from fleet_worker.core.demands import Demand
 from fleet_worker.core.spans import (
+    Dialect,
+    Spans,
+    compact,
+    event_of,
     first_and_last,
-    may_end_a_choice,
+    may_end,
+    parsed_event,
     split_events,
-    stamped_body,
-    stamped_event,
+    stamp,
+    stamp_event,
 )
 from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
 from fleet_worker.wire.asgi import Message, Send, header_of
+from fleet_worker.wire.errors import WireError, answer_error, broken_reply
+from fleet_worker.wire.public.demanding import check_spans, check_version
 from fleet_worker.wire.public.tracking import Tokens
+from fleet_worker.wire.surface import Reply
 
 _LOG = logging.getLogger(__name__)
 
 
-class Stamping:
-    """An ASGI `send` that stamps what passes.
+class CutShortError(OSError):
+    """The reply was ended from our side. An OSError, as if the client had gone: vLLM then stops."""
 
-    A whole reply is held back until it is complete (it is one message anyway); of a stream the
-    headers wait for the first event, because only then it is known which weights made its first
-    token: a request may be held over a swap before it begins.
+
+class Stamping:
+    """An ASGI `send` that changes what passes.
+
+    A whole reply is held back until it is complete (it is one message anyway), so that an error
+    can still take its place. Of a stream the headers wait for the first event, because only then
+    it is known which weights made its first token: a request may be held over a swap before it
+    begins. What goes wrong later ends the stream with an error event.
     """
 
     def __init__(
         self,
         send: Send,
         tokens: Tokens,
+        reply: Reply,
         *,
+        demand: Demand,
         order: Mapping[str, int],
-        has_spans: bool,
         on_unlabelled: Callable[[], None],
     ) -> None:
         """Make one for one reply.
@@ -41,17 +57,20 @@ class Stamping:
         Args:
             send: Where messages go.
             tokens: What is collected of the request's tokens.
+            reply: What the surface wants done.
+            demand: What the tokens must be made of.
             order: Version → number of its load.
-            has_spans: The route writes the spans into its choices by itself.
             on_unlabelled: Called when a reply has tokens of unknown weights.
         """
         self._send = send
         self._tokens = tokens
+        self._reply = reply
+        self._demand = demand
         self._order = order
-        self._has_spans = has_spans
         self._on_unlabelled = on_unlabelled
         self._start: Message | None = None
         self._streamed = False
+        self._pieces: list[bytes] = []
         self._rest = b""
 
     async def __call__(self, message: Message) -> None:
@@ -65,36 +84,107 @@ class Stamping:
         else:
             await self._pass_whole(message)
 
+    # --- whole replies -------------------------------------------------------------------------
+
     async def _pass_whole(self, message: Message) -> None:
-        self._rest += message.get("body", b"")
+        self._pieces.append(message.get("body", b""))
         if message.get("more_body", False) or self._start is None:
             return
-        body, headers = self._rest, list(self._start["headers"])
-        if self._tokens.spans and self._start["status"] == 200:
+        body, headers = b"".join(self._pieces), list(self._start["headers"])
+        if self._start["status"] == 200:
+            try:
+                self._check_tokens()
+                check_spans(self._demand, self._tokens.spans)
+                body = self._changed(body)
+            except WireError as error:
+                await answer_error(self._send, error)
+                return
+            except Exception:  # noqa: BLE001 - whatever it is, half a reply must not go out
+                _LOG.exception("a reply could not be made")
+                await answer_error(self._send, broken_reply("the reply could not be made"))
+                return
             self._look_for_unlabelled()
-            if not self._has_spans:
-                body = stamped_body(body, self._tokens.spans)
-            versions = first_and_last(self._tokens.spans, self._order)
-            if versions is not None:
-                headers.append((HEADER_VERSION_START.encode(), versions[0].encode()))
-                headers.append((HEADER_VERSION_END.encode(), versions[1].encode()))
+            headers += self._version_headers()
         headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         await self._send({**self._start, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
+    def _changed(self, body: bytes) -> bytes:
+        if self._reply.patch is not None:
+            body = self._reply.patch(body)
+        stamps = bool(self._tokens.spans) and self._writes_stamps
+        if self._reply.whole is None and not stamps:
+            return body
+        reply = json.loads(body)
+        if not isinstance(reply, dict):
+            return body
+        if self._reply.whole is not None:
+            reply = self._reply.whole(reply)
+        if stamps:
+            stamp(reply, self._tokens.spans, self._reply.dialect)
+        return compact(reply)
+
+    def _version_headers(self) -> list[tuple[bytes, bytes]]:
+        versions = first_and_last(self._tokens.spans, self._order)
+        if versions is None:
+            return []
+        names = (HEADER_VERSION_START, HEADER_VERSION_END)
+        return [(n.encode(), v.encode()) for n, v in zip(names, versions, strict=True)]
+
+    # --- streams -------------------------------------------------------------------------------
+
     async def _pass_events(self, message: Message) -> None:
+        body, more = message.get("body", b""), message.get("more_body", False)
+        try:
+            self._check_tokens()
+            if self._tokens.last_version is not None:
+                check_version(self._demand, self._tokens.last_version)
+            body = self._changed_events(body, last=not more)
+        except WireError as error:
+            await self._cut_short(error)
+        except Exception:  # noqa: BLE001 - as above
+            _LOG.exception("a stream could not be made")
+            await self._cut_short(broken_reply("the reply could not be made"))
+        if more and self._is_early:
+            self._pieces.append(body)
+            return
         if self._start is not None:
             await self._send_start()
-        body, more = message.get("body", b""), message.get("more_body", False)
-        whole = not self._rest and body.endswith(b"\n\n")
-        if self._has_spans or (whole and not may_end_a_choice(body)):
-            await self._send(message)
-        else:
-            await self._send_stamped(message, self._rest + body, more=more)
+            body, self._pieces = b"".join([*self._pieces, body]), []
+        if body or not more:
+            await self._send({**message, "body": body})
         if not more:
             self._look_for_unlabelled()
             self._check_first_version()
+
+    def _changed_events(self, body: bytes, *, last: bool) -> bytes:
+        reply = self._reply
+        cut = self._rest or not body.endswith(b"\n\n")
+        busy = reply.patch is not None or reply.chunk is not None
+        if not cut and not busy and (not self._writes_stamps or not may_end(body)):
+            return body
+        events, self._rest = split_events(self._rest + body)
+        body = b"".join(self._changed_event(event) for event in events)
+        if last:
+            body, self._rest = body + self._rest, b""
+        return body
+
+    def _changed_event(self, event: bytes) -> bytes:
+        if self._reply.patch is not None:
+            event = self._reply.patch(event)
+        stamps = self._writes_stamps and may_end(event)
+        if self._reply.chunk is None and not stamps:
+            return event
+        parsed = parsed_event(event)
+        if parsed is None or parsed[1].get("error"):
+            return event
+        head, content = parsed
+        if self._reply.chunk is not None:
+            content = self._reply.chunk(content)
+        if stamps:
+            stamp_event(content, self._tokens.spans, self._reply.dialect)
+        return event_of(head, content)
 
     async def _send_start(self) -> None:
         start, self._start = self._start or {}, None
@@ -104,13 +194,30 @@ class Stamping:
             headers.append((HEADER_VERSION_START.encode(), version))
         await self._send({**start, "headers": headers})
 
-    async def _send_stamped(self, message: Message, buffer: bytes, *, more: bool) -> None:
-        events, self._rest = split_events(buffer)
-        body = b"".join(stamped_event(event, self._tokens.spans) for event in events)
-        if not more:
-            body, self._rest = body + self._rest, b""
-        if body or not more:
-            await self._send({**message, "body": body})
+    async def _cut_short(self, error: WireError) -> None:
+        if self._start is not None:
+            await answer_error(self._send, error)
+        else:
+            end = event_of(b"", error.as_json()) + b"data: [DONE]\n\n"
+            await self._send({"type": "http.response.body", "body": end, "more_body": False})
+        raise CutShortError(error.message)
+
+    # --- what must be true ---------------------------------------------------------------------
+
+    @property
+    def _writes_stamps(self) -> bool:
+        """Whether the spans are still to be written; vLLM does not know where keys come from."""
+        return not self._reply.is_stamped or _has_kept(self._tokens.spans)
+
+    @property
+    def _is_early(self) -> bool:
+        """Events of `/v1/responses` that come before the first token, and wait for it."""
+        waits = self._reply.dialect is Dialect.RESPONSE and self._start is not None
+        return waits and self._tokens.first_version is None
+
+    def _check_tokens(self) -> None:
+        if self._tokens.is_uneven:
+            raise broken_reply("the engine's tokens, log-probabilities and labels do not fit")
 
     def _look_for_unlabelled(self) -> None:
         if any(spans is None for spans in self._tokens.spans.values()):
@@ -127,3 +234,7 @@ class Stamping:
                 self._tokens.first_version,
                 versions[0],
             )
+
+
+def _has_kept(spans: Spans) -> bool:
+    return any(span.kv_from is not None for each in spans.values() for span in each or ())

@@ -11,8 +11,10 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
+from fleet_worker.core.kept_cache import Beginning, KeptCache
 from fleet_worker.core.spans import Span
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
@@ -22,45 +24,104 @@ Generate = Callable[..., AsyncGenerator[Any, None]]
 _BEAM = re.compile(r"-beam-\d+$")
 
 
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One prompt of a request, on its way through the engine.
+
+    Fields:
+        first_choice: index of its first choice in the reply.
+        is_delta: every output holds what is new only, as it does for streams.
+        beginning: what was true when it came to the engine.
+    """
+
+    first_choice: int
+    is_delta: bool
+    beginning: Beginning
+
+
 class Tokens:
     """What is known of a request's tokens.
 
     Fields:
         spans: choice index → its spans, once the choice has ended.
         first_version: label in the engine when the first token arrived.
+        last_version: the same of the latest one.
+        is_uneven: a choice ended with other numbers of tokens, log-probabilities and labels.
     """
 
-    def __init__(self, version: Callable[[], str | None]) -> None:
+    def __init__(self, version: Callable[[], str | None], kept: KeptCache | None = None) -> None:
         self.spans: dict[int, list[Span] | None] = {}
         self.first_version: str | None = None
+        self.last_version: str | None = None
+        self.is_uneven = False
         self._version = version
+        self._kept = kept or KeptCache()
+        self._counts: dict[int, int] = {}
         self._prompts = 0
 
-    def next_prompt(self) -> int:
-        """Number of the prompt whose generation begins, in the order of the reply's choices."""
-        self._prompts += 1
-        return self._prompts - 1
+    def begin(self, sampling_params: Any) -> Generation:
+        """The next prompt's generation begins; prompts come in the order of the reply's choices."""
+        number, self._prompts = self._prompts, self._prompts + 1
+        kind = getattr(sampling_params, "output_kind", None)
+        return Generation(
+            first_choice=number * (getattr(sampling_params, "n", 1) or 1),
+            is_delta=getattr(kind, "name", "") == "DELTA",
+            beginning=self._kept.begin(self._version()),
+        )
 
-    def see(self, output: Any, *, first_choice: int) -> None:
+    def see(self, output: Any, generation: Generation) -> None:
         """Take the versions from an output of the engine (`RequestOutput`)."""
+        self.last_version = self._version()
         if self.first_version is None:
-            self.first_version = self._version()
+            self.first_version = self.last_version
+        # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
+        found_cached = getattr(output, "num_cached_tokens", None) != 0
         for choice in output.outputs:
+            index = generation.first_choice + choice.index
+            self._count(index, choice, is_delta=generation.is_delta)
             if choice.finish_reason is None:
                 continue
             spans = choice.weight_versions
-            self.spans[first_choice + choice.index] = (
-                None if spans is None else [Span(s.version, s.start, s.end) for s in spans]
+            self.spans[index] = (
+                None
+                if spans is None
+                else [
+                    Span(
+                        s.version,
+                        s.start,
+                        s.end,
+                        self._kept.read_from(
+                            s.version, generation.beginning, found_cached=found_cached
+                        ),
+                    )
+                    for s in spans
+                ]
             )
+            if spans and spans[-1].end != self._counts[index]:
+                self.is_uneven = True
+
+    def _count(self, index: int, choice: Any, *, is_delta: bool) -> None:
+        ids, logprobs = choice.token_ids, choice.logprobs
+        before = self._counts.get(index, 0) if is_delta else 0
+        self._counts[index] = before + len(ids)
+        if logprobs is not None and len(logprobs) != len(ids):
+            self.is_uneven = True
 
 
 _current: ContextVar[Tokens | None] = ContextVar("rlfleet_tokens", default=None)
 
 
 @contextmanager
-def collecting(version: Callable[[], str | None]) -> Iterator[Tokens]:
-    """Collect what `generate` yields inside of this block."""
-    tokens = Tokens(version)
+def collecting(
+    version: Callable[[], str | None], kept: KeptCache | None = None
+) -> Iterator[Tokens]:
+    """Collect what `generate` yields inside of this block.
+
+    Args:
+        version: Label of the weights in the engine.
+        kept: What older weights left in the engine's cache.
+    """
+    tokens = Tokens(version, kept)
     mark = _current.set(tokens)
     try:
         yield tokens
@@ -82,16 +143,15 @@ def tracked(generate: Generate) -> Generate:
         tokens = _current.get()
         if tokens is None:
             return outputs
-        first_choice = tokens.next_prompt() * (getattr(sampling_params, "n", 1) or 1)
-        return _seen(outputs, tokens, first_choice)
+        return _seen(outputs, tokens, tokens.begin(sampling_params))
 
     return watched
 
 
 async def _seen(
-    outputs: AsyncGenerator[Any, None], tokens: Tokens, first_choice: int
+    outputs: AsyncGenerator[Any, None], tokens: Tokens, generation: Generation
 ) -> AsyncGenerator[Any, None]:
     async with aclosing(outputs):
         async for output in outputs:
-            tokens.see(output, first_choice=first_choice)
+            tokens.see(output, generation)
             yield output

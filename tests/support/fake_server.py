@@ -1,0 +1,252 @@
+"""vLLM's application in small, behind the real gate: it says what a test tells it to say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from fleet_worker.core.model_facts import Facts
+from fleet_worker.runtime.metrics import WorkerMetrics
+from fleet_worker.runtime.worker import Worker
+from fleet_worker.wire.asgi import App, Receive, Scope, Send, answer_json, read_body
+from fleet_worker.wire.probes import Probes
+from fleet_worker.wire.public.gate import Gate, GateKeeper
+from fleet_worker.wire.public.key import PublicKey
+from fleet_worker.wire.public.surfaces import Surfaces
+from fleet_worker.wire.public.tracking import tracked
+
+
+class FakeVocabulary:
+    """Token i is the letter i of ASCII; from 128 on, one byte of a longer letter each."""
+
+    def __init__(self, size: int = 256) -> None:
+        self.size = size
+
+    def knows(self, token_id: int) -> bool:
+        return 0 <= token_id < self.size
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        return bytes([token_id]) if self.knows(token_id) else None
+
+
+def fake_facts(**changes: Any) -> Facts:
+    """Facts of a model with a context of 100 tokens and two ids that nobody has a text for."""
+    known: dict[str, Any] = {
+        "names": lambda: ("policy",),
+        "max_length": 100,
+        "id_limit": 258,
+        "vocabulary": FakeVocabulary(),
+        "generate_keys": frozenset(
+            {
+                "token_ids",
+                "sampling_params",
+                "model",
+                "stream",
+                "output_mode",
+                "cache_salt",
+                "priority",
+                "return_token_ids",
+            }
+        ),
+        "sampling_keys": frozenset(
+            {
+                "max_tokens",
+                "logprobs",
+                "routed_experts_prompt_start",
+                "trace_decode_token_ids",
+                "output_kind",
+            }
+        ),
+    }
+    return Facts(**(known | changes))
+
+
+@dataclass
+class FakeChoice:
+    """As much of vLLM's `CompletionOutput` as is looked at."""
+
+    index: int
+    finish_reason: str | None = None
+    weight_versions: list[SimpleNamespace] | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[object] | None = None
+
+
+def ended(index: int, *spans: tuple[str, int, int]) -> FakeChoice:
+    """A choice that ends with these spans."""
+    named = [SimpleNamespace(version=v, start=s, end=e) for v, s, e in spans]
+    return FakeChoice(index, "length", named, list(range(spans[-1][2] if spans else 0)))
+
+
+Steps = list[list[FakeChoice]]
+ONE: Steps = [[FakeChoice(0)], [ended(0, ("base", 0, 2))]]
+"""Two outputs of one choice, of two tokens."""
+
+
+async def fake_generate(
+    prompt: Steps, _sampling: object, request_id: str, **options: Any
+) -> AsyncGenerator[Any, None]:
+    """An engine whose prompt is what it will say."""
+    cached = options.get("cached", 0)
+    for choices in prompt:
+        await asyncio.sleep(0)
+        if callable(choices):
+            await choices()
+            continue
+        yield SimpleNamespace(outputs=choices, request_id=request_id, num_cached_tokens=cached)
+
+
+class FakeServer:
+    """Collects the engine's outputs and answers whole or as a stream.
+
+    Fields:
+        prompts: what the engine says, one a prompt.
+        reply: the whole reply, or the events of a stream, instead of one made of the outputs.
+        hold: what requests wait for before they reach the engine.
+        cut: streams are sent in pieces of this length and the rest.
+        asked: paths and bodies of the requests that came through.
+        cached: prompt tokens that came out of the cache.
+    """
+
+    def __init__(self) -> None:
+        self.prompts: list[Steps] = []
+        self.reply: Any = None
+        self.n = 1
+        self.request_id = "cmpl-1-0"
+        self.hold: asyncio.Event | None = None
+        self.generate = tracked(fake_generate)
+        self.cut = 10**9
+        self.cached = 0
+        self.asked: list[tuple[str, Any]] = []
+        self.closed = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET":
+            await answer_json(send, 200, {"data": []})
+            return
+        body = json.loads(await read_body(receive, limit=10**9))
+        self.asked.append((scope["path"], body))
+        sampling = SimpleNamespace(
+            n=self.n,
+            output_kind=SimpleNamespace(name="DELTA" if body.get("stream") else "FINAL_ONLY"),
+        )
+        if self.hold is not None:
+            await self.hold.wait()
+        if body.get("fail"):
+            await answer_json(send, 400, {"error": {"code": 400}})
+            return
+        # The order of the calls is the order of the prompts, as in vLLM.
+        streams = [
+            self.generate(p, sampling, self.request_id, cached=self.cached) for p in self.prompts
+        ]
+        try:
+            if body.get("stream"):
+                await self._stream(streams, send)
+                return
+            last: list[Any] = [[output async for output in stream][-1] for stream in streams]
+        except OSError:
+            self.closed += 1
+            raise
+        choices = [
+            {"index": number * self.n + choice.index}
+            for number, output in enumerate(last)
+            for choice in output.outputs
+        ]
+        await answer_json(send, 200, {"choices": choices} if self.reply is None else self.reply)
+
+    async def _stream(self, streams: list[AsyncGenerator[Any, None]], send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        events = list(self.reply or ())
+        for number, stream in enumerate(streams):
+            async for output in stream:
+                sent = b"".join(event_bytes(e) for e in events[:1])
+                events = events[1:]
+                if self.reply is None:
+                    for choice in output.outputs:
+                        index = number * self.n + choice.index
+                        event = {"index": index, "finish_reason": choice.finish_reason}
+                        sent += event_bytes({"choices": [event]})
+                for piece in (sent[: self.cut], sent[self.cut :]):
+                    if piece:
+                        message = {"type": "http.response.body", "body": piece, "more_body": True}
+                        await send(message)
+        for event in events:
+            body = event_bytes(event)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+def event_bytes(event: Any) -> bytes:
+    """An event as vLLM sends it; bytes go as they are."""
+    if isinstance(event, bytes):
+        return event
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+class FakePort:
+    """The gate in front of the server, and a client."""
+
+    def __init__(
+        self,
+        agent: Worker,
+        *,
+        with_plugin: bool = True,
+        keys: tuple[str, ...] = (),
+        facts: Facts | None = None,
+    ) -> None:
+        self.agent, self.server, self.problem = agent, FakeServer(), None
+        self.metrics = WorkerMetrics(CollectorRegistry())
+        keeper = GateKeeper(
+            agent,
+            Probes(agent, lambda: self.problem),
+            self.metrics,
+            Surfaces(facts or fake_facts()),
+            PublicKey(keys),
+        )
+        state = SimpleNamespace(rlfleet=keeper) if with_plugin else SimpleNamespace()
+        gate = Gate(self.server)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["app"] = SimpleNamespace(state=state)
+            await gate(scope, receive, send)
+
+        self.app: App = app
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://worker"
+        )
+
+    async def ask(
+        self,
+        path: str = "/v1/completions",
+        headers: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> httpx.Response:
+        return await self.client.post(path, json=body, headers=dict(headers or {}))
+
+    def counted(self, name: str) -> float:
+        value = self.metrics.registry.get_sample_value(f"rlfleet_worker_{name}_total")
+        return float(value or 0)
+
+    def unlabelled(self) -> float:
+        return self.counted("unlabelled_replies")
+
+
+__all__ = [
+    "ONE",
+    "FakeChoice",
+    "FakePort",
+    "FakeServer",
+    "FakeVocabulary",
+    "ended",
+    "event_bytes",
+    "fake_facts",
+    "fake_generate",
+]

@@ -1,0 +1,59 @@
+"""What weights a request insists upon."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_worker.core.demands import Demand, DemandError, demand_of, number_of
+
+
+@pytest.mark.parametrize(
+    ("exact", "minimum", "version", "met"),
+    [
+        pytest.param(None, None, "1", True, id="nothing is demanded"),
+        pytest.param(None, None, None, True, id="nothing is demanded of weights without a name"),
+        pytest.param("43", None, "43", True, id="the very version"),
+        pytest.param("43", None, "44", False, id="a later one than the very version"),
+        pytest.param("43", None, "step_43", False, id="another spelling is another label"),
+        pytest.param("base", None, "base", True, id="a label without a number"),
+        pytest.param("43", None, None, False, id="weights that nobody vouches for"),
+        pytest.param(None, "43", "43", True, id="the least that will do"),
+        pytest.param(None, "43", "44", True, id="a later one"),
+        pytest.param(None, "43", "42", False, id="an earlier one"),
+        pytest.param(None, "9", "10", True, id="numbers are compared and not letters"),
+        pytest.param(None, "step_9", "step_10", True, id="numbers of steps"),
+        pytest.param(None, "43", "step-44", True, id="a number is a number"),
+        pytest.param(None, "0", "base", False, id="a label without a number comes before all"),
+        pytest.param(None, "43", None, False, id="weights without a name come before all"),
+        pytest.param("43", "40", "43", True, id="both, and both are met"),
+        pytest.param("43", "44", "43", False, id="both, and one is not met"),
+    ],
+)
+def test_a_version_meets_a_demand_or_not(
+    exact: str | None,
+    minimum: str | None,
+    version: str | None,
+    met: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    assert demand_of(exact, minimum).is_met_by(version) is met
+
+
+@pytest.mark.parametrize("minimum", ["base", "", "4.5", "-1", "step_", "9" * 19])
+def test_a_minimum_must_be_a_numbered_version(minimum: str) -> None:
+    with pytest.raises(DemandError, match="numbered"):
+        demand_of(None, minimum)
+
+
+def test_an_empty_version_is_no_demand() -> None:
+    with pytest.raises(DemandError, match="empty"):
+        demand_of(" ", None)
+
+
+def test_a_demand_says_itself_in_words() -> None:
+    assert str(Demand()) == "any version"
+    assert str(demand_of("a", "step_7")) == "version a and version 7 or later"
+
+
+@pytest.mark.parametrize(("version", "number"), [("43", 43), ("step_43", 43), ("v43", None)])
+def test_numbers_are_read_off_labels(version: str, number: int | None) -> None:
+    assert number_of(version) == number

@@ -1,0 +1,256 @@
+"""The public port's outermost layer, in front of a small application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.fake_server import ONE, FakeChoice, FakePort, ended, fake_generate
+from tests.support.waiting import soon
+from tests.unit.worker.conftest import Bench
+
+from fleet_worker.wire.asgi import Receive, Scope, Send, answer, read_body
+from fleet_worker.wire.public.gate import Gate
+from fleet_worker.wire.public.tracking import tracked
+
+
+def ends_of(reply: httpx.Response) -> dict[int, Any]:
+    found = {}
+    for line in reply.text.splitlines():
+        if line.startswith("data: {"):
+            for choice in json.loads(line[6:])["choices"]:
+                if "weight_versions" in choice:
+                    found[choice["index"]] = choice["weight_versions"]
+    return found
+
+
+async def test_a_whole_reply_is_stamped(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    reply = await port.ask()
+
+    assert reply.json()["choices"] == [
+        {"index": 0, "weight_versions": [{"version": "base", "start": 0, "end": 2}]}
+    ]
+    assert reply.headers["x-weight-version-start"] == "base"
+    assert reply.headers["x-weight-version-end"] == "base"
+
+
+async def test_choices_of_several_prompts_are_told_apart(port: FakePort) -> None:
+    port.server.n = 2
+    port.server.prompts = [
+        [[ended(0, ("base", 0, 1)), ended(1, ("base", 0, 2))]],
+        [[ended(0, ("base", 0, 3)), ended(1, ("base", 0, 4))]],
+    ]
+    choices = (await port.ask()).json()["choices"]
+
+    assert [c["weight_versions"][0]["end"] for c in choices] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30, 10**9])
+async def test_a_stream_is_stamped_where_its_choices_end_however_it_is_cut(
+    port: FakePort, cut: int
+) -> None:
+    port.server.n = 2
+    port.server.cut = cut
+    port.server.prompts = [
+        [[FakeChoice(0), FakeChoice(1)], [ended(1, ("base", 0, 1))], [ended(0, ("base", 0, 2))]],
+    ]
+    reply = await port.ask(stream=True)
+
+    assert {index: spans[0]["end"] for index, spans in ends_of(reply).items()} == {0: 2, 1: 1}
+    assert reply.headers["x-weight-version-start"] == "base"
+    assert "x-weight-version-end" not in reply.headers
+    assert reply.text.endswith("data: [DONE]\n\n")
+    assert reply.text.count("data: ") == 5
+
+
+async def test_a_stream_is_announced_as_what_made_its_first_token(
+    port: FakePort, serving: Bench
+) -> None:
+    port.server.prompts = [[[FakeChoice(0)], [ended(0, ("1", 0, 2))]]]
+    port.server.hold = asyncio.Event()
+    asking = asyncio.create_task(port.ask(stream=True))
+    await soon(lambda: serving.agent.quiescence.inside != 0)
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.resume("1")
+    port.server.hold.set()
+    reply = await asking
+
+    assert reply.headers["x-weight-version-start"] == "1"
+    assert port.unlabelled() == 0
+
+
+async def test_a_stream_that_was_announced_wrongly_is_counted(port: FakePort) -> None:
+    port.server.prompts = [[[ended(0, ("other", 0, 2))]]]
+    await port.ask(stream=True)
+
+    assert port.unlabelled() == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_without_a_label_are_counted_and_never_given_one(
+    port: FakePort,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    port.server.prompts = [[[FakeChoice(0, "length", None)]]]
+    reply = await port.ask(stream=stream)
+
+    assert port.unlabelled() == 1
+    assert "x-weight-version-end" not in reply.headers
+    found = ends_of(reply) if stream else {0: reply.json()["choices"][0]["weight_versions"]}
+    assert found == {0: None}
+
+
+async def test_the_token_route_stamps_itself_and_only_gets_headers(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    reply = await port.ask("/inference/v1/generate", token_ids=[1], sampling_params={})
+
+    assert reply.json() == {"choices": [{"index": 0}]}
+    assert reply.headers["x-weight-version-end"] == "base"
+
+
+async def test_an_error_passes_as_it_is(port: FakePort) -> None:
+    reply = await port.ask(fail=True)
+
+    assert (reply.status_code, reply.json()) == (400, {"error": {"code": 400}})
+    assert "x-weight-version-start" not in reply.headers
+
+
+async def test_beam_search_is_refused(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    port.server.request_id = "cmpl-1-0f-beam-3"
+    with pytest.raises(ValueError, match="beam search"):
+        await port.ask()
+
+
+async def test_a_reply_that_is_given_up_closes_the_engines_stream() -> None:
+    closed = asyncio.Event()
+
+    async def endless(*_: object, **__: object) -> AsyncGenerator[Any, None]:
+        try:
+            while True:
+                yield SimpleNamespace(outputs=[FakeChoice(0)])
+        finally:
+            closed.set()
+
+    from fleet_worker.wire.public.tracking import collecting  # noqa: PLC0415 - of this test only
+
+    with collecting(lambda: "1"):
+        stream = tracked(endless)([], None, "x")
+        await anext(stream)
+        await stream.aclose()
+    assert closed.is_set()
+
+
+async def test_outside_of_a_request_nothing_is_watched() -> None:
+    stream = tracked(fake_generate)(ONE, None, "x")
+
+    assert not hasattr(stream, "__wrapped__")
+    assert len([output async for output in stream]) == 2
+
+
+async def test_a_closed_latch_turns_data_requests_away(port: FakePort, serving: Bench) -> None:
+    await serving.fence()
+    reply = await port.ask()
+
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"] == "1"
+    assert reply.json()["error"] == {
+        "message": "this worker is joining",
+        "type": "ServiceUnavailableError",
+        "param": None,
+        "code": 503,
+    }
+    assert (await port.client.get("/v1/models")).status_code == 200
+    assert (await port.client.get("/readyz")).status_code == 503
+    assert port.counted("turned_away_requests") == 1
+
+
+async def test_a_paused_worker_takes_requests_in(port: FakePort, serving: Bench) -> None:
+    await serving.pause()
+    port.server.prompts = [ONE]
+
+    assert (await port.ask()).status_code == 200
+
+
+async def test_requests_inside_are_counted_until_their_reply_is_out(
+    port: FakePort, serving: Bench
+) -> None:
+    port.server.prompts = [ONE]
+    port.server.hold = asyncio.Event()
+    asking = asyncio.create_task(port.ask())
+    await soon(lambda: serving.agent.quiescence.inside != 0)
+    port.server.hold.set()
+    await asking
+    assert serving.agent.quiescence.inside == 0
+    with pytest.raises(json.JSONDecodeError):
+        await port.client.post("/v1/completions", content=b"{")
+    assert serving.agent.quiescence.inside == 0
+
+
+async def test_what_is_not_on_the_list_is_not_there(port: FakePort) -> None:
+    for path in ("/pause", "/v1/load_lora_adapter", "/v1/worker/state", "/new/route"):
+        assert (await port.client.post(path)).status_code == 404
+
+
+async def test_without_the_plugin_nothing_passes(serving: Bench) -> None:
+    port = FakePort(serving.agent, with_plugin=False)
+    port.server.prompts = [ONE]
+    for path in ("/v1/completions", "/v1/models", "/readyz", "/health"):
+        assert (await port.client.post(path, json={})).status_code == 503
+    await port.client.aclose()
+
+
+async def test_web_sockets_are_closed(port: FakePort) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    await port.app({"type": "websocket", "path": "/v1/realtime", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_the_life_span_of_the_server_passes() -> None:
+    seen: list[Scope] = []
+
+    async def server(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(scope)
+
+    nothing: Callable[..., Any] = lambda *_: None  # noqa: E731 - is never called
+    await Gate(server)({"type": "lifespan"}, nothing, nothing)
+    assert len(seen) == 1
+
+
+async def test_a_body_has_a_limit_and_what_is_over_it_is_thrown_away() -> None:
+    from fleet_worker.wire.asgi import BodyTooLargeError  # noqa: PLC0415 - of this test only
+
+    pieces = [b"x" * 60] * 5
+
+    async def receive() -> Any:
+        piece = pieces.pop()
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    with pytest.raises(BodyTooLargeError):
+        await read_body(receive, limit=100)
+    assert pieces == [], "the rest was read, so that the answer arrives"
+
+
+async def test_plain_answers_say_how_long_they_are() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await answer(send, 200, b"alive", b"text/plain")
+    assert (b"content-length", b"5") in sent[0]["headers"]

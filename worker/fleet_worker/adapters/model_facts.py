@@ -1,0 +1,40 @@
+"""Asking vLLM about the model that it serves, and about what it takes in a request of tokens.
+
+The keys come from the application's own description (`/openapi.json`): vLLM's classes move from
+module to module, the description of its routes does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fleet_worker.adapters.vocabulary import TokenizerVocabulary
+from fleet_worker.core.model_facts import Facts
+
+_SCHEMA = "GenerateRequest"
+
+
+def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts:
+    """Everything that the data surfaces need to know.
+
+    Args:
+        client: vLLM's engine client.
+        app: vLLM's application.
+        names: The models that requests may name.
+
+    Errors:
+        KeyError: this vLLM describes its token route otherwise.
+    """
+    tokenizer = client.get_tokenizer()
+    config = client.vllm_config.model_config
+    schema = app.openapi()["components"]["schemas"][_SCHEMA]["properties"]
+    return Facts(
+        names=names,
+        max_length=int(config.max_model_len),
+        # As vLLM judges ids: some models have more than their tokenizer, and some fewer.
+        id_limit=max(int(config.get_vocab_size()), int(tokenizer.max_token_id) + 1),
+        vocabulary=TokenizerVocabulary(tokenizer),
+        generate_keys=frozenset(schema),
+        sampling_keys=frozenset(schema["sampling_params"]["properties"]),
+    )

@@ -1,0 +1,13 @@
+"""The reply of a chat or completion, its tokens named by id, text and bytes."""
+
+from __future__ import annotations
+
+from fleet_worker.wire.surface import Facts, Reply
+from fleet_worker.wire.tokens.reply import TokenReply
+from fleet_worker.wire.tokens.request import Asked
+
+
+def reply_of(asked: Asked, facts: Facts) -> Reply:
+    """What becomes of a reply with log-probabilities."""
+    tokens = TokenReply(asked, facts)
+    return Reply(whole=tokens.whole, chunk=tokens.chunk)
