@@ -37,13 +37,13 @@ class Credentials:
 
 
 class Admin:
-    """A client with all rights that tries again while the server is away."""
+    """A client with all rights, or those of a token, that tries again while the server is away."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, *, token: str = "") -> None:
         self._server = credentials.server
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=credentials.tls, limit=0),
-            headers={"Authorization": f"Bearer {credentials.token}"},
+            headers={"Authorization": f"Bearer {token or credentials.token}"},
             timeout=aiohttp.ClientTimeout(total=10),
         )
 

@@ -75,6 +75,8 @@ class ApiProxy:
 
     def __init__(self, server: Credentials, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
+        self.renamed: dict[str, str] = {}
+        """Parts of paths that the server gets otherwise, for it to answer what it does for them."""
         self.requests: list[Request] = []
         self.port = 0
         self._server = server
@@ -154,7 +156,10 @@ class ApiProxy:
         if fault is not None and (refusal := fault.refusal(watches=watches)) is not None:
             note(refusal.status)
             return refusal
-        url = f"{self._server.server}{request.raw_path}"
+        path = request.raw_path
+        for asked, sent in self.renamed.items():
+            path = path.replace(asked, sent)
+        url = f"{self._server.server}{path}"
         headers = {k: v for k, v in request.headers.items() if k.lower() not in {"host", *_HOP}}
         body = await request.read()
         try:

@@ -49,22 +49,24 @@ class Release:
 class Stage:
     """One test's part of the shared cluster."""
 
-    def __init__(self, cluster: Cluster, release: Release, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, release: Release, folder: Path, *, namespace: str = ""
+    ) -> None:
         self.cluster = cluster
         self.release = release
-        self.namespace = f"rl-{secrets.token_hex(4)}"
+        self.namespace = namespace or f"rl-{secrets.token_hex(4)}"
         self.operators: list[OperatorProcess] = []
         self.admin_port = free_port()
         self.admin: Admin
         self.kubelet: FakeKubelet
         self._folder = folder
-        self._credentials = Credentials(cluster.kubeconfig)
+        self.credentials = Credentials(cluster.kubeconfig)
         self._stack = AsyncExitStack()
         self._namespaces: list[str] = []
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
-        self.admin = await self._stack.enter_async_context(Admin(self._credentials))
+        self.admin = await self._stack.enter_async_context(Admin(self.credentials))
         await self._forget_lease()
         await self.make_namespace(self.namespace)
         self.kubelet = await self._stack.enter_async_context(FakeKubelet(self.admin))
@@ -87,10 +89,12 @@ class Stage:
         faults: Faults | None = None,
         again: bool = False,
         token: str = "",
+        renamed: dict[str, str] | None = None,
         leading: bool = True,
     ) -> OperatorProcess:
         """Start one more operator; by default wait until it leads."""
-        proxy = await self._stack.enter_async_context(ApiProxy(self._credentials, faults))
+        proxy = await self._stack.enter_async_context(ApiProxy(self.credentials, faults))
+        proxy.renamed = renamed or {}
         kubeconfig = proxy.kubeconfig(self._folder, token or self.release.token)
         place = f"--lease-namespace={self.release.namespace}"
         arguments = [*self.release.arguments, place, *extra]
@@ -110,7 +114,8 @@ class Stage:
 
     async def make_namespace(self, name: str) -> None:
         """A namespace with the claim that fleets mount, bound to a volume that nobody writes to."""
-        await self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        if await self.admin.get(f"/api/v1/namespaces/{name}") is None:
+            await self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
         self._namespaces.append(name)
         volume, claim = weights_volume(Path("/nowhere"), name)
         await self.admin.create("/api/v1/persistentvolumes", volume)

@@ -1,0 +1,195 @@
+"""What the operator asks of the API server is what the chart lets it do, and nothing is in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cluster.support.admin import Admin, ApiError
+from tests.cluster.support.fixtures import install
+from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.stage import FLEET, GROUP, Release, Stage
+
+from devcluster import Cluster
+from fleet_operator.runtime import permissions
+from fleet_operator.runtime.main import EXIT_CANNOT_START
+
+NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
+LEASE = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.LEASE_VERBS}
+REVIEW = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
+"""What everybody who is known may do."""
+
+
+async def _whole_life(stage: Stage) -> None:
+    """Everything that a fleet can make an operator do to the API."""
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    await stage.publish("2")
+    await stage.applied("2")
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=2")
+    await stage.applied("2", replicas=2)
+    # A pod that has lost its owner is adopted again.
+    pod = f"/api/v1/namespaces/{stage.namespace}/pods/{FLEET}-0"
+    await stage.admin.merge(pod, {"metadata": {"ownerReferences": None}})
+
+    async def adopted() -> bool:
+        return "ownerReferences" in (await stage.objects("pods"))[f"{FLEET}-0"]["metadata"]
+
+    await stage.until(adopted, "the pod has an owner again")
+
+
+async def test_every_right_is_used_and_no_other_is_asked_for(stage: Stage) -> None:
+    operator = await stage.start_operator()
+    await _whole_life(stage)
+    assert await operator.stop() == 0
+
+    refused = [r for r in operator.proxy.requests if r.status in {401, 403}]
+    used = operator.proxy.rights()
+    assert refused == []
+    assert used - NEEDED - LEASE - {REVIEW} == set()
+    assert (NEEDED | LEASE) - used == set()
+
+
+async def test_an_apply_of_what_is_not_there_wants_the_right_to_create(stage: Stage) -> None:
+    """Why the roles grant `create` for kinds that are only ever applied."""
+    token = await _account(stage, "applier", [({"": ["configmaps"]}, ["get", "patch"])])
+    told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
+    apply = ("apply", "--server-side", "--validate=false", f"--token={token}", "-f", "-")
+
+    async def applied() -> str:
+        words = ("-n", stage.namespace, *apply)
+        done = await asyncio.to_thread(
+            stage.cluster.kubectl, *words, stdin=json.dumps(told), check=False
+        )
+        return done.stderr
+
+    assert "cannot create resource" in await applied()
+    await stage.admin.create(f"/api/v1/namespaces/{stage.namespace}/configmaps", told)
+    assert "cannot" not in await applied()
+
+
+async def test_missing_rights_are_named_and_the_operator_is_never_ready(stage: Stage) -> None:
+    lacking = {("", "pods", "watch"), ("", "secrets", "create")}
+    rules = [({g: [r]}, [v]) for g, r, v in sorted((NEEDED | LEASE) - lacking)]
+    token = await _account(stage, "poor", rules)
+    place = stage.namespace
+    here = (f"--namespaces={place}", f"--lease-namespace={place}")
+    operator = await stage.start_operator(*here, token=token, leading=False)
+
+    seen = await _readiness_until_the_end(operator)
+
+    assert await operator.ended() == EXIT_CANNOT_START
+    assert 200 not in seen
+    assert _last_word(operator) == (
+        "cannot start: the operator's service account may not: "
+        f"watch pods in {place}, create secrets in {place}. See the chart's RBAC"
+    )
+
+
+async def test_missing_crds_are_named_and_the_operator_is_never_ready(stage: Stage) -> None:
+    # As if the group did not exist: the server itself says what it says then.
+    operator = await stage.start_operator(
+        renamed={"/apis/rlfleet.dev/": "/apis/absent.rlfleet.dev/"}, leading=False
+    )
+
+    seen = await _readiness_until_the_end(operator)
+
+    assert await operator.ended() == EXIT_CANNOT_START
+    assert 200 not in seen
+    told = _last_word(operator)
+    assert "the cluster does not know rlfleet.dev/v1alpha1" in told
+    assert "install the CRDs (helm value crds.enabled, or kubectl apply -f crds/)" in told
+
+
+@pytest.fixture
+def narrow(devcluster_api: Cluster, release: Release) -> Iterator[Release]:
+    """The chart a second time, allowed into two namespaces only."""
+    for name in ("narrow-a", "narrow-b"):
+        devcluster_api.kubectl("create", "namespace", name)
+    installed = install(
+        devcluster_api,
+        "narrow",
+        "narrow-system",
+        'watchNamespaces=["narrow-a","narrow-b"]',
+        "crds.enabled=false",
+    )
+    yield installed
+    devcluster_api.helm("uninstall", "narrow", "-n", "narrow-system")
+    names = ("narrow-a", "narrow-b", "narrow-system")
+    devcluster_api.kubectl("delete", "namespace", *names, "--wait=false")
+
+
+async def test_an_operator_of_some_namespaces_sees_nothing_else(
+    devcluster_api: Cluster, narrow: Release, tmp_path: Path
+) -> None:
+    async with Stage(devcluster_api, narrow, tmp_path, namespace="narrow-a") as stage:
+        operator = await stage.start_operator()
+        await stage.make_namespace("rl-outside")
+        await stage.make_fleet(replicas=1, namespace="rl-outside")
+        await stage.make_fleet(replicas=1)
+        await stage.applied("1", replicas=1)
+        await stage.publish("2")
+        await stage.applied("2", replicas=1)
+
+        outside = await stage.admin.get(f"{GROUP}/namespaces/rl-outside/inferencefleets/{FLEET}")
+        assert outside is not None
+        assert outside.get("status") is None
+        asked = {r.namespace for r in operator.proxy.requests if r.right and r.right != REVIEW}
+        assert asked == {"narrow-a", "narrow-b", "narrow-system"}
+        assert [r for r in operator.proxy.requests if r.status == 403] == []
+        assert await operator.stop() == 0
+        with pytest.raises(ApiError, match="cannot list resource"):
+            await _as(stage, narrow.token, "/api/v1/namespaces/rl-outside/pods")
+        assert await _as(stage, narrow.token, "/api/v1/namespaces/narrow-b/pods")
+
+
+async def _as(stage: Stage, token: str, path: str):
+    async with Admin(stage.credentials, token=token) as somebody:
+        return await somebody.get(path)
+
+
+async def _account(stage: Stage, name: str, rules) -> str:
+    """An account of the stage's namespace with a role there. Returns: its token."""
+    objects = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": name},
+            "rules": [
+                {"apiGroups": [group], "resources": resources, "verbs": verbs}
+                for places, verbs in rules
+                for group, resources in places.items()
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": stage.namespace}],
+        },
+    ]
+    apply = ("-n", stage.namespace, "apply", "-f", "-")
+    text = yaml.safe_dump_all(objects)
+    await asyncio.to_thread(stage.cluster.kubectl, *apply, stdin=text)
+    return (await stage.kubectl("create", "token", name)).strip()
+
+
+async def _readiness_until_the_end(operator: OperatorProcess) -> set[int]:
+    """Everything that /readyz answered while the process lived; 0 for no answer."""
+    seen = set()
+    end = asyncio.create_task(operator.ended())
+    while not end.done():
+        seen.add((await operator.page("/readyz"))[0])
+        await asyncio.wait([end], timeout=0.02)
+    return seen
+
+
+def _last_word(operator: OperatorProcess) -> str:
+    (line,) = [found for found in operator.lines() if found["level"] == "ERROR"]
+    return str(line["message"])
