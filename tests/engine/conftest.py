@@ -88,6 +88,34 @@ def worker(started: tuple[WorkerProcess, FirstLook]) -> WorkerProcess:
     return shared
 
 
+@pytest.fixture(scope="session")
+def _driven(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    folder = tmp_path_factory.mktemp("driven")
+    options = ["--weights-management=External", "--max-loras=3", "--max-lora-rank=8"]
+    with WorkerProcess(folder, model=weights.a, roots=[weights.root], options=options) as worker:
+        worker.wait_until_up()
+        yield worker
+
+
+@pytest.fixture
+def driven(_driven: WorkerProcess, weights: Weights) -> WorkerProcess:
+    """A second shared worker, which a trainer may drive and which has room for three adapters.
+
+    Serving the weights of `a` under a label of their own, without adapters.
+    """
+    assert _driven.process.poll() is None, f"a test ended the worker:\n{_driven.log_tail()}"
+    state = _driven.state()
+    if state["pause"] is not None:
+        _driven.must("resume", version=state["version"], holder=state["pause"]["holder"])
+    elif state["phase"] == "joining":
+        _driven.must("admit", version=state["version"])
+    for adapter in state["adapters"]:
+        _driven.must_remove(adapter["name"])
+    _driven.swap(f"home-{next(_numbers)}", weights.a)
+    assert _driven.state()["phase"] == "serving"
+    return _driven
+
+
 _numbers = itertools.count(1)
 
 

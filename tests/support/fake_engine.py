@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
@@ -23,6 +25,7 @@ class FakeEngine:
         running: requests that have not ended; an abort ends them.
         label: version of the tokens it would make.
         logprobs: label → what every token gets; -1 unless it is named.
+        adapters: number → name of those in slots.
         weights: path of the checkpoint in the model.
     """
 
@@ -33,6 +36,7 @@ class FakeEngine:
     paused: bool = False
     label: str = "default"
     logprobs: dict[str, float] = field(default_factory=dict)
+    adapters: dict[int, str] = field(default_factory=dict)
     weights: str = ""
     is_dead: bool = False
 
@@ -62,9 +66,23 @@ class FakeEngine:
         assert self.paused, "weights may only change while nothing generates"
         await self._do("load", f"load {checkpoint.path}")
         self.weights = checkpoint.path
+        self.adapters.clear()  # as vLLM does
 
     async def probe(self) -> None:
         await self._do("probe")
+
+    async def add_adapter(self, adapter: EngineAdapter) -> None:
+        await self._do("add_adapter", f"add_adapter {adapter.name}")
+        assert (Path(adapter.path) / "adapter_model.safetensors").read_bytes()
+        self.adapters[adapter.number] = adapter.name
+
+    async def remove_adapter(self, adapter: EngineAdapter) -> None:
+        await self._do("remove_adapter", f"remove_adapter {adapter.name}")
+        assert (Path(adapter.path) / "adapter_model.safetensors").exists(), "files go last"
+        self.adapters.pop(adapter.number, None)
+
+    def serve_adapter(self, name: str, source: str | None) -> None:
+        self.calls.append(f"serve_adapter {name} {source is not None}")
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         assert not self.paused, "nothing generates while paused"

@@ -182,6 +182,14 @@ class WorkerProcess:
         assert reply.status_code == 200, f"{name}: {reply.text}\n{self.log_tail(10)}"
         return dict(reply.json())
 
+    def must_remove(self, adapter: str) -> dict[str, Any]:
+        """Remove an adapter, which has to succeed; returns the state."""
+        epoch = {"term": 1, "sequence": next(self._sequence)}
+        path = f"/v1/worker/adapters/{adapter}"
+        reply = self.admin.request("DELETE", path, json={"epoch": epoch})
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
     def refusal(self, name: str, **body: Any) -> tuple[int, str, str]:
         """A call that has to be refused: status, reason and message."""
         reply = self.call(name, **body)

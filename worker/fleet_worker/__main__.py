@@ -50,6 +50,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     kinds = [each.value for each in Management]
     add("--weights-management", choices=kinds, default=Management.OPERATOR.value)
     add("--staging-memory-bytes", type=int, help="default: a quarter of the container's memory")
+    add(
+        "--max-loras", type=int, default=0, help="versions of LoRA adapters at once (default: none)"
+    )
+    add("--max-lora-rank", type=int, default=16, help="largest rank of an adapter")
     add("--silence-seconds", type=float, default=120, help="of the engine, until /livez fails")
     add("--load-seconds", type=float, default=1800, help="longest load, until /livez fails")
     default_format = "text" if sys.stderr.isatty() else "json"

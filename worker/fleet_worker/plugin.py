@@ -17,12 +17,14 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from fleet_worker.adapters.engine_names import PLUGIN
+from fleet_worker.adapters.engine_names import PLUGIN, check_models
 from fleet_worker.adapters.http_server import serve
+from fleet_worker.adapters.lora import with_adapters
 from fleet_worker.adapters.model_facts import facts_of
 from fleet_worker.adapters.vllm_engine import VllmEngine
 from fleet_worker.core.routes import Access, access_of
 from fleet_worker.protocol import EngineInfo, WorkerState
+from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.agent import Agent
 from fleet_worker.runtime.ending import ENDING, FAILED
 from fleet_worker.runtime.handover import Handover, handed_over
@@ -32,6 +34,7 @@ from fleet_worker.runtime.signals import SIGTERM
 from fleet_worker.runtime.watch import Watch
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.operator import operator_surface
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
 from fleet_worker.wire.public.key import PublicKey, keys_of
@@ -80,16 +83,22 @@ class EndpointPlugin:
         # have other weights than those that were checked, under their label.
         await asyncio.to_thread(handover.initial.checkpoint.check_same_on_disk, None)
         metrics = WorkerMetrics(REGISTRY)
+        models = state.openai_serving_models
+        check_models(models)
+        engine = VllmEngine(engine_client, _info(engine_client, handover), models)
+        room = handover.adapters
         agent = Agent(
-            VllmEngine(engine_client, _info(engine_client, handover)),
+            engine,
             handover.initial,
             handover.rules,
             clock=time.monotonic,
             metrics=metrics,
             end_process=_fail,
+            adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
         )
         await _check_engine_names(engine_client)
-        engine_client.generate = tracked(engine_client.generate)
+        generate = with_adapters(engine_client.generate, agent.adapters.using)
+        engine_client.generate = tracked(generate)
         watch = Watch(
             agent,
             silence_seconds=handover.silence_seconds,
@@ -115,11 +124,9 @@ class EndpointPlugin:
             )
 
         admin = AdminApp(
-            agent,
+            [operator_surface(agent, document, drain)],
             bearer=BearerFile(handover.token_file),
             probes=probes,
-            state=document,
-            drain=drain,
             on_refused=metrics.refused,
         )
         facts = facts_of(engine_client, self._app, lambda: (handover.model,))
@@ -188,7 +195,7 @@ def _check_arguments(args: Namespace, handover: Handover) -> None:
             "enable_scale_out": True,
             "worker_extension_cls": "fleet_worker.adapters.extension.WorkerExtension",
             "middleware": ["fleet_worker.wire.public.gate.Gate"],
-            "enable_lora": None,
+            "enable_lora": True if handover.adapters.slots else None,
             "uds": None,
         }.items()
         if (getattr(args, name, None) or None) != value

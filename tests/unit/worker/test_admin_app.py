@@ -17,6 +17,7 @@ from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import ErrorReply, Reason, WorkerState
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.operator import operator_surface
 from fleet_worker.wire.probes import Probes
 
 EPOCH = {"term": 1, "sequence": 1}
@@ -31,11 +32,9 @@ class Admin:
         self.refused: list[Reason] = []
         self.drained = 0
         self.app = AdminApp(
-            bench.agent,
+            [operator_surface(bench.agent, lambda: bench.state, self.drain)],
             bearer=BearerFile(token_file),
             probes=Probes(bench.agent, lambda: self.problem),
-            state=lambda: bench.state,
-            drain=self.drain,
             on_refused=self.refused.append,
         )
         self.client = httpx.AsyncClient(
@@ -116,7 +115,7 @@ async def test_a_mistake_of_ours_is_answered_and_logged(
 
     assert (reply.status_code, reply.json()["error"]["reason"]) == (500, "EngineFailed")
     assert "a-secret" not in reply.text
-    assert "resume failed" in caplog.text
+    assert "PUT /v1/worker/resume failed" in caplog.text
     assert reply.json()["state"]["phase"] == "paused"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_worker.core.command import Public, engine_arguments, is_parallel
+from fleet_worker.core.command import AdapterRoom, Public, engine_arguments, is_parallel
 from fleet_worker.core.environment import FORCED, prepared_environment
 
 
@@ -83,13 +83,14 @@ def test_a_list_of_plugins_is_respected_and_ours_is_added() -> None:
     assert prepared({"VLLM_PLUGINS": ""})[0]["VLLM_PLUGINS"] == "rlfleet"
 
 
-def command(*extra: str) -> list[str]:
+def command(*extra: str, adapters: AdapterRoom | None = None) -> list[str]:
     return engine_arguments(
         public=Public("0.0.0.0", 8000, "policy"),
         weights="/weights/7",
         tokenizer="/models/base",
         log_format="json",
         log_level="info",
+        adapters=adapters or AdapterRoom(),
         extra=extra,
     )
 
@@ -102,6 +103,17 @@ def test_the_command_line_holds_what_rlfleet_owns_and_then_the_fleets_arguments(
     assert "--middleware=fleet_worker.wire.public.gate.Gate" in arguments
     assert "--enable-scale-out" in arguments
     assert arguments[-1] == "--max-model-len=1"
+
+
+def test_adapters_are_off_unless_there_is_room_for_them() -> None:
+    assert not [argument for argument in command() if "lora" in argument]
+    on = command(adapters=AdapterRoom(slots=3, max_rank=8))
+    assert [argument for argument in on if "lora" in argument] == [
+        "--enable-lora",
+        "--max-loras=3",
+        "--max-cpu-loras=3",
+        "--max-lora-rank=8",
+    ]
 
 
 def test_progress_bars_are_off_where_every_line_is_an_object() -> None:

@@ -49,6 +49,8 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             silence_seconds=1.0,
             load_seconds=1.0,
             weights_management="Operator",
+            max_loras=0,
+            max_lora_rank=16,
         )
         for name, value in changes.items():
             setattr(arguments, name, value)

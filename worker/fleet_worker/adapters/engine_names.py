@@ -52,6 +52,10 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.reset_prefix_cache", ("reset_running_requests", "reset_connector")),
     Name(_CLIENT, "AsyncLLM.reset_mm_cache"),
     Name(_CLIENT, "AsyncLLM.reset_encoder_cache"),
+    Name(_CLIENT, "AsyncLLM.add_lora", ("lora_request",)),
+    Name(_CLIENT, "AsyncLLM.remove_lora", ("lora_id",)),
+    Name(_CLIENT, "AsyncLLM.list_loras"),
+    Name("vllm.lora.request", "LoRARequest", ("lora_name", "lora_int_id", "lora_path")),
     Name(_CLIENT, "AsyncLLM.get_num_unfinished_requests"),
     Name(_CLIENT, "AsyncLLM.errored"),
 )
@@ -137,6 +141,18 @@ def missing_names(names: tuple[Name, ...]) -> list[str]:
         if not _has(module, name.attribute, name.parameters):
             missing.append(str(name))
     return missing
+
+
+def check_models(models: object) -> None:
+    """Make sure that vLLM's list of models is one that adapters can be added to.
+
+    Errors:
+        UnsupportedEngineError: naming what is missing and the supported range.
+    """
+    if not isinstance(getattr(models, "lora_requests", None), dict):
+        raise UnsupportedEngineError(
+            f"vLLM's OpenAIServingModels has no lora_requests (rlfleet needs vllm{supported_range()})"
+        )
 
 
 def missing_on(worker: object) -> list[str]:

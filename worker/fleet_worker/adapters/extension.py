@@ -76,7 +76,7 @@ class WorkerExtension:
 
     def _rlfleet_reload(self, readers: list[_Reader]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
-        expected = {name for name, p in model.named_parameters() if p.numel() > 1}
+        expected = {_plain(name) for name, p in model.named_parameters() if p.numel() > 1}
         written: set[str] | None = None
         load_weights = model.load_weights
 
@@ -94,7 +94,9 @@ class WorkerExtension:
         # model is half old and half new. Quantised layers have parameters of their own making, and
         # so has a quantised cache: single numbers.
         quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined] # of vLLM's Worker
-        if not quantised and written is not None and (missing := expected - written):
+        if quantised or written is None:
+            return
+        if missing := expected - {_plain(name) for name in written}:
             raise RuntimeError(f"{len(missing)} parameters were not written, {min(missing)} first")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
@@ -175,6 +177,11 @@ def _tensors(readers: list[_Reader]) -> Iterator[tuple[str, torch.Tensor]]:
     where.sort(key=lambda pair: pair[0].name.rpartition(".")[0])
     for spec, reader in where:
         yield spec.name, reader.tensor(spec)
+
+
+def _plain(name: str) -> str:
+    """Name of a parameter as it is without adapters, which wrap the layers."""
+    return name.replace(".base_layer.", ".")
 
 
 def _described(error: BaseException) -> str:

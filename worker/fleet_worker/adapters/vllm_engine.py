@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from fleet_worker.adapters import sampling
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.adapters.lora import lora_request
+from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
@@ -26,8 +28,16 @@ _MOST_PROBABLE = 20
 class VllmEngine:
     """One vLLM engine, reached through the client that the API server made."""
 
-    def __init__(self, client: Any, info: EngineInfo) -> None:
+    def __init__(self, client: Any, info: EngineInfo, models: Any = None) -> None:
+        """Make one.
+
+        Args:
+            client: vLLM's engine client.
+            info: What it is.
+            models: What vLLM's routes know of models (`OpenAIServingModels`).
+        """
         self._client = client
+        self._models = models
         self._info = info
         self._numbers = itertools.count(1)
 
@@ -88,6 +98,28 @@ class VllmEngine:
                     touched=True,
                     reason=Reason.PROBE_FAILED,
                 )
+
+    async def add_adapter(self, adapter: EngineAdapter) -> None:
+        """Put an adapter into a slot, and look whether it is there."""
+        request = lora_request(adapter.name, adapter.number, adapter.path)
+        await self._call(self._client.add_lora(request), touched=False)
+        if adapter.number not in await self._call(self._client.list_loras(), touched=False):
+            raise EngineFailure(f"the engine did not take {adapter.name}", touched=False)
+
+    async def remove_adapter(self, adapter: EngineAdapter) -> None:
+        """Take an adapter out, and look whether it is gone."""
+        await self._call(self._client.remove_lora(adapter.number), touched=False)
+        if adapter.number in await self._call(self._client.list_loras(), touched=False):
+            raise EngineFailure(f"the engine did not give {adapter.name} up", touched=False)
+
+    def serve_adapter(self, name: str, source: str | None) -> None:
+        """Let requests name an adapter as their model, or no more."""
+        if source is None:
+            self._models.lora_requests.pop(name, None)
+        else:
+            # A name and no more: which version a request gets is decided when it comes to the
+            # engine (`with_adapters`). The path is what `/v1/models` shows as its root.
+            self._models.lora_requests[name] = lora_request(name, 1, source)
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         """Ids of a text and of its greedy continuation."""

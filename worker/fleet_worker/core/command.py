@@ -22,6 +22,19 @@ class Public:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterRoom:
+    """Room for LoRA adapters.
+
+    Fields:
+        slots: how many versions of adapters may be in the engine; 0 turns adapters off.
+        max_rank: the largest rank that fits.
+    """
+
+    slots: int = 0
+    max_rank: int = 16
+
+
 def engine_arguments(
     *,
     public: Public,
@@ -29,6 +42,7 @@ def engine_arguments(
     tokenizer: str,
     log_format: str,
     log_level: str,
+    adapters: AdapterRoom,
     extra: Sequence[str],
 ) -> list[str]:
     """Arguments for `vllm.entrypoints.openai.api_server`.
@@ -39,6 +53,7 @@ def engine_arguments(
         tokenizer: Directory of the tokenizer: the model's own, whatever version the weights are.
         log_format: Of vLLM's own lines, `json` or `text`.
         log_level: Of vLLM's own lines.
+        adapters: Room for them.
         extra: The fleet's arguments, already checked.
     """
     own = [
@@ -56,6 +71,14 @@ def engine_arguments(
     ]
     if log_format == "json":
         own.append("--no-use-tqdm-on-load")  # its bars are no lines
+    if adapters.slots:
+        own += [
+            "--enable-lora",
+            f"--max-loras={adapters.slots}",
+            # No more than have a slot: the engine never has to choose which one to throw out.
+            f"--max-cpu-loras={adapters.slots}",
+            f"--max-lora-rank={adapters.max_rank}",
+        ]
     if not any(argument.partition("=")[0] == "--tokenizer" for argument in extra):
         own.append(f"--tokenizer={tokenizer}")
     return [*own, *extra]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 FORCED = {
     "VLLM_SERVER_DEV_MODE": "0",  # its control routes have no authentication
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",  # adapters are not labelled
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",  # adapters come by the admin port
     "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "0",  # a dead engine must take the container down
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",  # it would let pickles travel between processes
 }

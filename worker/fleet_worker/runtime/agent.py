@@ -18,6 +18,8 @@ from fleet_worker.core import fencing
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, after
 from fleet_worker.protocol import (
+    AdapterRemoval,
+    AdapterRequest,
     ApplyRequest,
     Epoch,
     FenceRequest,
@@ -30,7 +32,8 @@ from fleet_worker.protocol import (
     Reason,
     StageRequest,
 )
-from fleet_worker.runtime import loading, pausing, probing
+from fleet_worker.runtime import adapting, loading, pausing, probing
+from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
@@ -52,12 +55,21 @@ class Agent(Worker):
         clock: Clock,
         metrics: WorkerMetrics,
         end_process: Callable[[str], None],
+        adapters: Adapters | None = None,
     ) -> None:
         """See `Worker`."""
         super().__init__(
-            engine, initial, rules, clock=clock, metrics=metrics, end_process=end_process
+            engine,
+            initial,
+            rules,
+            clock=clock,
+            metrics=metrics,
+            end_process=end_process,
+            adapters=adapters,
         )
         self._lock = asyncio.Lock()
+        self._clearing: set[asyncio.Task[None]] = set()
+        self.adapters.on_idle = self._clear_adapters_soon
 
     async def ready(self) -> None:
         """The engine is up: close it to everybody, label its weights, wait to be admitted."""
@@ -172,6 +184,30 @@ class Agent(Worker):
         async with self._lock:
             await probing.probe(self, request)
 
+    async def put_adapter(self, name: str, request: AdapterRequest) -> None:
+        """`PUT adapters/{name}`: check and hold it first, then put it into the engine."""
+        self._obey(request.epoch)
+        self._check_holder(request.holder)
+        try:
+            adapting.check_fits(self, name)
+            if self.adapters.serves(name, request):
+                return
+            await self._put_adapter(name, request)
+        except (Refusal, EngineFailure) as why:
+            self.adapter_failure = adapting.fault_of(self, name, request, why)
+            raise
+        if self.adapter_failure is not None and self.adapter_failure.name == name:
+            self.adapter_failure = None
+
+    async def remove_adapter(self, name: str, request: AdapterRemoval) -> None:
+        """`DELETE adapters/{name}`: serve it no more."""
+        self._obey(request.epoch)
+        self._check_holder(request.holder)
+        self.adapters.check_on()
+        async with self._lock:
+            self._check_holder(request.holder)
+            await self.adapters.remove(name)
+
     async def drain(self, *, patience_seconds: float) -> None:
         """`POST drain`: end all requests with the tokens they have; the process ends next."""
         self.close_latch()
@@ -183,6 +219,7 @@ class Agent(Worker):
         except (TimeoutError, EngineFailure) as error:
             self.enter(Event.DRAIN)
             _LOG.warning("draining cut short: %s", error, extra=fields("drain_cut_short"))
+        self.adapters.close()
 
     async def expire_lease(self) -> None:
         """End a pause whose lease nobody renewed. Called by the watch."""
@@ -219,6 +256,30 @@ class Agent(Worker):
             await self.engine.resume()
         self.enter(event)
         self.note_opened(version, started)
+
+    async def _put_adapter(self, name: str, request: AdapterRequest) -> None:
+        files = await adapting.prepare(self, name, request)
+        used = False
+        try:
+            async with self._lock:
+                self._check_holder(request.holder)
+                adapting.check_fits(self, name)
+                if not self.adapters.serves(name, request):
+                    with self.working("adapter", request.version):
+                        await self.adapters.put(name, request, files)
+                    used = True
+        finally:
+            if not used:
+                await asyncio.to_thread(files.close)
+
+    def _clear_adapters_soon(self) -> None:
+        async def clear_out() -> None:
+            async with self._lock:
+                await self.adapters.clear_out()
+
+        task = asyncio.get_running_loop().create_task(clear_out())
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
 
     def _has(self, version: str) -> bool:
         """Whether loading a version would change nothing: it is in the engine, not staged anew."""

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet_worker.core.command import AdapterRoom
 from fleet_worker.protocol import Management
 from fleet_worker.runtime.staging import StageRules, Weights
 
@@ -26,6 +27,7 @@ class Handover:
         silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
         engine_version: of vLLM.
         management: who brings new weights.
+        adapters: room for LoRA adapters in the engine.
     """
 
     worker: str
@@ -40,6 +42,7 @@ class Handover:
     load_seconds: float
     engine_version: str
     management: Management
+    adapters: AdapterRoom
 
 
 _handed: list[Handover] = []

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from fleet_worker.adapters.files import Roots
+from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import Reason, SwapTimings
@@ -27,7 +28,7 @@ async def load(worker: Worker, weights: Weights) -> None:
     """
     started = worker.clock()
     try:
-        await put_in(worker.engine, weights, worker.staging.rules.roots)
+        await put_in(worker, weights, worker.staging.rules.roots)
     except Refusal as refusal:
         await _note_refused(worker, weights, refusal)
         raise
@@ -45,11 +46,11 @@ async def load(worker: Worker, weights: Weights) -> None:
     _note_loaded(worker, weights, worker.clock() - started)
 
 
-async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
+async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
     """The steps of a load, in the only order that keeps labels honest.
 
     Args:
-        engine: Paused.
+        worker: Its engine is paused.
         weights: What to put in.
         roots: To look whether their directory still holds what was staged; None for weights that
             have been in the engine before: what became of their directory does not matter.
@@ -58,7 +59,7 @@ async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
         Refusal: the files were changed; the engine was not touched.
         EngineFailure: see its `touched`.
     """
-    checkpoint = weights.checkpoint
+    engine, checkpoint = worker.engine, weights.checkpoint
     if roots is not None:
         await asyncio.to_thread(checkpoint.check_same_on_disk, roots)
     await asyncio.to_thread(checkpoint.check_unread)
@@ -69,11 +70,22 @@ async def put_in(engine: Engine, weights: Weights, roots: Roots | None) -> None:
         # Written to while the engine read it: nobody knows what is in the model now.
         raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
     await engine.probe()
+    # vLLM has thrown them out; requests that are held need theirs.
+    for adapter in worker.adapters.in_engine():
+        await _put_back(engine, adapter)
     # The pause dropped what requests held; this also drops what nobody holds, on every load from
     # `joining`, where the pause was long ago.
     await engine.reset_caches()
     # Last: from here on tokens are labelled with it.
     await engine.set_version(weights.version)
+
+
+async def _put_back(engine: Engine, adapter: EngineAdapter) -> None:
+    try:
+        await engine.add_adapter(adapter)
+    except EngineFailure as failure:
+        words = f"adapter {adapter.name} could not be put back: {failure.message}"
+        raise EngineFailure(words, touched=True) from failure
 
 
 def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
@@ -124,7 +136,7 @@ async def _recover(worker: Worker, failed: Weights, failure: EngineFailure) -> N
     )
     try:
         await worker.quiescence.reach(worker.engine)
-        await put_in(worker.engine, good, None)
+        await put_in(worker, good, None)
     except (Refusal, EngineFailure) as error:
         worker.end_process(f"{good.version} could not be put back: {error.message}")
         return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.protocol import EngineInfo, PauseMode
 
@@ -45,6 +46,20 @@ class Engine(Protocol):
 
     async def probe(self) -> None:
         """Run the model once and look at what comes out. Only while paused."""
+
+    async def add_adapter(self, adapter: EngineAdapter) -> None:
+        """Put an adapter into a slot; nothing happens if it is there. Also while paused."""
+
+    async def remove_adapter(self, adapter: EngineAdapter) -> None:
+        """Take an adapter out; nothing happens if it is not there. Also while paused."""
+
+    def serve_adapter(self, name: str, source: str | None) -> None:
+        """Let requests name an adapter as their model, or no more.
+
+        Args:
+            name: What they name.
+            source: Where it came from, for the list of models; None takes the name away.
+        """
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         """Ids of a text and of its greedy continuation. Not while paused; can be cancelled.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from fleet_worker.protocol import Failure, Management, Operation, WorkerState
-from fleet_worker.runtime.worker import Fault, Worker
+from fleet_worker.protocol import AdapterFailure, Failure, Management, Operation, WorkerState
+from fleet_worker.runtime.worker import AdapterFault, Fault, Worker
 
 _Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
 
@@ -52,12 +52,15 @@ def state_of(
         load_failure=_failure(agent.load_failure, now),
         timings=agent.timings,
         probe=agent.probes.report,
+        adapters=agent.adapters.states(),
+        adapter_slots=agent.adapters.slots,
+        adapter_failure=_adapter_failure(agent.adapter_failure, now),
         engine=agent.engine.info,
     )
 
 
 def _operation(agent: Worker, now: float) -> Operation | None:
-    """What is under way; a stage is named only if nothing else is, since it disturbs nobody."""
+    """What is under way; what disturbs nobody is named only if nothing else is."""
     if (work := agent.work) is not None:
         return Operation(
             kind=cast("_Kind", work.kind),
@@ -70,6 +73,8 @@ def _operation(agent: Worker, now: float) -> Operation | None:
             version=stage.request.version,
             running_seconds=now - stage.started,
         )
+    if (work := agent.preparing) is not None:
+        return Operation(kind="adapter", version=work.version, running_seconds=now - work.started)
     return None
 
 
@@ -77,6 +82,18 @@ def _failure(fault: Fault | None, now: float) -> Failure | None:
     if fault is None:
         return None
     return Failure(
+        version=fault.version,
+        reason=fault.reason,
+        message=fault.message,
+        age_seconds=now - fault.at,
+    )
+
+
+def _adapter_failure(fault: AdapterFault | None, now: float) -> AdapterFailure | None:
+    if fault is None:
+        return None
+    return AdapterFailure(
+        name=fault.name,
         version=fault.version,
         reason=fault.reason,
         message=fault.message,

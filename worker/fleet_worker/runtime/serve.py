@@ -55,6 +55,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 tokenizer=prepared.tokenizer,
                 log_format=arguments.log_format,
                 log_level=arguments.log_level,
+                adapters=prepared.handover.adapters,
                 extra=arguments.engine_arguments,
             ),
         ]

@@ -18,6 +18,7 @@ from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.engine_names import check_engine
 from fleet_worker.adapters.files import Roots
 from fleet_worker.adapters.opening import open_checkpoint
+from fleet_worker.core.command import AdapterRoom
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.start import Start, choose_start
 from fleet_worker.protocol import (
@@ -115,6 +116,7 @@ def _prepare(
         load_seconds=arguments.load_seconds,
         engine_version=engine_version,
         management=Management(arguments.weights_management),
+        adapters=AdapterRoom(arguments.max_loras, arguments.max_lora_rank),
     )
     return Prepared(handover, start.path or model.directory, model.directory)
 

@@ -19,6 +19,7 @@ from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
 from fleet_worker.protocol import Epoch, Phase, Reason, SwapTimings
+from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
 from fleet_worker.runtime.quiesce import Quiescence
@@ -33,6 +34,13 @@ class Fault:
     reason: Reason
     message: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFault(Fault):
+    """A refusal or failure of an adapter."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,8 @@ class Worker:
         changed: set whenever something changed that the watch waits for.
         cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
+        adapters: LoRA adapters in the engine.
+        preparing: an adapter that is being checked and read.
         probes: what prompts have shown.
         kept: which weights' keys and values the engine may still be reading.
         end_process: ends the process with a failure, for the reason given.
@@ -69,6 +79,7 @@ class Worker:
         clock: Clock,
         metrics: WorkerMetrics,
         end_process: Callable[[str], None],
+        adapters: Adapters | None = None,
     ) -> None:
         """Make the record of an engine that has started on `initial`.
 
@@ -79,6 +90,7 @@ class Worker:
             clock: Monotonic seconds.
             metrics: Where swaps are counted.
             end_process: Called when nothing can be served any more.
+            adapters: Of the engine; without, it has no room for any.
         """
         self.engine = engine
         self.clock = clock
@@ -101,6 +113,9 @@ class Worker:
         self.labels = Labels()
         self.labels.remember(initial.version, initial.checkpoint.identity)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
+        self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
+        self.adapter_failure: AdapterFault | None = None
+        self.preparing: Work | None = None
         self.probes = History()
         self.kept = KeptCache()
 
@@ -177,12 +192,20 @@ class Worker:
         self._disposals.add(disposal)
         disposal.add_done_callback(self._disposals.discard)
 
+    def memory_left(self) -> int:
+        """How many bytes may still be held."""
+        held = [self.good] if self.good.in_memory else []
+        if (staged := self.staging.staged) is not None and staged.in_memory:
+            held.append(staged)
+        taken = sum(each.checkpoint.size_bytes for each in held) + self.adapters.size_bytes
+        return max(0, self.staging.rules.budget_bytes - taken)
+
     async def _make_room(self, size: int) -> int:
         """Give up the last good version's bytes in memory if both do not fit.
 
         Not while a load runs, which may have to put them back.
         """
-        budget = self.staging.rules.budget_bytes
+        budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
         held = self.good.checkpoint.size_bytes if self.good.in_memory else 0
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
         if held and held + size > budget and not in_use:

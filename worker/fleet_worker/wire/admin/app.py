@@ -1,42 +1,14 @@
-"""The admin port: authenticate, read a small body, make one call, answer with the whole state."""
+"""The admin port: authenticate, read a small body, make one call of one surface, answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ValidationError
-
-from fleet_worker.core.refusals import EngineFailure, Refusal, shorten, status_of
-from fleet_worker.core.states import Event
-from fleet_worker.protocol import (
-    ADMIT_PATH,
-    APPLY_PATH,
-    DRAIN_PATH,
-    FENCE_PATH,
-    LIVE_PATH,
-    LOAD_PATH,
-    PAUSE_PATH,
-    PROBE_PATH,
-    READY_PATH,
-    RESUME_PATH,
-    STAGE_PATH,
-    STATE_PATH,
-    ApplyRequest,
-    ErrorDetail,
-    ErrorReply,
-    FenceRequest,
-    LoadRequest,
-    OpenRequest,
-    PauseRequest,
-    ProbeRequest,
-    Reason,
-    StageRequest,
-    WorkerState,
-)
-from fleet_worker.runtime.agent import Agent
+from fleet_worker.core.refusals import EngineFailure, Refusal, status_of
+from fleet_worker.protocol import LIVE_PATH, READY_PATH, Reason
 from fleet_worker.runtime.logs import fields
 from fleet_worker.wire.admin.bearer import BearerFile
 from fleet_worker.wire.asgi import (
@@ -48,11 +20,12 @@ from fleet_worker.wire.asgi import (
     header_of,
     read_body,
 )
+from fleet_worker.wire.control import Answer, Call, Handler, Surface
 from fleet_worker.wire.probes import Probes
 
 _LOG = logging.getLogger(__name__)
 _BODY_LIMIT = 64 * 1024
-_Call = Callable[[Any], Awaitable[None]]
+_METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
 class AdminApp:
@@ -60,40 +33,31 @@ class AdminApp:
 
     def __init__(
         self,
-        agent: Agent,
+        surfaces: Sequence[Surface],
         *,
         bearer: BearerFile,
         probes: Probes,
-        state: Callable[[], WorkerState],
-        drain: Callable[[], Awaitable[None]],
         on_refused: Callable[[Reason], None],
     ) -> None:
         """Make the application.
 
         Args:
-            agent: What is driven.
-            bearer: Who may drive.
+            surfaces: What is served; the first one also answers for paths that nobody serves.
+            bearer: Who may call.
             probes: Answers the open paths.
-            state: Makes the state document.
-            drain: Ends all requests and then the process.
-            on_refused: Told about every answer that is not the state.
+            on_refused: Told about every refusal and failure.
         """
         self._bearer = bearer
         self._probes = probes
-        self._state = state
         self._on_refused = on_refused
-        self._running: set[asyncio.Task[None]] = set()
-        self._calls: dict[tuple[str, str], tuple[type[BaseModel] | None, _Call]] = {
-            ("PUT", STAGE_PATH): (StageRequest, agent.stage),
-            ("PUT", PAUSE_PATH): (PauseRequest, agent.pause),
-            ("PUT", LOAD_PATH): (LoadRequest, agent.load),
-            ("PUT", APPLY_PATH): (ApplyRequest, agent.apply),
-            ("PUT", RESUME_PATH): (OpenRequest, lambda body: agent.open(body, Event.RESUME)),
-            ("PUT", ADMIT_PATH): (OpenRequest, lambda body: agent.open(body, Event.ADMIT)),
-            ("PUT", FENCE_PATH): (FenceRequest, agent.fence),
-            ("PUT", PROBE_PATH): (ProbeRequest, agent.probe),
-            ("POST", DRAIN_PATH): (None, lambda _: drain()),
-        }
+        self._running: set[asyncio.Task[Answer]] = set()
+        self._default = surfaces[0]
+        self._routes: dict[tuple[str, str], tuple[Surface, Handler]] = {}
+        for surface in surfaces:
+            for route, handler in surface.routes.items():
+                if route in self._routes:
+                    raise ValueError(f"two surfaces serve {route[0]} {route[1]}")
+                self._routes[route] = (surface, handler)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -104,81 +68,80 @@ class AdminApp:
             await self._probes.answer(path, send)
             return
         if not self._bearer.accepts(header_of(scope["headers"], b"authorization")):
-            await self._refuse(
-                send, Refusal(Reason.UNAUTHORIZED, "a bearer token is needed, and this is none")
-            )
+            refusal = Refusal(Reason.UNAUTHORIZED, "a bearer token is needed, and this is none")
+            await self._refuse(send, self._default, refusal)
             return
-        if (method, path) == ("GET", STATE_PATH):
-            await self._answer_state(send)
-            return
-        found = self._calls.get((method, path))
+        found = self._find(method, path)
         if found is None:
-            known = [m for m, p in [*self._calls, ("GET", STATE_PATH)] if p == path]
-            message = f"use {known[0]} {path}" if known else "no such path"
-            refusal = Refusal(Reason.BAD_REQUEST, message)
-            await self._refuse(send, refusal, status=405 if known else 404)
+            await self._refuse_unknown(send, path)
             return
-        model, call = found
+        surface, handler, rest = found
         try:
             body = await read_body(receive, limit=_BODY_LIMIT)
-            await self._perform(call, _parsed(model, body))
         except BodyTooLargeError:
-            message = f"a body has at most {_BODY_LIMIT} bytes"
-            await self._refuse(send, Refusal(Reason.BAD_REQUEST, message), status=413)
+            refusal = Refusal(Reason.BAD_REQUEST, f"a body has at most {_BODY_LIMIT} bytes")
+            await self._refuse(send, surface, refusal, status=413)
+            return
+        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+        client = (scope.get("client") or ("unknown",))[0]
+        await self._answer(send, surface, handler, Call(method, path, body, query, client, rest))
+
+    def _find(self, method: str, path: str) -> tuple[Surface, Handler, str] | None:
+        if (exact := self._routes.get((method, path))) is not None:
+            return *exact, ""
+        begin, slash, rest = path.rpartition("/")
+        if rest and (prefix := self._routes.get((method, begin + slash))) is not None:
+            return *prefix, rest
+        return None
+
+    async def _answer(self, send: Send, surface: Surface, handler: Handler, call: Call) -> None:
+        try:
+            answer = await self._perform(handler, call)
         except (Refusal, EngineFailure) as error:
             _LOG.info(
-                "%s refused: %s",
-                path.rpartition("/")[2],
+                "%s %s refused: %s",
+                call.method,
+                call.path,
                 error.message,
-                extra=fields("refused", call=path, reason=error.reason),
+                extra=fields("refused", call=call.path, reason=error.reason),
             )
-            await self._refuse(send, error)
+            await self._refuse(send, surface, error)
         except Exception:  # noqa: BLE001 - whoever drives must get an answer, also to our mistakes
-            _LOG.exception("%s failed", path.rpartition("/")[2])
-            broken = EngineFailure(
-                "the worker failed at this call; its log says why", touched=False
-            )
-            await self._refuse(send, broken)
+            _LOG.exception("%s %s failed", call.method, call.path)
+            words = "the worker failed at this call; its log says why"
+            await self._refuse(send, surface, EngineFailure(words, touched=False))
         else:
-            await self._answer_state(send)
+            await _send(send, answer)
 
-    async def _perform(self, call: _Call, body: BaseModel | None) -> None:
+    async def _perform(self, handler: Handler, call: Call) -> Answer:
         """Make a call that goes on when its caller goes away."""
-        task = asyncio.ensure_future(call(body))
+        task = asyncio.ensure_future(handler(call))
         self._running.add(task)
         task.add_done_callback(self._done)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Answer]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # looked at, also when the caller went away
 
-    async def _answer_state(self, send: Send) -> None:
-        await answer_json(send, 200, self._state().model_dump_json(by_alias=True).encode())
-
     async def _refuse(
-        self, send: Send, error: Refusal | EngineFailure, *, status: int | None = None
+        self,
+        send: Send,
+        surface: Surface,
+        error: Refusal | EngineFailure,
+        *,
+        status: int | None = None,
     ) -> None:
         self._on_refused(error.reason)
-        retry_after = error.retry_after_seconds if isinstance(error, Refusal) else None
-        detail = ErrorDetail(
-            reason=error.reason, message=error.message, retry_after_seconds=retry_after
-        )
-        state = None if error.reason is Reason.UNAUTHORIZED else self._state()
-        reply = ErrorReply(error=detail, state=state).model_dump_json(by_alias=True)
-        await answer_json(send, status or status_of(error.reason), reply.encode())
+        await _send(send, surface.explain(error, status or status_of(error.reason)))
+
+    async def _refuse_unknown(self, send: Send, path: str) -> None:
+        known = [method for method in _METHODS if self._find(method, path) is not None]
+        message = f"use {' or '.join(known)} {path}" if known else "no such path"
+        refusal = Refusal(Reason.BAD_REQUEST, message)
+        await self._refuse(send, self._default, refusal, status=405 if known else 404)
 
 
-def _parsed(model: type[BaseModel] | None, body: bytes) -> BaseModel | None:
-    if model is None:
-        return None
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        # Which field and what is wrong with it, but not what was sent.
-        problems = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}"
-            for each in error.errors(include_input=False, include_url=False)
-        )
-        raise Refusal(Reason.BAD_REQUEST, shorten(problems)) from error
+async def _send(send: Send, answer: Answer) -> None:
+    await answer_json(send, answer.status, answer.content)
