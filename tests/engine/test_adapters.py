@@ -16,7 +16,7 @@ from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.adapters import WEIGHTS_FILE, write_adapter
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, token_request
+from tests.support.worker import WorkerProcess, events_of, token_request
 
 Choice = dict[str, Any]
 _labels = itertools.count(1)
@@ -125,6 +125,28 @@ def test_lo_4_no_cached_prefix_outlives_a_swap(lab: Lab) -> None:
     assert answer() == second != first[0]
 
 
+def test_every_token_says_which_version_of_the_adapter_made_it(lab: Lab) -> None:
+    lab.put("41", lab.write(1))
+    chat = {
+        "model": lab.name,
+        "messages": [{"role": "user", "content": "one"}],
+        "max_tokens": 4,
+        "n": 2,
+    }
+    whole = lab.worker.public.post("/v1/chat/completions", json=chat).json()
+    stream = lab.worker.public.post("/v1/chat/completions", json={**chat, "stream": True})
+    home = lab.worker.state()["version"]
+
+    assert whole["model"] == lab.name
+    ends = [e for event in events_of(stream.text) for e in event["choices"] if e["finish_reason"]]
+    assert [c["index"] for c in ends] in ([0, 1], [1, 0])
+    for choice in [*whole["choices"], *ends]:
+        (span,) = choice["weight_versions"]
+        assert (span["version"], span["adapter"], span["start"]) == (home, "41", 0)
+    (plain,) = lab.ask(model="policy").json()["choices"][0]["weight_versions"]
+    assert "adapter" not in plain
+
+
 def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     lab.put("1", lab.write(1))
     alone = lab.tokens(max_tokens=800)
@@ -135,7 +157,10 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     thread.join(timeout=60)
 
     assert retiring == [{"version": "1", "requests": 1}]
-    assert found[0]["choices"][0]["token_ids"] == alone
+    (choice,) = found[0]["choices"]
+    assert choice["token_ids"] == alone
+    home = lab.worker.state()["version"]
+    assert choice["weight_versions"] == [{"version": home, "start": 0, "end": 800, "adapter": "1"}]
     eventually(lambda: lab.state["retiring"] == [])
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 

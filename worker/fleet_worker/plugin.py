@@ -129,7 +129,7 @@ class EndpointPlugin:
             probes=probes,
             on_refused=metrics.refused,
         )
-        facts = facts_of(engine_client, self._app, lambda: (handover.model,))
+        facts = facts_of(engine_client, self._app, lambda: (handover.model, *agent.adapters.names))
         key = PublicKey(keys_of(args, os.environ))
         keeper = GateKeeper(agent, probes, metrics, Surfaces(facts), key)
         setattr(state, STATE_ATTRIBUTE, keeper)

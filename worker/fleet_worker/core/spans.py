@@ -44,17 +44,25 @@ class Span:
     Fields:
         kv_from: the oldest version whose keys and values these tokens may have read; None if it is
             the version itself, as it always is unless a driver kept the cache over a load.
+        adapter: version of the LoRA adapter that the request named; None if it named the model.
     """
 
     version: str
     start: int
     end: int
     kv_from: str | None = None
+    adapter: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The span as replies show it."""
         span = {"version": self.version, "start": self.start, "end": self.end}
-        return span if self.kv_from is None else {**span, "kv_from": self.kv_from}
+        more = {"kv_from": self.kv_from, "adapter": self.adapter}
+        return span | {key: value for key, value in more.items() if value is not None}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than vLLM itself knows."""
+        return self.kv_from is None and self.adapter is None
 
 
 Spans = Mapping[int, Sequence[Span] | None]

@@ -82,6 +82,11 @@ class Adapters:
         return tuple(self._state(name) for name in sorted({each.name for each in self._loaded}))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may name as their model."""
+        return tuple(self._served)
+
+    @property
     def size_bytes(self) -> int:
         """How much memory the adapters take."""
         return sum(each.files.size_bytes for each in self._loaded)

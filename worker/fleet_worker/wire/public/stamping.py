@@ -207,7 +207,7 @@ class Stamping:
     @property
     def _writes_stamps(self) -> bool:
         """Whether the spans are still to be written; vLLM does not know where keys come from."""
-        return not self._reply.is_stamped or _has_kept(self._tokens.spans)
+        return not self._reply.is_stamped or _says_more(self._tokens.spans)
 
     @property
     def _is_early(self) -> bool:
@@ -236,5 +236,5 @@ class Stamping:
             )
 
 
-def _has_kept(spans: Spans) -> bool:
-    return any(span.kv_from is not None for each in spans.values() for span in each or ())
+def _says_more(spans: Spans) -> bool:
+    return any(not span.is_plain for each in spans.values() for span in each or ())

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_worker.core.engine_adapter import version_of
 from fleet_worker.core.kept_cache import Beginning, KeptCache
 from fleet_worker.core.spans import Span
 
@@ -76,6 +77,8 @@ class Tokens:
             self.first_version = self.last_version
         # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
         found_cached = getattr(output, "num_cached_tokens", None) != 0
+        lora = getattr(output, "lora_request", None)
+        adapter = version_of(lora.lora_name) if lora is not None else None
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
@@ -93,6 +96,7 @@ class Tokens:
                         self._kept.read_from(
                             s.version, generation.beginning, found_cached=found_cached
                         ),
+                        adapter,
                     )
                     for s in spans
                 ]
