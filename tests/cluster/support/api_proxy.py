@@ -77,6 +77,7 @@ class ApiProxy:
         self.faults = faults or Faults()
         self.renamed: dict[str, str] = {}
         """Parts of paths that the server gets otherwise, for it to answer what it does for them."""
+        self._gone = False
         self.requests: list[Request] = []
         self.port = 0
         self._server = server
@@ -142,6 +143,11 @@ class ApiProxy:
             _reset(stream)
         return len(streams)
 
+    def cut_off(self) -> None:
+        """From now on nothing gets through, and what was open is cut: the network is gone."""
+        self._gone = True
+        self.cut_watches()
+
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         watches = request.query.get("watch") in {"1", "true"}
         fault = self.faults.choose(request.method, request.path, watches=watches)
@@ -151,6 +157,8 @@ class ApiProxy:
         def note(status: int) -> None:
             self.requests[noted] = self._note(request, status, fault, watches=watches)
 
+        if self._gone:
+            return _reset(request)
         if fault is Fault.SLOW:
             await asyncio.sleep(self.faults.delay_seconds())
         if fault is not None and (refusal := fault.refusal(watches=watches)) is not None:

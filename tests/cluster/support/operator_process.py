@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
 import socket
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.support.waiting import eventually_async
 
@@ -90,15 +92,7 @@ class OperatorProcess:
 
     async def page(self, path: str) -> tuple[int, str]:
         """Status and text of one of its own pages; 0 while it does not answer."""
-        timeout = aiohttp.ClientTimeout(total=5)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
-            ):
-                return answer.status, await answer.text()
-        except (aiohttp.ClientError, TimeoutError):
-            return 0, ""
+        return await asyncio.to_thread(_page, f"http://127.0.0.1:{self.port}{path}")
 
     async def metric(self, name: str) -> float:
         """Sum of a metric over all its labels."""
@@ -133,3 +127,14 @@ class OperatorProcess:
                 return code
             await asyncio.sleep(1)
             await self.start()
+
+
+def _page(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - loopback
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except (OSError, http.client.HTTPException):
+        return 0, ""

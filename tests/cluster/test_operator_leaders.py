@@ -1,0 +1,125 @@
+"""Two replicas: one leads, and whatever happens to it, the other finishes and nobody does harm."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.stage import Stage
+
+from fleet_operator.runtime import lease
+from fleet_operator.runtime.main import EXIT_LOST_LEASE
+
+TAKEOVER_SECONDS = 20.0
+"""From the end of a leader to the first call of the next one: what the project promises."""
+
+
+async def _two(stage: Stage) -> tuple[OperatorProcess, OperatorProcess]:
+    """A leader and a standby."""
+    leader = await stage.start_operator()
+    standby = await stage.start_operator(leading=False)
+
+    async def stands_by() -> bool:
+        return (await standby.page("/readyz"))[0] == 200
+
+    await stage.until(stands_by, "the standby is ready")
+    assert not await standby.leads()
+    return leader, standby
+
+
+def _terms(stage: Stage) -> list[int]:
+    """Terms of all calls that workers took, in order."""
+    calls = [c for port in stage.kubelet.ports.values() for c in port.calls if c.taken]
+    return [c.epoch.term for c in sorted(calls, key=lambda c: c.at)]
+
+
+def _took_over_after(stage: Stage, since: float) -> float:
+    """Seconds from a moment to the first call of the second term that a worker took."""
+    calls = [c for port in stage.kubelet.ports.values() for c in port.calls]
+    return min(c.at for c in calls if c.taken and c.epoch.term == 2) - since
+
+
+async def _in_phase(stage: Stage, phase: str, seconds: float) -> None:
+    """Begin the rollout of version 2 on slow workers, and wait for a phase of it."""
+    for worker in stage.kubelet.workers:
+        worker.slow_seconds = seconds
+    await stage.publish("2")
+
+    async def is_it() -> bool:
+        return await stage.phase() == phase
+
+    await stage.until(is_it, f"the rollout is {phase}")
+
+
+async def test_a_killed_leader_is_replaced_in_time_and_its_rollout_finished(stage: Stage) -> None:
+    leader, standby = await _two(stage)
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    await _in_phase(stage, "Loading", seconds=2)
+
+    killed_at = asyncio.get_running_loop().time()
+    leader.send(signal.SIGKILL)
+    assert await leader.ended() == -signal.SIGKILL
+
+    await standby.leading()
+    await stage.applied("2")
+    assert _took_over_after(stage, killed_at) < TAKEOVER_SECONDS
+    assert sorted(_terms(stage)) == _terms(stage)
+    assert {w.epoch.term for w in stage.kubelet.workers} == {2}
+    assert all(w.lease_until is None for w in stage.kubelet.workers)
+
+
+async def test_a_frozen_leader_that_wakes_up_does_no_harm_and_ends(stage: Stage) -> None:
+    leader, standby = await _two(stage)
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    await _in_phase(stage, "Staging", seconds=1)
+    leader.send(signal.SIGSTOP)
+    writes = len(leader.proxy.writes)
+    frozen_at = asyncio.get_running_loop().time()
+
+    await standby.leading()
+    await stage.applied("2")
+    assert _took_over_after(stage, frozen_at) < TAKEOVER_SECONDS
+    await stage.publish("3")
+    await stage.applied("3")
+    terms = len(_terms(stage))
+    leader.send(signal.SIGCONT)
+
+    assert await leader.ended(within_seconds=10) == EXIT_LOST_LEASE
+    assert "leadership is lost" in leader.said()
+    assert leader.proxy.writes[writes:] == []
+    assert set(_terms(stage)[terms:]) <= {2}
+    assert {w.epoch.term for w in stage.kubelet.workers} == {2}
+    await stage.publish("4")
+    await stage.applied("4")
+
+
+async def test_a_leader_that_is_told_to_end_hands_over_at_once(stage: Stage) -> None:
+    leader, standby = await _two(stage)
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    await _in_phase(stage, "Staging", seconds=1)
+
+    stopped_at = asyncio.get_running_loop().time()
+    leader.send(signal.SIGTERM)
+    assert await leader.ended() == 0
+
+    await stage.applied("2")
+    assert await standby.leads()
+    assert _took_over_after(stage, stopped_at) < 8
+
+
+async def test_a_leader_that_cannot_reach_the_api_server_ends_before_another_can_lead(
+    stage: Stage,
+) -> None:
+    leader = await stage.start_operator()
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    cut_at = asyncio.get_running_loop().time()
+    leader.proxy.cut_off()
+
+    assert await leader.ended() == EXIT_LOST_LEASE
+    assert asyncio.get_running_loop().time() - cut_at < lease.DURATION_SECONDS
+    assert stage.serving == ["1", "1", "1"]
