@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.checkpoints import copy_of
+from tests.support.environments import engine_environment, worker_python
 from tests.support.worker import WorkerProcess
 
 
@@ -187,6 +190,92 @@ def _pipe(place: Place) -> Path:
     return bad
 
 
+def _unreadable(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).chmod(0)
+    return bad
+
+
+def _closed_directory(place: Place) -> Path:
+    bad = place.copy()
+    bad.chmod(0)
+    return bad
+
+
+def _empty_file(place: Place) -> Path:
+    bad = place.copy()
+    (bad / damage.WEIGHTS).write_bytes(b"")
+    return bad
+
+
+def _huge_header(place: Place) -> Path:
+    bad = place.copy()
+    with (bad / damage.WEIGHTS).open("r+b") as file:
+        file.write(struct.pack("<Q", 1 << 62))
+    return bad
+
+
+def _header_beyond_the_file(place: Place) -> Path:
+    bad = place.copy()
+    with (bad / damage.WEIGHTS).open("r+b") as file:
+        file.write(struct.pack("<Q", 50_000_000))
+    return bad
+
+
+def _header_is_no_json(place: Place) -> Path:
+    bad = place.copy()
+    with (bad / damage.WEIGHTS).open("r+b") as file:
+        file.seek(8)
+        file.write(b"\xff\xfe\xfd")
+    return bad
+
+
+def _zeros_at_the_end(place: Place) -> Path:
+    """What a crash leaves of a file whose length was written before its content."""
+    bad = place.copy()
+    size = (bad / damage.WEIGHTS).stat().st_size
+    (bad / damage.WEIGHTS).write_bytes(bytes(size))
+    return bad
+
+
+def _twice_in_two_shards(place: Place) -> Path:
+    bad = place.copy(place.weights.sharded)
+    first, second = (bad / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    tensors = damage.read_tensors(second)
+    name, tensor = next(iter(damage.read_tensors(first).items()))
+    damage.write_tensors(second, {**tensors, name: tensor})
+    return bad
+
+
+def _shards_without_an_index(place: Place) -> Path:
+    """Read without an index, every file counts: one that is left over from another version, too."""
+    bad = place.copy(place.weights.sharded)
+    (bad / "model.safetensors.index.json").unlink()
+    shutil.copy(place.weights.c / damage.WEIGHTS, bad / "left-over.safetensors")
+    return bad
+
+
+def _empty_index(place: Place) -> Path:
+    bad = place.copy(place.weights.sharded)
+    (bad / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    return bad
+
+
+def _quantised(place: Place) -> Path:
+    bad = place.copy()
+    quantised = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    damage.edit_config(bad, quantization_config=quantised)
+    damage.edit_tensors(bad, _to_float8)
+    return bad
+
+
+def _to_float8(tensors: damage.Tensors) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    _, shape, data = tensors[name]
+    tensors[name] = ("F8_E4M3", shape, bytes(len(data) // 2))
+    tensors[name + "_scale"] = ("F32", [1], bytes(4))
+
+
 def _broken_config(place: Place) -> Path:
     bad = place.copy()
     (bad / "config.json").write_text("{")
@@ -231,6 +320,30 @@ def _broken_config(place: Place) -> Path:
             _pickle_in_disguise, "CheckpointMalformed", "not a safe", id="named safetensors"
         ),
         pytest.param(_pipe, "CheckpointMalformed", "not a regular file", id="a pipe"),
+        pytest.param(_unreadable, "SourceUnreadable", "may not be read", id="unreadable file"),
+        pytest.param(
+            _closed_directory, "SourceUnreadable", "may not be read", id="unreadable directory"
+        ),
+        pytest.param(_empty_file, "CheckpointTruncated", "first 8 bytes", id="zero bytes"),
+        pytest.param(_huge_header, "CheckpointMalformed", "not a safe", id="huge header length"),
+        pytest.param(
+            _header_beyond_the_file,
+            "CheckpointTruncated",
+            "within its header",
+            id="header too long",
+        ),
+        pytest.param(_header_is_no_json, "CheckpointMalformed", "JSON", id="header is no JSON"),
+        pytest.param(_zeros_at_the_end, "CheckpointMalformed", "JSON", id="nothing but zeros"),
+        pytest.param(
+            _twice_in_two_shards, "CheckpointMalformed", "repeats", id="a tensor in two shards"
+        ),
+        pytest.param(
+            _shards_without_an_index, "CheckpointMalformed", "repeats", id="a file left over"
+        ),
+        pytest.param(_empty_index, "CheckpointMalformed", "weight map", id="empty index"),
+        pytest.param(
+            _quantised, "CheckpointMismatch", "quantization_config", id="quantised weights"
+        ),
         pytest.param(_broken_config, "CheckpointMalformed", "JSON", id="config is no JSON"),
     ],
 )
@@ -306,6 +419,43 @@ def test_files_changed_after_staging_are_refused_by_the_load(
     assert state["load_failure"]["reason"] == "CheckpointChanged"
     assert state["version"] == home
     assert worker.greedy() == before
+
+
+def test_a_version_that_is_still_being_written_is_not_ready_and_taken_once_it_is_whole(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: Callable[[], str]
+) -> None:
+    layout = weights.root / f"broadcasts-{new_version()}"
+    copy_of(weights.b, layout / "step_1")
+    (layout / "step_1" / "STABLE").touch()
+    writing = copy_of(weights.c, layout / "step_2")
+    source, version = {"path": str(writing)}, new_version()
+    status, reason, message = worker.refusal("stage", version=version, source=source)
+
+    assert (status, reason) == (409, "SourceNotReady")
+    assert "STABLE" in message
+    assert worker.state()["stage_failure"]["reason"] == "SourceNotReady"
+    (writing / "STABLE").touch()
+    assert worker.swap(version, writing)["version"] == version
+
+
+def test_a_wrong_digest_is_refused_and_what_manifest_prints_is_taken(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: Callable[[], str]
+) -> None:
+    before = worker.greedy()
+    command = [worker_python(), "-m", "fleet_worker", "manifest", "--digest", str(weights.b)]
+    digest = subprocess.run(
+        command, env=engine_environment(), capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+    source = {"path": str(weights.b)}
+    wrong = "sha256:" + "0" * 64
+    status, reason, message = worker.refusal(
+        "stage", version=new_version(), source=source, digest=wrong
+    )
+
+    assert (status, reason) == (422, "DigestMismatch")
+    assert digest in message
+    assert worker.greedy() == before
+    worker.stage(new_version(), weights.b, digest=digest)
 
 
 def test_a_version_whose_files_are_deleted_after_staging_is_loaded_from_the_held_bytes(

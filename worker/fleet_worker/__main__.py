@@ -1,4 +1,4 @@
-"""`python -m fleet_worker serve | drain | audit`."""
+"""`python -m fleet_worker serve | drain | manifest | audit`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_serve(commands.add_parser("serve", help="run a vLLM worker"))
     _add_drain(commands.add_parser("drain", help="end the worker of this pod in good order"))
+    _add_manifest(commands.add_parser("manifest", help="what names a checkpoint's content"))
     audit = commands.add_parser("audit", help="recompute who made which token", add_help=False)
     audit.add_argument("rest", nargs=argparse.REMAINDER)
     raw = sys.argv[1:] if arguments is None else arguments
@@ -30,6 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         parsed.engine_arguments = raw[split + 1 :]
         return serve(parsed)
+    if parsed.command == "manifest":
+        from fleet_worker.runtime.manifest import manifest  # noqa: PLC0415 - one command is run
+
+        return manifest(parsed.directory, only_digest=parsed.digest)
     from fleet_worker.runtime.drain import drain  # noqa: PLC0415 - one command is run
 
     return drain(parsed.admin_host, parsed.admin_port)
@@ -64,6 +69,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_drain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--admin-host")
     parser.add_argument("--admin-port", type=int)
+
+
+def _add_manifest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", help="of a checkpoint or an adapter")
+    parser.add_argument("--digest", action="store_true", help="print the digest only")
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ class StageRequest(Message):
     Fields:
         digest: `sha256:` and 64 hex digits over the lines `<sha256 of the file>  <file name>\n` of
             the weight files, their index if there is one, and config.json, sorted by file name
-            (what `sha256sum` prints, piped through `sort -k2 | sha256sum`).
+            (`python -m fleet_worker manifest --digest DIR` prints it).
     """
 
     version: VersionLabel

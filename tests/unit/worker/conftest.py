@@ -34,6 +34,12 @@ from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
 
 
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad sources are looked at twice; what is bad in these tests is bad at once."""
+    monkeypatch.setattr("fleet_worker.adapters.settling._LOOK_AGAIN_SECONDS", 0.0)
+
+
 @dataclass
 class Bench:
     """An agent and everything around it."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.tiny import write_tiny
 
 from fleet_worker.__main__ import main
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.runtime import serve
 from fleet_worker.runtime.drain import drain
 
@@ -126,6 +130,39 @@ def test_the_admin_port_can_come_from_the_environment(monkeypatch: pytest.Monkey
 
     assert (seen[0].admin_host, seen[0].admin_port) == ("10.0.0.7", 9081)
     assert seen[0].engine_arguments == []
+
+
+def test_the_digest_of_a_manifest_is_the_digest_that_a_stage_may_ask_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = write_tiny(tmp_path / "1")
+    assert main(["manifest", str(checkpoint)]) == 0
+    printed = capsys.readouterr().out
+    assert main(["manifest", "--digest", str(checkpoint)]) == 0
+    digest = capsys.readouterr().out.strip()
+
+    names = ["config.json", "model.safetensors"]
+    sums = {n: hashlib.sha256((checkpoint / n).read_bytes()).hexdigest() for n in names}
+    assert printed == "".join(f"{sums[name]}  {name}\n" for name in names)
+    assert digest == "sha256:" + hashlib.sha256(printed.encode()).hexdigest()
+    opened = open_checkpoint(str(checkpoint), None)
+    assert opened.digest(lambda: None) == digest
+    opened.close()
+
+
+def test_an_adapter_has_a_manifest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = write_adapter(tmp_path / "1", seed=1, modules=TINY_MODULES, rank=2)
+    assert main(["manifest", str(adapter)]) == 0
+
+    names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_what_is_no_checkpoint_has_no_manifest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", str(tmp_path)]) == 1
+    assert "config.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["serve"], [*SERVE, "--max-model-len=1"]])

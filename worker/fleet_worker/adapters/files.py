@@ -45,6 +45,10 @@ class Roots:
                 Reason.SOURCE_OUTSIDE_ROOTS, f"the source is not below a weights root ({self})"
             )
 
+    def hold(self, path: str) -> bool:
+        """Whether a real path is one of the roots, or below one."""
+        return _is_below(path, self._real)
+
     def check_opened(self, descriptor: int) -> str:
         """The real path of an open file or directory, if it is below a root."""
         real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
@@ -166,6 +170,18 @@ class OpenDirectory:
         except OSError:
             return None
         return FileState(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+    def size_and_time(self, name: str) -> tuple[int, int]:
+        """Size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
+        try:
+            descriptor = os.open(name, _READ, dir_fd=self._descriptor)
+        except OSError:
+            return -1, 0
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return status.st_size, status.st_mtime_ns
 
     def close(self) -> None:
         """Close the directory; files opened from it stay open."""

@@ -69,7 +69,7 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
         directory.close()
 
 
-def open_adapter(path: str, roots: Roots) -> Checkpoint:
+def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
     """Open a LoRA adapter; its configuration stands where a model's would.
 
     Args:

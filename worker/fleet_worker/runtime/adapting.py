@@ -6,6 +6,7 @@ import asyncio
 
 from fleet_worker.adapters.opening import open_adapter
 from fleet_worker.adapters.private import PrivateAdapter, make_private
+from fleet_worker.adapters.settling import open_settled
 from fleet_worker.core.adapter_layout import check_adapter_config, check_adapter_tensors
 from fleet_worker.core.engine_adapter import engine_name
 from fleet_worker.core.refusals import EngineFailure, Refusal
@@ -48,7 +49,8 @@ def fault_of(
 
 def _prepare(worker: Worker, name: str, request: AdapterRequest) -> PrivateAdapter:
     rules = worker.staging.rules
-    adapter = open_adapter(directory_of(request.source), rules.roots)
+    path = directory_of(request.source)
+    adapter = open_settled(path, rules.roots, lambda: open_adapter(path, rules.roots))
     try:
         check_adapter_config(adapter.config, max_rank=worker.adapters.max_rank)
         check_adapter_tensors(rules.reference.tensors, adapter.tensors, adapter.config)

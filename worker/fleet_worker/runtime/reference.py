@@ -9,6 +9,7 @@ from fleet_worker.adapters import hub
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
 from fleet_worker.adapters.opening import open_checkpoint
+from fleet_worker.adapters.settling import open_settled
 from fleet_worker.core.compare import check_config, check_tensors
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Source
@@ -48,7 +49,8 @@ def open_fitting(
     Errors:
         Refusal: any of the source and checkpoint reasons; nothing stays open.
     """
-    checkpoint = open_checkpoint(directory_of(source), roots)
+    path = directory_of(source)
+    checkpoint = open_settled(path, roots, lambda: open_checkpoint(path, roots))
     try:
         reference.check(checkpoint, inspector)
     except BaseException:

@@ -1,0 +1,41 @@
+"""`python -m fleet_worker manifest DIR`: what a checkpoint's digest is made of, and the digest."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fleet_worker.adapters.files import OpenDirectory
+from fleet_worker.adapters.opening import open_adapter, open_checkpoint
+from fleet_worker.core.adapter_layout import ADAPTER_CONFIG_FILE
+from fleet_worker.core.digests import digest_of, manifest_of
+from fleet_worker.core.refusals import Refusal
+
+_REFUSED = 1
+
+
+def manifest(path: str, *, only_digest: bool) -> int:
+    """Print the manifest of a checkpoint or an adapter; returns the exit code.
+
+    Args:
+        path: Its directory.
+        only_digest: Print the digest instead, as `spec.digest` wants it.
+    """
+    try:
+        hashes = _hashes(os.path.realpath(path))
+    except Refusal as refusal:
+        print(f"{path}: {refusal.message}", file=sys.stderr)  # noqa: T201 - for people
+        return _REFUSED
+    sys.stdout.write(digest_of(hashes) + "\n" if only_digest else manifest_of(hashes))
+    return 0
+
+
+def _hashes(path: str) -> dict[str, str]:
+    directory = OpenDirectory(path, None)
+    directory.close()
+    is_adapter = ADAPTER_CONFIG_FILE in directory.names
+    opened = open_adapter(path, None) if is_adapter else open_checkpoint(path, None)
+    try:
+        return opened.hashes(lambda: None)
+    finally:
+        opened.close()
