@@ -11,6 +11,7 @@ from tests.e2e.conftest import FLEET, WORKERS, Fleet
 from tests.support.audit import audit_file
 
 from demo.sampler import TOKENS
+from stack.operator import NAMESPACE as SYSTEM
 
 
 def test_five_versions_in_a_row_lose_no_request_and_every_token_is_labelled_truly(fleet, tmp_path):
@@ -39,22 +40,14 @@ def test_waiting_for_ready_right_after_a_patch_never_returns_early(fleet):
 
 
 def metric(fleet: Fleet, name: str) -> float:
-    pods = json.loads(
-        fleet.cluster.kubectl(
-            "-n",
-            "rlfleet-system",
-            "get",
-            "pods",
-            "-o",
-            "json",
-            "-l",
-            "app.kubernetes.io/name=rlfleet-operator",
-        ).stdout
-    )["items"]
-    (pod,) = [p for p in pods if "deletionTimestamp" not in p["metadata"]]
-    path = f"/api/v1/namespaces/rlfleet-system/pods/{pod['metadata']['name']}:8080/proxy/metrics"
-    page = fleet.cluster.kubectl("get", "--raw", path).stdout
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(name))
+    """A metric of the leader and its standby, added up."""
+    chosen = ("-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/name=rlfleet-operator")
+    pods = json.loads(fleet.cluster.kubectl(*chosen, "-o", "json").stdout)["items"]
+    lines = []
+    for pod in pods:
+        path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
+        lines += fleet.cluster.kubectl("get", "--raw", path).stdout.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
 def test_a_rollout_costs_at_most_six_writes_and_a_fleet_at_rest_none(fleet):

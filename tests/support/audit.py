@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.environments import engine_environment, worker_python
+from stack.offline import audit as audit_file
+
+__all__ = ["audit", "audit_file", "records_of"]
 
 
 def records_of(
@@ -40,16 +42,3 @@ def audit(
     file = folder / "replies.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     return audit_file(file, checkpoints)
-
-
-def audit_file(file: Path, checkpoints: Mapping[str, Path]) -> subprocess.CompletedProcess[str]:
-    """Audit a file of records, as `audit` does."""
-    named = [f"{version}={directory}" for version, directory in checkpoints.items()]
-    return subprocess.run(
-        [worker_python(), "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=engine_environment(),
-    )

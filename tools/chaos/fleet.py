@@ -78,6 +78,13 @@ class Fleet:
         self.wait_ready(seconds=seconds)
         self.wait_ready(f"ifl/{self.name}", seconds=seconds)
 
+    def wait_served(self) -> None:
+        """Wait until the Service knows the workers again, after nodes or the API server were gone."""
+        self.wait_whole()
+        self.cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
+        chosen = ("pod", "-l", f"rlfleet.dev/fleet={self.name}", "--timeout=60s")
+        self.kubectl("wait", "--for=condition=Ready", *chosen)
+
     def roll_out(self, step: int) -> dict[str, Any]:
         """Publish a good checkpoint and wait. Returns: the WeightVersion's status."""
         self.publish(str(step))

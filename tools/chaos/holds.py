@@ -12,12 +12,12 @@ the barrier, so that the phase lasts until it goes on:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from chaos.fleet import Fleet
-from chaos.processes import NoSuchProcessError, Process, signal_worker
+from chaos.processes import NoSuchProcessError, Process, node_of, signal_worker
 
 Phase = Literal["Staging", "Pausing", "Loading", "Resuming"]
 PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
@@ -71,13 +71,12 @@ def held_in(fleet: Fleet, phase: Phase, **spec: object) -> Iterator[Held]:
 @contextmanager
 def _stopped(fleet: Fleet, pod: str, process: Process) -> Iterator[Callable[[], None]]:
     """Stop a process until the end of the block, or until the given function is called."""
-    signal_worker(fleet, pod, process, "SIGSTOP")
+    node = node_of(fleet, pod)
+    signal_worker(fleet, pod, process, "SIGSTOP", node=node)
 
     def go_on() -> None:
-        try:
-            signal_worker(fleet, pod, process, "SIGCONT")
-        except (NoSuchProcessError, KeyError):
-            return  # the fault has ended it
+        with suppress(NoSuchProcessError):  # the fault may have ended it
+            signal_worker(fleet, pod, process, "SIGCONT", node=node)
 
     try:
         yield go_on

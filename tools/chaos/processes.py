@@ -17,20 +17,18 @@ _WORDS: dict[Process, str] = {
     "operator": "fleet_operator",
 }
 
-# Runs on the node as root. Containers have their pod's name as host name in the environment of
-# their processes; the engine has renamed itself, but not its environment.
+# Runs on the node as root. A pod's host name is its own; the engine has written over its command
+# line and its environment, but not over that.
 _SIGNAL = """
 import os, signal, sys
 from pathlib import Path
 host, word, name = sys.argv[1:]
 for entry in Path("/proc").glob("[0-9]*"):
     try:
-        line, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        line, name_of_host = (entry / "cmdline").read_bytes(), (entry / "root/etc/hostname").read_text()
     except OSError:
         continue
-    if word.encode() not in line or int(entry.name) == os.getpid():
-        continue
-    if f"HOSTNAME={host}".encode() in environment.split(bytes(1)):
+    if word.encode() in line and name_of_host.strip() == host:
         os.kill(int(entry.name), getattr(signal, name))
         print(entry.name)
 """
@@ -40,10 +38,26 @@ class NoSuchProcessError(Exception):
     """There is no such process to signal."""
 
 
-def signal_worker(fleet: Fleet, pod: str, process: Process, name: str) -> None:
-    """Signal a worker's process. `name`: as in `signal`, say SIGSTOP."""
-    node = _node_of(fleet.pods()[pod]["spec"]["nodeName"])
-    _signal(fleet.cluster, node, pod, process, name)
+def signal_worker(
+    fleet: Fleet, pod: str, process: Process, name: str, *, node: int | None = None
+) -> None:
+    """Signal a worker's process.
+
+    Args:
+        fleet: The worker's.
+        pod: The worker.
+        process: Which of its processes.
+        name: As in `signal`, say SIGSTOP.
+        node: Where it is, if known: then no API server is needed.
+
+    Errors: NoSuchProcessError.
+    """
+    _signal(fleet.cluster, node or node_of(fleet, pod), pod, process, name)
+
+
+def node_of(fleet: Fleet, pod: str) -> int:
+    """Number of the node that a worker runs on."""
+    return _node_of(fleet.pods()[pod]["spec"]["nodeName"])
 
 
 def signal_leader(cluster: Cluster, name: str) -> str:

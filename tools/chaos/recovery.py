@@ -43,6 +43,7 @@ def play(fleet: Fleet, row: Row, phase: Phase, replies: Path) -> Recovery:
         fleet.wait_whole()
         seconds = time.monotonic() - begun
 
+    fleet.wait_served()
     samples = fleet.while_sampling(replies, work)
     return Recovery(
         row=row.name,

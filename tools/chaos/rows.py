@@ -88,6 +88,23 @@ def _faster_than_it_loads(fleet: Fleet, phase: Phase) -> None:
             fleet.publish(str(fleet.next_step()))
 
 
+def node_lost(fleet: Fleet, phase: Phase) -> None:
+    """Cut the second node's power, and say so to the cluster once the operator asks for it.
+
+    Until then the rollout goes on without its workers. Not one of `ROWS`: it is lost for good.
+    """
+    with held_in(fleet, phase):
+        fleet.cluster.kill_node(2)
+    asks = "delete the Node"
+    fleet.eventually(lambda: asks in _stalled(fleet), "the operator asks a person", seconds=240)
+    fleet.cluster.kubectl("delete", "node", "node-2")
+
+
+def _stalled(fleet: Fleet) -> str:
+    condition = fleet.condition("Stalled", f"ifl/{fleet.name}")
+    return condition["message"] if condition else ""
+
+
 def _is_out(fleet: Fleet, pod: str, uid: str) -> bool:
     found = fleet.pods().get(pod)
     if found is None or found["metadata"]["uid"] != uid:

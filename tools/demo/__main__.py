@@ -103,7 +103,7 @@ def prepare_own(cluster_id: str, *, keep: bool, screen: Screen) -> tuple[Place, 
         screen.say("loading the images of this working tree")
         stack.load_images(cluster)
         screen.say("$ helm install rlfleet charts/rlfleet")
-        stack.install(cluster, replicas=2)
+        stack.install(cluster)
         cluster.kubectl("create", "namespace", NAMESPACE)
         folder = shared_folder(cluster.folder)
         apply(place, stack.weights_volume(folder, NAMESPACE))

@@ -11,7 +11,7 @@ RELEASE = "rlfleet"
 NAMESPACE = "rlfleet-system"
 
 
-def install(cluster: Cluster, *settings: str, replicas: int = 1) -> str:
+def install(cluster: Cluster, *settings: str, replicas: int = 2) -> str:
     """Install or upgrade the chart with the development images, and wait until it is up.
 
     `settings`: further `key=value` pairs for helm's --set. Returns: helm's words.

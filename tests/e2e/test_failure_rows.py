@@ -1,0 +1,101 @@
+"""What must not break a fleet is done to one of real workers, under load, in every phase.
+
+`make reliability` writes what these tests measured to docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from chaos import table
+from chaos.fleet import Fleet
+from chaos.holds import Phase, held_in
+from chaos.recovery import Recovery, play
+from chaos.rows import ROWS, Row, node_lost
+from stack.offline import audit
+
+WRITE_TO = os.environ.get("RLFLEET_RELIABILITY_PAGE")
+CASES = [
+    pytest.param(row, phase, id=f"{row.name}, {phase}") for row in ROWS for phase in row.phases
+]
+
+
+@dataclass
+class Record:
+    """What all of these tests saw."""
+
+    replies: Path
+    recoveries: list[Recovery] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def record(shared_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+    """Has every token of all replies recomputed in the end."""
+    record = Record(tmp_path_factory.mktemp("rows") / "replies.jsonl")
+    yield record
+    folders = sorted(shared_fleet.weights.glob("step_*"), key=lambda f: int(f.name[5:]))
+    versions = {"base": shared_fleet.weights / "base"} | {f.name[5:]: f for f in folders}
+    judged = audit(record.replies, versions)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    if WRITE_TO:
+        tokens = sum(int(line.split()[2]) for line in _rows(judged.stdout))
+        table.write(Path(WRITE_TO), record.recoveries, tokens)
+
+
+def _rows(report: str) -> list[str]:
+    """The lines of the audit's table: version, replies, tokens, …"""
+    return [line for line in report.splitlines() if line.split()[1:2] and line.split()[1].isdigit()]
+
+
+@pytest.mark.parametrize(("row", "phase"), CASES)
+def test_a_fleet_survives(fleet: Fleet, record: Record, row: Row, phase: Phase) -> None:
+    recovery = play(fleet, row, phase, record.replies)
+    record.recoveries.append(recovery)
+
+    found = fleet.get(f"wv/{fleet.name}")
+    assert found["status"]["appliedVersion"] == found["spec"]["version"]
+    assert found["status"]["workersApplied"] == "2/2"
+    assert recovery.lost == ()
+    assert row.cuts or recovery.retried == 0
+
+
+def test_a_checkpoint_that_changes_after_staging_is_never_served(
+    fleet: Fleet, record: Record
+) -> None:
+    applied = fleet.applied()
+
+    def work() -> None:
+        with held_in(fleet, "Pausing") as held:
+            file = fleet.folder(int(held.version)) / "model.safetensors"
+            data = bytearray(file.read_bytes())
+            data[-64:] = bytes(64)
+            file.write_bytes(data)
+        stalled = fleet.eventually(lambda: fleet.condition("Stalled"), "Stalled")
+        assert "CheckpointChanged" in stalled["message"]
+        fleet.eventually(
+            lambda: fleet.get(f"ifl/{fleet.name}")["status"]["workers"]["serving"] == 2, "all serve"
+        )
+
+    samples = fleet.while_sampling(record.replies, work)
+
+    assert samples.tokens.keys() == {applied}
+    assert samples.lost == []
+    fleet.roll_out(fleet.next_step())
+
+
+def test_the_loss_of_a_node_is_said_and_its_workers_come_back_elsewhere(
+    fleet: Fleet, record: Record
+) -> None:
+    if fleet.cluster.status()["nodes"]["2"]["pid"] is None:
+        pytest.skip("another run has taken the node")
+    row = Row("node lost", ("Pausing",), node_lost, cuts=True)
+    recovery = play(fleet, row, "Pausing", record.replies)
+    record.recoveries.append(recovery)
+
+    assert {p["spec"]["nodeName"] for p in fleet.pods().values()} == {"node-1"}
+    assert recovery.lost == ()

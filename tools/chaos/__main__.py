@@ -1,0 +1,80 @@
+"""`make chaos`: failures at random on a fleet of real workers under load.
+
+Plays failures until so many rollouts have been survived, says after each how long it took, and has
+every token recomputed in the end. Ends with 0 only if the fleet was whole after each, no request was
+lost, and every label is true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import stack
+from chaos.fleet import Fleet, NotInTimeError
+from chaos.recovery import Recovery, play
+from chaos.rows import ROWS
+from chaos.setup import start_fleet
+from devcluster import Cluster, DevclusterError
+from stack.offline import audit
+
+MOST_STEPS = 6
+"""A failure publishes at most so many versions."""
+
+
+def main() -> int:
+    """Read the command line and play. Returns: the exit code."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--rollouts", type=int, default=200, help="how many (200)")
+    parser.add_argument("--workers", type=int, default=2, help="in the fleet, 2 or more (2)")
+    parser.add_argument("--seed", type=int, default=None, help="to play the same failures again")
+    parsed = parser.parse_args()
+    seed = parsed.seed if parsed.seed is not None else random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}")
+    try:
+        with Cluster.start(mounts=stack.mounts()) as cluster:
+            stack.load_images(cluster)
+            stack.install(cluster)
+            steps = parsed.rollouts * MOST_STEPS
+            fleet = start_fleet(cluster, replicas=parsed.workers, steps=steps)
+            fleet.wait_whole()
+            with tempfile.TemporaryDirectory() as scratch:
+                return _survive(fleet, parsed.rollouts, random.Random(seed), Path(scratch))  # noqa: S311 - not for secrets
+    except (DevclusterError, subprocess.CalledProcessError) as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 1
+
+
+def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) -> int:
+    replies = scratch / "replies.jsonl"
+    done: list[Recovery] = []
+    begun = time.monotonic()
+    for number in range(1, rollouts + 1):
+        row = dice.choice(ROWS)
+        phase = dice.choice(row.phases)
+        try:
+            recovery = play(fleet, row, phase, replies)
+        except NotInTimeError as error:
+            print(f"{number}/{rollouts}  {row.name}, {phase}: NOT SURVIVED\n{error}")
+            return 1
+        done.append(recovery)
+        told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
+        lost = f", LOST {recovery.lost}" if recovery.lost else ""
+        print(f"{number}/{rollouts}  {row.name}, {phase}: {told}, {recovery.retried} again{lost}")
+    published = {str(n): fleet.folder(n) for n in range(1, fleet.next_step())}
+    judged = audit(replies, {"base": fleet.weights / "base"} | published)
+    print(judged.stdout + judged.stderr)
+    lost = sum(len(r.lost) for r in done)
+    print(
+        f"{len(done)} rollouts survived in {time.monotonic() - begun:.0f} s, {lost} requests lost"
+    )
+    return 1 if lost or judged.returncode else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

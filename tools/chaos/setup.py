@@ -1,0 +1,47 @@
+"""A fleet of real workers to break: checkpoints on a volume, an InferenceFleet, a WeightVersion."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import stack
+from chaos.fleet import NAMESPACE, Fleet
+from devcluster import Cluster
+from stack.offline import write_checkpoints
+
+
+def start_fleet(
+    cluster: Cluster,
+    *,
+    replicas: int,
+    steps: int,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Fleet:
+    """Make the fleet; it serves step 1 when it is ready.
+
+    Args:
+        cluster: With the chart installed.
+        replicas: Workers.
+        steps: How many checkpoints are there to be published.
+        others: Further checkpoints, by the name of their folder.
+    """
+    folder = cluster.folder / "weights"
+    folder.mkdir()
+    named = {"base": {"seed": 0}} | {f"step_{n}": {"seed": n} for n in range(1, steps + 1)}
+    write_checkpoints(
+        {folder / name: options for name, options in (named | dict(others or {})).items()}
+    )
+    folder.chmod(0o755)
+    fleet = Fleet(cluster, folder, itertools.count(2))
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    objects = [
+        *stack.weights_volume(folder, NAMESPACE),
+        stack.fleet_manifest(fleet.name, replicas=replicas),
+        stack.weights_manifest(fleet.name, fleet=fleet.name, version="1"),
+    ]
+    together = {"apiVersion": "v1", "kind": "List", "items": objects}
+    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(together))
+    return fleet

@@ -1,0 +1,50 @@
+"""The worker's environment without a cluster: writing checkpoints and auditing replies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import envs
+
+_WRITE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from checkpoints import Shape, write_checkpoint
+for target, options in json.loads(sys.argv[2]).items():
+    shape = Shape(**options.pop("shape", {}))
+    write_checkpoint(target, shape=shape, **options)
+"""
+
+
+def environment() -> dict[str, str]:
+    """Our own package as an image would hold it, and nothing of the caller's settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RLFLEET_", "VLLM_", "HF_"))}
+    own = {"PYTHONPATH": str(envs.app_folder()), "PYTHONSAFEPATH": "1", "TZ": "UTC"}
+    return kept | own
+
+
+def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Write tiny checkpoints: directory → arguments of `checkpoints.write_checkpoint`."""
+    todo = json.dumps({str(target): dict(options) for target, options in wanted.items()})
+    tools = envs.REPOSITORY / "tools"
+    command = [str(envs.interpreter_of("worker")), "-c", _WRITE, str(tools), todo]
+    subprocess.run(command, check=True, timeout=300, env=environment())
+
+
+def audit(file: Path, checkpoints: Mapping[str, Path]) -> subprocess.CompletedProcess[str]:
+    """Audit a file of replies. `checkpoints`: version → directory, in the order of the run."""
+    named = [f"{version}={directory}" for version, directory in checkpoints.items()]
+    python = str(envs.interpreter_of("worker"))
+    return subprocess.run(
+        [python, "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env=environment(),
+    )
