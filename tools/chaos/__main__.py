@@ -64,8 +64,8 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
             return 1
         done.append(recovery)
         told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
-        lost = f", LOST {recovery.lost}" if recovery.lost else ""
-        print(f"{number}/{rollouts}  {row.name}, {phase}: {told}, {recovery.retried} again{lost}")
+        worse = f", LOST {recovery.lost}" if recovery.lost else ""
+        print(f"{number}/{rollouts}  {row.name}, {phase}: {told}, {recovery.retried} again{worse}")
     published = {str(n): fleet.folder(n) for n in range(1, fleet.next_step())}
     judged = audit(replies, {"base": fleet.weights / "base"} | published)
     print(judged.stdout + judged.stderr)
