@@ -13,7 +13,7 @@ from datetime import datetime
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import adapters
-from fleet_operator.core.actions import PodAction, Quarantine, WorkerCall
+from fleet_operator.core.actions import DeletePod, PodAction, Quarantine, WorkerCall
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, WeightsView
@@ -29,7 +29,7 @@ class Decision:
     Fields:
         rollout: of the base weights.
         adapters: uid of an adapter's WeightVersion → its rollout.
-        worker_calls: at most one to each worker.
+        worker_calls: at most one to each worker, and none to one whose pod is deleted now.
         weights: uid → status, of every WeightVersion that names the fleet.
     """
 
@@ -58,12 +58,15 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         for w in observed.adapter_weights
     }
     actions = rollout.step.actions
-    calls = [a for a in actions if not isinstance(a, Quarantine)]
+    going = {a.uid for a in pods.actions if isinstance(a, DeletePod)}
+    calls = adapters.with_adapters(
+        [a for a in actions if not isinstance(a, Quarantine)], observed, plans
+    )
     return Decision(
         rollout=rollout,
         adapters=plans,
         pods=pods,
-        worker_calls=tuple(adapters.with_adapters(calls, observed, plans)),
+        worker_calls=tuple(c for c in calls if c.pod_uid not in going),
         pod_actions=(*pods.actions, *(a for a in actions if isinstance(a, Quarantine))),
         fleet=fleet_status(observed, rollout, pods, now=now),
         weights={

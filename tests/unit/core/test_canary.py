@@ -168,8 +168,19 @@ class TestTheOthers:
         assert "resume 41 on policy-1" not in told(taken.actions)
 
 
-def test_a_suspended_canary_waits():
-    assert STEP(make_view(known(0), old(1), suspended=True)).actions == ()
+class TestSuspended:
+    def test_nothing_is_begun(self):
+        assert STEP(make_view(known(0), old(1), suspended=True)).actions == ()
+
+    def test_workers_come_in_at_what_is_served_and_are_no_canaries(self):
+        joiner = make_worker(0).joining("41")
+
+        assert told(STEP(make_view(joiner, suspended=True)).actions) == ["admit 41 on policy-0"]
+
+    def test_a_canary_goes_back_to_those_that_serve(self):
+        taken = STEP(make_view(loaded(0), old(1), suspended=True))
+
+        assert told(taken.actions) == ["stage 41 on policy-0"]
 
 
 @pytest.mark.parametrize(

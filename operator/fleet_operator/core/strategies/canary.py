@@ -40,7 +40,8 @@ def then(strategy: Strategy) -> Strategy:
         said = view.verdict
         passed = said is not None and said.passed and said.version == view.target.version
         serve = [m.version == view.target.version for m in view.members]
-        if view.halted or passed or (serve and all(serve)):
+        if view.halted or view.suspended or passed or (serve and all(serve)):
+            # Suspended, nobody is judged: canaries go back to those that serve.
             return strategy(view)
         return _judge(view)
 
@@ -59,16 +60,15 @@ def _judge(view: RolloutView) -> Step:
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt)
     reports = [r for w in chosen if (r := _comparison(w, goal))]
     verdict = None
-    if not view.suspended and chosen and len(reports) == len(chosen):
+    if chosen and len(reports) == len(chosen):
         verdict = _verdict(reports, names(chosen), goal, view.settings.canary)
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = Problem(reason=reason, message=verdict.message, halt=True)
-    actions = () if view.suspended else tuple(_next_calls(view, goal, chosen))
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING,
-        actions=actions + _let_go(view),
+        actions=(*_next_calls(view, goal, chosen), *_let_go(view)),
         note=f"{some(chosen)} is judged with {goal.version}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),

@@ -1,0 +1,74 @@
+"""Everything about a fleet at once: the parts do not get into each other's way."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, told
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.observed import FleetObserved
+
+IMAGE = "rlfleet/worker:1"
+TODAY = decide(make_fleet(), default_image=IMAGE, now=NOW).pods.revision
+
+
+def decision(fleet: FleetObserved) -> Decision:
+    return decide(fleet, default_image=IMAGE, now=NOW)
+
+
+def up(ordinal: int) -> AWorker:
+    return make_worker(ordinal).serving("base").of_revision(TODAY)
+
+
+def test_a_fleet_that_is_as_it_should_be_is_left_alone():
+    made = decision(make_fleet(up(0), up(1)))
+
+    assert (made.worker_calls, made.pod_actions) == ((), ())
+    assert made.at_rest
+
+
+def test_a_worker_whose_pod_is_deleted_now_is_not_called():
+    """It would be admitted, get requests, and lose them at once."""
+    outdated = make_worker(0).joining("base").of_revision("old")
+    made = decision(make_fleet(outdated, up(1)))
+
+    assert told(made.pod_actions) == ["DeletePod policy-0"]
+    assert made.worker_calls == ()
+
+
+def test_every_weightversion_gets_a_status_also_one_that_steers_nothing():
+    first, second = make_weights("1"), make_weights("2", name="second", uid="wv-2")
+    made = decision(make_fleet(up(0), wants=[first, second]))
+
+    assert made.weights.keys() == {"wv-1", "wv-2"}
+    stalled = condition_of(made.weights["wv-2"].conditions, ConditionType.STALLED)
+    assert stalled is not None
+    assert stalled.reason is ConditionReason.SECOND_BASE_VERSION
+
+
+def test_who_is_expelled_from_the_service_is_a_change_of_a_pod():
+    long_ago = NOW - timedelta(hours=1)
+    status = WeightsStatus(
+        desired_version="1",
+        phase=RolloutPhase.STAGING,
+        started_at=long_ago,
+        phase_started_at=long_ago,
+    )
+    workers = [up(0).silent(3600), up(1).staged("1")]
+    weights = make_weights("1", status=status)
+    made = decision(make_fleet(*workers, rollout={"maxFailures": 1}, wants=weights))
+
+    assert told(made.pod_actions) == ["Quarantine policy-0"]
+
+
+def test_it_is_not_at_rest_while_an_adapter_is_not():
+    spec = make_weights("1").spec.model_copy(update={"adapter": "lora", "version": "3"})
+    adapter = make_weights("1", name="lora", uid="wv-2")
+    object.__setattr__(adapter, "spec", spec)
+    made = decision(make_fleet(up(0), wants=[adapter], adapters={"max": 1}))
+
+    assert made.rollout.step.phase == "Applied"
+    assert not made.at_rest
