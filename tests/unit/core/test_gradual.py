@@ -171,6 +171,16 @@ class TestJoiners:
         assert "admit 42 on policy-2" in told(taken.actions)
         assert "stage 42 on policy-1" in told(taken.actions)
 
+    def test_the_first_ones_come_in_at_the_wanted_version(self):
+        assert told(rolling.step(view(make_worker(0).joining("41"))).actions) == [
+            "stage 42 on policy-0"
+        ]
+
+    def test_but_not_while_it_is_suspended(self):
+        taken = rolling.step(view(make_worker(0).joining("41"), suspended=True))
+
+        assert told(taken.actions) == ["admit 41 on policy-0"]
+
     def test_after_a_halt_they_come_in_at_what_was_served_last(self):
         joiner = make_worker(1).joining("41")
         taken = rolling.step(view(staged(0), joiner, halted=True))

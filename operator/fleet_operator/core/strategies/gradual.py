@@ -105,7 +105,7 @@ def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> 
 
 
 def _admission(view: RolloutView, goal: Target, *, stopped: bool) -> Admission:
-    if not view.members and not view.halted:
+    if not view.members and not view.halted and not view.suspended:
         return Admission(version=goal, fallback=view.applied, open_now=True, first=True, mixed=True)
     version = view.applied if stopped else goal
     return Admission(version=version, fallback=view.applied, open_now=True, mixed=True)
