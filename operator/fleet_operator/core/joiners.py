@@ -18,7 +18,7 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.adapter_goals import AdapterGoal
 from fleet_operator.core.observed import Target, WorkerView
-from fleet_operator.core.problems import problem_of
+from fleet_operator.core.problems import problem_of, problem_of_joiners
 from fleet_operator.core.step import Problem
 from fleet_worker.protocol import Phase
 
@@ -82,7 +82,7 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
             actions.append(calls.stage(joiner, own, settings, reason="it joins the fleet"))
     return Joining(
         actions=tuple(actions),
-        problem=problem,
+        problem=problem or _shut_out(joiners, wanted, admission),
         requeue_after_seconds=min(retries, default=None),
     )
 
@@ -103,6 +103,21 @@ def _wanted(
     # Nobody serves and nobody can take it: better the last good version than none.
     problem = problem_of(refused, wanted, RolloutPhase.STAGING, settings, halt=False)
     return admission.fallback, problem
+
+
+def _shut_out(
+    joiners: tuple[WorkerView, ...], wanted: Target, admission: Admission
+) -> Problem | None:
+    """Who cannot take any version that would let him in. Counted in all phases: a load that breaks
+    again and again is one problem, not many.
+    """
+    ways_in = (wanted, admission.fallback)
+    out = [
+        j
+        for j in joiners
+        if all(j.version != way.version and calls.failure_of(j, way.version) for way in ways_in)
+    ]
+    return problem_of_joiners(out, wanted) if out else None
 
 
 def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Target:

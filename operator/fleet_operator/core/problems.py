@@ -25,12 +25,6 @@ def problem_of(
 ) -> Problem:
     """The problem that more workers than allowed failed to take the goal."""
     reason = _reason(failed, goal, phase)
-    by_cause: dict[str, list[WorkerView]] = {}
-    for worker in failed:
-        by_cause.setdefault(why(worker, goal), []).append(worker)
-    causes = "; ".join(
-        f"{cause} ({some(workers)})" for cause, workers in list(by_cause.items())[:_NAMED_AT_MOST]
-    )
     way_out = (
         "It will not be tried again: publish another version."
         if halt
@@ -39,9 +33,21 @@ def problem_of(
     )
     message = (
         f"{len(failed)} workers cannot take version {goal}, {settings.max_failures} may fail. "
-        f"{causes}. The applied version keeps serving. {way_out}"
+        f"{_causes(failed, goal)}. The applied version keeps serving. {way_out}"
     )
     return Problem(reason=reason, message=message, halt=halt)
+
+
+def problem_of_joiners(failed: Sequence[WorkerView], goal: Target) -> Problem:
+    """The problem that workers cannot join, since they cannot take what the fleet serves."""
+    message = (
+        f"{len(failed)} workers cannot join at version {goal}. {_causes(failed, goal)}. Checked "
+        f"again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
+    )
+    reason = _reason(failed, goal, RolloutPhase.STAGING)
+    if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
+        reason = ConditionReason.WORKERS_FAILING
+    return Problem(reason=reason, message=message, halt=False)
 
 
 def why(worker: WorkerView, goal: Target) -> str:
@@ -62,6 +68,14 @@ def unready(workers: Sequence[WorkerView], goal: Target) -> str:
         return ""
     first = waiting[0][1]
     return f"; {some([w for w, _ in waiting])} wait ({first.reason}): {first.message}"
+
+
+def _causes(failed: Sequence[WorkerView], goal: Target) -> str:
+    by_cause: dict[str, list[WorkerView]] = {}
+    for worker in failed:
+        by_cause.setdefault(why(worker, goal), []).append(worker)
+    named = list(by_cause.items())[:_NAMED_AT_MOST]
+    return "; ".join(f"{cause} ({some(workers)})" for cause, workers in named)
 
 
 def some(workers: Sequence[WorkerView]) -> str:

@@ -124,10 +124,13 @@ class TestFailures:
         assert taken.problem is None
         assert "apply 42 on policy-1" in told(taken.actions)
 
-    def test_after_the_end_it_is_no_failure_of_the_rollout(self):
+    def test_after_the_end_it_is_no_failure_of_the_rollout_but_of_a_joiner(self):
         applied = {"phase": RolloutPhase.APPLIED, "applied": "42"}
+        problem = in_flight.step(view(self.BROKE, new(1), **applied)).problem
 
-        assert in_flight.step(view(self.BROKE, new(1), **applied)).problem is None
+        assert problem is not None
+        assert not problem.halt
+        assert "cannot join" in problem.message
 
     def test_halt_leaves_everybody_where_he_is(self):
         taken = self.under_way(new(0), staged(1), halted=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.builders import AWorker, make_view, make_worker, target, told
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.joiners import Admission, Joining, join
 from fleet_worker.protocol import Reason
 
@@ -107,3 +108,37 @@ class TestTheFirstOnes:
 
     def test_as_many_may_fail_as_in_any_rollout(self):
         assert decide(self.REFUSED, joiner(1), first=True, maxFailures=1).problem is None
+
+
+class TestShutOut:
+    """Who cannot take any version that would let him in needs a person, and it is said."""
+
+    REFUSED = joiner().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_it_is_said_with_the_reason(self):
+        problem = decide(self.REFUSED, joiner(1), fallback="42").problem
+
+        assert problem is not None
+        assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert not problem.halt
+        assert problem.message.startswith(
+            "1 workers cannot join at version 42 (/weights/step_42). SourceNotFound: injected "
+            "(policy-0). Checked again every 10 s"
+        )
+
+    def test_a_load_that_breaks_again_and_again_is_one_problem_in_every_phase(self):
+        broke = joiner().failed_to_load("42", age_seconds=99)
+        phases = [broke, broke.staged("42"), broke.doing("load", "42"), broke._says(phase="broken")]
+        problems = [decide(worker, fallback="42").problem for worker in phases]
+
+        assert len(set(problems)) == 1
+        assert problems[0] is not None
+        assert problems[0].reason is ConditionReason.WORKERS_FAILING
+
+    def test_where_there_is_another_way_in_nothing_is_said(self):
+        assert decide(self.REFUSED, fallback="41").problem is None
+
+    def test_nor_of_one_that_is_in_place(self):
+        waiting = joiner(version="42").refused("42", Reason.SOURCE_NOT_FOUND)
+
+        assert decide(waiting, fallback="42", open_now=False).problem is None
