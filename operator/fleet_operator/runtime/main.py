@@ -113,7 +113,8 @@ class Operator:
             place = permissions.LeasePlace(
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )
-            if not await _first(self._check(place), stop.wait()):
+            rights = permissions.Rights(self._kube, self._settings.namespaces, place)
+            if not await _first(self._check(rights), stop.wait()):
                 return 0
             self.fit = True
             if not await _first(self.lease.acquire(), stop.wait()):
@@ -153,14 +154,14 @@ class Operator:
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
 
-    async def _check(self, place: permissions.LeasePlace) -> None:
+    async def _check(self, rights: permissions.Rights) -> None:
         """Find out whether this process could lead: a standby that could not is none.
 
         Errors: Terminal, with what is missing.
         """
         while True:
             try:
-                await permissions.check(self._kube, self._settings.namespaces, place)
+                await rights.check()
                 await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
             except NotFound as error:
                 raise Terminal(_NO_CRDS) from error

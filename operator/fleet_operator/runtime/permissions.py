@@ -41,30 +41,52 @@ class LeasePlace:
     name: str
 
 
-async def check(kube: Kube, namespaces: tuple[str, ...], lease: LeasePlace) -> None:
-    """Compare what is needed with what is allowed.
+Question = tuple[str, str, str, str, str]
+"""Namespace, group, resource, verb and name."""
 
-    Errors: Terminal, naming every verb that is missing.
-    """
-    asked = [
-        (namespace, group, resource, verb, "")
-        for namespace in namespaces or ("",)
-        for group, resource, verbs in NEEDED
-        for verb in verbs
-    ]
-    # Without these it would stand by for ever, as if another one led.
-    asked += [
-        (lease.namespace, LEASE_GROUP, "leases", verb, lease.name if verb != "create" else "")
-        for verb in LEASE_VERBS
-    ]
-    answers = await asyncio.gather(*(_allowed(kube, *question) for question in asked))
-    missing = [q for q, allowed in zip(asked, answers, strict=True) if not allowed]
-    if missing:
-        told = ", ".join(
-            f"{verb} {resource}{'.' if group else ''}{group} in {namespace or 'all namespaces'}"
-            for namespace, group, resource, verb, _ in missing
+
+class Rights:
+    """What the API server allows this process, asked as often as it takes to be told."""
+
+    def __init__(self, kube: Kube, namespaces: tuple[str, ...], lease: LeasePlace) -> None:
+        self._kube = kube
+        asked = [
+            (namespace, group, resource, verb, "")
+            for namespace in namespaces or ("",)
+            for group, resource, verbs in NEEDED
+            for verb in verbs
+        ]
+        # Without these it would stand by for ever, as if another one led.
+        asked += [
+            (lease.namespace, LEASE_GROUP, "leases", verb, lease.name if verb != "create" else "")
+            for verb in LEASE_VERBS
+        ]
+        self._answers: dict[Question, bool | None] = dict.fromkeys(asked)
+
+    async def check(self) -> None:
+        """Compare what is needed with what is allowed.
+
+        What was answered is not asked again by another call, so that a busy server is through at
+        some time.
+
+        Errors: Terminal, naming every verb that is missing; Retryable while an answer is.
+        """
+        open_ = [question for question, answer in self._answers.items() if answer is None]
+        answers = await asyncio.gather(
+            *(_allowed(self._kube, *question) for question in open_), return_exceptions=True
         )
-        raise Terminal(f"the operator's service account may not: {told}. See the chart's RBAC")
+        found = dict(zip(open_, answers, strict=True))
+        self._answers |= {q: a for q, a in found.items() if isinstance(a, bool)}
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        missing = [question for question, allowed in self._answers.items() if not allowed]
+        if missing:
+            told = ", ".join(
+                f"{verb} {resource}{'.' if group else ''}{group} in {namespace or 'all namespaces'}"
+                for namespace, group, resource, verb, _ in missing
+            )
+            raise Terminal(f"the operator's service account may not: {told}. See the chart's RBAC")
 
 
 async def _allowed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ class Judge:
 
 
 async def check(judge: Judge, *namespaces: str) -> None:
-    await permissions.check(judge, namespaces, LEASE)  # type: ignore[arg-type]
+    await permissions.Rights(judge, namespaces, LEASE).check()  # type: ignore[arg-type]
 
 
 async def test_who_may_everything_may_start():
@@ -102,3 +103,29 @@ async def test_all_that_is_missing_is_named_at_once():
 async def test_a_server_that_cannot_answer_now_is_no_missing_right():
     with pytest.raises(Retryable):
         await check(Judge(error=Retryable("429")))
+
+
+async def test_what_was_answered_is_not_asked_again():
+    judge = Judge()
+    rights = permissions.Rights(judge, ("rl",), LEASE)  # type: ignore[arg-type]
+    answer, judge.create = judge.create, _busy_at_the_third(judge)  # type: ignore[method-assign]
+
+    with pytest.raises(Retryable):
+        await rights.check()
+    answered = len(judge.asked)
+    judge.create = answer  # type: ignore[method-assign]
+    await rights.check()
+
+    assert 0 < answered < len(judge.asked)
+    assert len(judge.asked) == len(set(judge.asked))
+
+
+def _busy_at_the_third(judge: Judge):
+    answer, calls = judge.create, itertools.count(1)
+
+    async def create(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if next(calls) % 3 == 0:
+            raise Retryable("429")
+        return await answer(path, body)
+
+    return create
