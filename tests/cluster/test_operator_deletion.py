@@ -1,0 +1,127 @@
+"""How fleets end: by the garbage collector, whether an operator runs or not, and made anew."""
+
+from __future__ import annotations
+
+from tests.cluster.support.stage import FLEET, Stage
+
+CHILDREN = (
+    ("/api/v1", "pods"),
+    ("/api/v1", "services"),
+    ("/api/v1", "configmaps"),
+    ("/api/v1", "secrets"),
+    ("/apis/policy/v1", "poddisruptionbudgets"),
+)
+COLLECTED_SECONDS = 60
+"""The garbage collector looks for new kinds each 30 s; in a fresh cluster ours is one."""
+
+
+async def _children(stage: Stage) -> dict[str, dict]:
+    found = {}
+    for root, plural in CHILDREN:
+        objects = await stage.objects(plural, root=root)
+        found |= {f"{plural}/{name}": made for name, made in objects.items()}
+    return found
+
+
+async def _fleet_uid(stage: Stage) -> str:
+    return (await stage.fleet())["metadata"]["uid"]
+
+
+async def test_everything_that_is_made_for_a_fleet_belongs_to_it_and_goes_with_it(
+    stage: Stage,
+) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    children = await _children(stage)
+    assert sorted(children) == [
+        f"configmaps/{FLEET}-applied",
+        f"poddisruptionbudgets/{FLEET}",
+        f"pods/{FLEET}-0",
+        f"pods/{FLEET}-1",
+        f"secrets/{FLEET}-admin-token",
+        f"services/{FLEET}",
+        f"services/{FLEET}-workers",
+    ]
+    uid = await _fleet_uid(stage)
+    for child in children.values():
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("InferenceFleet", uid)
+    for made in (await stage.fleet(), await stage.weights()):
+        assert "finalizers" not in made["metadata"]  # nobody needs an operator to get rid of it
+
+    await stage.kubectl("delete", f"ifl/{FLEET}", "--wait=false")
+
+    async def gone() -> bool:
+        return await _children(stage) == {}
+
+    await stage.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
+    stalled = await stage.until(lambda: stage.condition("Stalled"), "the pointer says so")
+    assert stalled["reason"] == "FleetNotFound"
+    assert operator.proxy.writes[-1].path.endswith(("/status", "/events"))
+
+
+async def test_a_fleet_can_be_deleted_while_no_operator_runs(stage: Stage) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    assert await operator.stop() == 0
+    assert stage.serving == ["1", "1"]
+
+    await stage.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}")
+
+    async def gone() -> bool:
+        return await _children(stage) == {}
+
+    await stage.until(gone, "everything is collected", seconds=COLLECTED_SECONDS)
+
+
+async def test_a_fleet_that_is_made_anew_under_its_name_gets_workers_and_a_token_of_its_own(
+    stage: Stage,
+) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    before = await _children(stage)
+
+    await stage.kubectl("delete", f"ifl/{FLEET}", f"wv/{FLEET}", "--wait=false")
+    await stage.make_fleet(replicas=2, version="2")
+
+    await stage.applied("2", replicas=2, seconds=COLLECTED_SECONDS + 40)
+    uid = await _fleet_uid(stage)
+
+    async def all_are_new() -> bool:
+        children = await _children(stage)
+        owners = {c["metadata"]["ownerReferences"][0]["uid"] for c in children.values()}
+        return owners == {uid} and children.keys() == before.keys()
+
+    await stage.until(all_are_new, "all belongs to the new fleet", seconds=COLLECTED_SECONDS)
+    secret = f"secrets/{FLEET}-admin-token"
+    assert (await _children(stage))[secret]["data"] != before[secret]["data"]
+
+
+async def test_workers_that_a_fleet_leaves_behind_are_adopted_and_go_on_serving(
+    stage: Stage,
+) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    uids = {name: c["metadata"]["uid"] for name, c in (await _children(stage)).items()}
+    loads = sum(len(port.calls) for port in stage.kubelet.ports.values())
+
+    orphan = ("delete", f"ifl/{FLEET}", f"wv/{FLEET}", "--cascade=orphan")
+    await stage.kubectl(*orphan, f"--timeout={COLLECTED_SECONDS}s")
+    assert stage.serving == ["1", "1"]
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    uid = await _fleet_uid(stage)
+
+    async def adopted() -> bool:
+        pods = (await stage.objects("pods")).values()
+        owners = [p["metadata"].get("ownerReferences", [{}])[0].get("uid") for p in pods]
+        return owners == [uid, uid]
+
+    await stage.until(adopted, "the workers belong to the new fleet")
+    assert {name: c["metadata"]["uid"] for name, c in (await _children(stage)).items()} == uids
+    assert sum(len(port.calls) for port in stage.kubelet.ports.values()) == loads
+    assert stage.serving == ["1", "1"]

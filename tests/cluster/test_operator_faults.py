@@ -1,0 +1,83 @@
+"""What networks and busy API servers do, during rollouts: the fleet converges all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+
+from tests.cluster.support.faults import Fault, Faults
+from tests.cluster.support.stage import FLEET, Stage
+
+from fleet_worker.protocol import Phase
+
+ROLLOUTS = 10
+CONVERGES_SECONDS = 60
+
+
+async def test_rollouts_converge_whatever_requests_and_watches_meet(
+    stage: Stage, record_property
+) -> None:
+    seed = random.randrange(1 << 32)  # noqa: S311 - chance, not secrets
+    record_property("seed", seed)
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    operator = await stage.start_operator(again=True)
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    faults = operator.proxy.faults = Faults(seed, share=0.5)
+    operator.proxy.cut_watches()
+
+    for version in range(2, 2 + ROLLOUTS):
+        await stage.publish(str(version))
+        if version == ROLLOUTS // 2:
+            operator.send(signal.SIGTERM)  # the next one meets faults from its start on
+        await stage.applied(str(version), seconds=CONVERGES_SECONDS)
+
+    assert len(faults.chosen) >= 5, f"seed {seed}: {faults.chosen}"
+    assert sum(faults.chosen.values()) >= 2 * ROLLOUTS
+    assert operator.starts >= 2
+    faults.active = False
+    await stage.change_fleet(replicas=2)
+    await stage.publish("last")
+    await stage.applied("last", replicas=2)
+    assert all(w.lease_until is None for w in stage.kubelet.workers)
+    assert await stage.condition("Stalled") is None
+
+
+async def test_a_watch_that_is_too_old_is_listed_anew(stage: Stage) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    operator.proxy.faults = Faults(1)
+    operator.proxy.faults.WATCH = (Fault.GONE,)
+    operator.proxy.faults.READ = operator.proxy.faults.WRITE = (Fault.SLOW,)
+    operator.proxy.cut_watches()
+
+    async def refused() -> bool:
+        return operator.proxy.faults.chosen[Fault.GONE] >= 3
+
+    await stage.until(refused, "watches are refused with 410")
+    await stage.kubectl("delete", "pod", f"{FLEET}-1", "--wait=false")
+    await stage.publish("2")
+    operator.proxy.faults.active = False
+    await stage.applied("2", replicas=2)
+
+
+async def test_an_api_server_that_restarts_in_a_rollout_does_not_stop_it(stage: Stage) -> None:
+    await stage.start_operator(again=True)
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    for worker in stage.kubelet.workers:
+        worker.slow_seconds = 1
+    await stage.publish("2")
+
+    async def loads() -> bool:
+        return any(w.phase is Phase.LOADING for w in stage.kubelet.workers)
+
+    await stage.until(loads, "a worker loads")
+    await asyncio.to_thread(stage.cluster.restart, "kube-apiserver")
+
+    await stage.applied("2")
+    assert all(w.lease_until is None for w in stage.kubelet.workers)
+    await stage.publish("3")
+    await stage.applied("3")
