@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.requirements import DATA, covered
 from tests.support.checkpoints import write_checkpoints
+from tests.support.environments import ENGINE_ARGUMENTS
 from tests.support.worker import WorkerProcess
 
 _SEEDS = {"a": 1, "b": 2, "c": 3, "d": 4}
@@ -49,12 +53,45 @@ class FirstLook:
     admitted_metric: float
 
 
+WIRE_ARGUMENTS = (
+    "--enable-auto-tool-choice",
+    "--tool-call-parser=hermes",
+    "--scheduling-policy=priority",
+    "--trust-request-chat-template",
+)
+"""Flags without which some rules of the wire contract could not be seen to hold."""
+
+
+def _tokenizer(weights: Weights, folder: Path) -> Path:
+    """The model's tokenizer, but one that puts a token before every prompt."""
+    target = folder / "tokenizer"
+    shutil.copytree(weights.a, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    file = target / "tokenizer.json"
+    content = json.loads(file.read_text())
+    name = "<|endoftext|>"
+    before, text = (
+        {"SpecialToken": {"id": name, "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    )
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [before, text],
+        "pair": [before, text, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [0], "tokens": [name]}},
+    }
+    file.write_text(json.dumps(content))
+    return target
+
+
 @pytest.fixture(scope="session")
 def started(
     weights: Weights, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[WorkerProcess, FirstLook]]:
     folder = tmp_path_factory.mktemp("worker")
-    with WorkerProcess(folder, model=weights.a, roots=[weights.root]) as worker:
+    arguments = [*ENGINE_ARGUMENTS, *WIRE_ARGUMENTS, f"--tokenizer={_tokenizer(weights, folder)}"]
+    with WorkerProcess(
+        folder, model=weights.a, roots=[weights.root], engine_arguments=arguments
+    ) as worker:
         worker.wait_until_up()
         ready = worker.admin.get("/readyz")
         completion = worker.public.post("/v1/completions", json={"model": "policy", "prompt": "x"})
@@ -131,3 +168,11 @@ def home(worker: WorkerProcess, weights: Weights, new_version: Callable[[], str]
     version = new_version()
     worker.swap(version, weights.a)
     return version
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many rules of the wire contract have tests; that all have is a test of its own."""
+    with_tests = [rule for rule in DATA if covered().get(rule)]
+    terminalreporter.write_line(
+        f"rules of the public port with tests: {len(with_tests)} of {len(DATA)}"
+    )

@@ -94,13 +94,16 @@ async def fake_generate(
     prompt: Steps, _sampling: object, request_id: str, **options: Any
 ) -> AsyncGenerator[Any, None]:
     """An engine whose prompt is what it will say."""
-    cached = options.get("cached", 0)
+    cached, adapter = options.get("cached", 0), options.get("adapter")
+    lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
     for choices in prompt:
         await asyncio.sleep(0)
         if callable(choices):
             await choices()
             continue
-        yield SimpleNamespace(outputs=choices, request_id=request_id, num_cached_tokens=cached)
+        yield SimpleNamespace(
+            outputs=choices, request_id=request_id, num_cached_tokens=cached, lora_request=lora
+        )
 
 
 class FakeServer:
@@ -113,6 +116,7 @@ class FakeServer:
         cut: streams are sent in pieces of this length and the rest.
         asked: paths and bodies of the requests that came through.
         cached: prompt tokens that came out of the cache.
+        adapter: the engine's name of the adapter that requests get.
     """
 
     def __init__(self) -> None:
@@ -124,6 +128,7 @@ class FakeServer:
         self.generate = tracked(fake_generate)
         self.cut = 10**9
         self.cached = 0
+        self.adapter: str | None = None
         self.asked: list[tuple[str, Any]] = []
         self.closed = 0
 
@@ -144,7 +149,8 @@ class FakeServer:
             return
         # The order of the calls is the order of the prompts, as in vLLM.
         streams = [
-            self.generate(p, sampling, self.request_id, cached=self.cached) for p in self.prompts
+            self.generate(p, sampling, self.request_id, cached=self.cached, adapter=self.adapter)
+            for p in self.prompts
         ]
         try:
             if body.get("stream"):

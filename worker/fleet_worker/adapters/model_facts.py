@@ -37,4 +37,5 @@ def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts
         vocabulary=TokenizerVocabulary(tokenizer),
         generate_keys=frozenset(schema),
         sampling_keys=frozenset(schema["sampling_params"]["properties"]),
+        routes_experts=bool(client.vllm_config.aux_output_config.enable_return_routed_experts),
     )

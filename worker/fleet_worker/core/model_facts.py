@@ -28,6 +28,7 @@ class Facts:
         vocabulary: its tokenizer.
         generate_keys / sampling_keys: what vLLM takes in a body of `/inference/v1/generate`, and
             in its `sampling_params`.
+        routes_experts: replies say which experts the tokens went to.
     """
 
     names: Callable[[], Sequence[str]]
@@ -36,3 +37,4 @@ class Facts:
     vocabulary: Vocabulary
     generate_keys: frozenset[str]
     sampling_keys: frozenset[str]
+    routes_experts: bool = False

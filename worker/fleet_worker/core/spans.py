@@ -60,6 +60,11 @@ class Span:
         return span | {key: value for key, value in more.items() if value is not None}
 
     @property
+    def policy(self) -> str:
+        """The version that a trainer means: of the adapter, if one was used."""
+        return self.adapter if self.adapter is not None else self.version
+
+    @property
     def is_plain(self) -> bool:
         """Whether it says no more than vLLM itself knows."""
         return self.kv_from is None and self.adapter is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -119,3 +120,17 @@ async def test_tokens_say_when_they_may_have_read_keys_of_older_weights(
     written = kv_from is not None or path == "/v1/completions"  # vLLM's own route knows the rest
     (span,) = choice["weight_versions"] if written else ({},)
     assert span.get("kv_from") == kv_from
+
+
+@pytest.mark.parametrize(("demanded", "status"), [("7", 200), ("base", 409)])
+async def test_a_demand_on_a_request_for_an_adapter_means_the_adapters_version(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+) -> None:
+    served = SimpleNamespace(name="style", version="7")
+    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
+    port.server.prompts, port.server.adapter = [ONE], "style@7"
+
+    reply = await port.ask(headers={EXACT: demanded}, model="style")
+    assert reply.status_code == status
+    stream = await port.ask(headers={EXACT: demanded}, model="style", stream=True)
+    assert stream.status_code == status

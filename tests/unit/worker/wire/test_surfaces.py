@@ -251,6 +251,14 @@ def test_a_request_is_sent_on(
         ),
         pytest.param(
             CHAT,
+            {"nvext": {"extra_fields": ["prompt_logprobs"]}},
+            400,
+            "prompt_logprobs",
+            "does not ask",
+            id="a field that was not asked for",
+        ),
+        pytest.param(
+            CHAT,
             {"nvext": {"extra_fields": ["engine_data"]}, "stream": True},
             400,
             "nvext.extra_fields",

@@ -93,7 +93,7 @@ async def test_every_field_of_nvext_can_be_had(port: FakePort) -> None:
         "timing",
     ]
     nvext = {"token_data": [5, 6], "extra_fields": fields}
-    found = (await ask(port, chat(), nvext=nvext)).json()["nvext"]
+    found = (await ask(port, chat(), nvext=nvext, prompt_logprobs=1)).json()["nvext"]
 
     assert found.pop("timing")["total_time_ms"] >= 0
     assert found == {

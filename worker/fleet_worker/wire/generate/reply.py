@@ -9,6 +9,7 @@ import re
 
 from fleet_worker.core.logprobs import name_sampled
 from fleet_worker.wire.surface import Facts, Json, Reply
+from fleet_worker.wire.tokens.reply import experts_of
 
 # As vLLM writes it: first in its object, without spaces. It cannot stand inside of a string, where
 # its quotes would be escaped. Replacing it takes a hundredth of the time of parsing the reply.
@@ -18,6 +19,9 @@ _NAMED = rb'{"token_id":\1,"token":"token_id:\1",'
 
 def reply_of(request: Json, facts: Facts) -> Reply:
     """What becomes of the reply to a request of tokens."""
+    sampling = request.get("sampling_params")
+    sampling = sampling if isinstance(sampling, dict) else {}
+    experts = experts_of(sampling, facts)
     if request.get("output_mode") == "text":
 
         def name(reply: Json) -> Json:
@@ -27,8 +31,12 @@ def reply_of(request: Json, facts: Facts) -> Reply:
                     name_sampled(entries, ids, facts.vocabulary.bytes_of)
             return reply
 
-        return Reply(is_stamped=True, whole=name, chunk=name)
-    sampling = request.get("sampling_params")
-    if not isinstance(sampling, dict) or sampling.get("logprobs") is None:
-        return Reply(is_stamped=True)
-    return Reply(is_stamped=True, patch=lambda piece: _ENTRY.sub(_NAMED, piece))
+        return Reply(is_stamped=True, patch=experts, whole=name, chunk=name)
+    if sampling.get("logprobs") is None:
+        return Reply(is_stamped=True, patch=experts)
+
+    def patch(piece: bytes) -> bytes:
+        piece = _ENTRY.sub(_NAMED, piece)
+        return piece if experts is None else experts(piece)
+
+    return Reply(is_stamped=True, patch=patch)

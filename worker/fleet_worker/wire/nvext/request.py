@@ -11,6 +11,7 @@ from fleet_worker.wire.errors import bad_request
 from fleet_worker.wire.nvext.reply import EXTRA_FIELDS, NvextReply
 from fleet_worker.wire.openai.request import check_keys
 from fleet_worker.wire.surface import Facts, Forward, Json, Reply
+from fleet_worker.wire.tokens.reply import experts_of
 from fleet_worker.wire.tokens.request import (
     asked_of,
     asking_for_ids,
@@ -56,6 +57,11 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
             ("routed_experts_prompt_start", extension.routed_experts_prompt_start),
         ),
     )
+    if "prompt_logprobs" in extension.extra_fields and request.get("prompt_logprobs") is None:
+        raise bad_request(
+            "nvext.extra_fields names prompt_logprobs, but the request does not ask for them",
+            "prompt_logprobs",
+        )
     asked = asked_of(request)
     ids = None
     if extension.token_data is not None:
@@ -72,7 +78,7 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
     return Forward(
         path,
         asking_for_ids(request, logprobs=wants_logprobs),
-        Reply(whole=reply.whole, chunk=reply.chunk),
+        Reply(patch=experts_of(request, facts), whole=reply.whole, chunk=reply.chunk),
     )
 
 

@@ -6,6 +6,7 @@ from fleet_worker.core.routes import dialect_of
 from fleet_worker.wire.errors import bad_request
 from fleet_worker.wire.openai.reply import reply_of
 from fleet_worker.wire.surface import Facts, Forward, Json, Reply
+from fleet_worker.wire.tokens.reply import experts_of
 from fleet_worker.wire.tokens.request import asked_of, asking_for_ids, checked_ids
 
 # Keys of the token path that belong to another route: vLLM ignores them here without a word.
@@ -21,8 +22,8 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
         checked_ids(body["prompt"], facts, "prompt")
     asked = asked_of(body)
     if not asked.logprobs:
-        return Forward(path, reply=Reply(dialect_of(path)))
-    return Forward(path, asking_for_ids(body, logprobs=True), reply_of(asked, facts))
+        return Forward(path, reply=Reply(dialect_of(path), patch=experts_of(body, facts)))
+    return Forward(path, asking_for_ids(body, logprobs=True), reply_of(body, asked, facts))
 
 
 def check_keys(path: str, body: Json) -> None:

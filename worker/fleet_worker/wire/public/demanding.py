@@ -44,7 +44,7 @@ def check_spans(demand: Demand, spans: Spans) -> None:
     if demand.is_any:
         return
     for each in spans.values():
-        versions = [None] if each is None else [span.version for span in each]
+        versions = [None] if each is None else [span.policy for span in each]
         for version in versions:
             if not demand.is_met_by(version):
                 made = f"version {version}" if version else "weights that nobody has named"

@@ -104,7 +104,8 @@ class Gate:
         _check_open(keeper)
         body = await read_whole(receive)
         _check_open(keeper)  # again: the client may have taken its time
-        check_version(demand, keeper.agent.version)
+        if not demand.is_any:
+            check_version(demand, _version_for(keeper, body))
         keeper.agent.quiescence.inside += 1
         try:
             await self._forward(keeper, demand, scope, receive, send, body)
@@ -146,6 +147,13 @@ def _check_open(keeper: GateKeeper) -> None:
     if not keeper.agent.is_open:
         keeper.metrics.turned_away()
         raise _unavailable(f"this worker is {keeper.agent.standing.phase}")
+
+
+def _version_for(keeper: GateKeeper, body: bytes) -> str | None:
+    """The version that a request would get now: of the adapter that it names, or of the model."""
+    name = (object_of(body) or {}).get("model")
+    adapters = {state.name: state.version for state in keeper.agent.adapters.states()}
+    return adapters.get(name, keeper.agent.version) if name else keeper.agent.version
 
 
 def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:

@@ -138,8 +138,8 @@ class Stamping:
         body, more = message.get("body", b""), message.get("more_body", False)
         try:
             self._check_tokens()
-            if self._tokens.last_version is not None:
-                check_version(self._demand, self._tokens.last_version)
+            if (version := self._tokens.adapter or self._tokens.last_version) is not None:
+                check_version(self._demand, version)
             body = self._changed_events(body, last=not more)
         except WireError as error:
             await self._cut_short(error)

@@ -47,6 +47,7 @@ class Tokens:
         spans: choice index → its spans, once the choice has ended.
         first_version: label in the engine when the first token arrived.
         last_version: the same of the latest one.
+        adapter: version of the adapter that the request uses, if it uses one.
         is_uneven: a choice ended with other numbers of tokens, log-probabilities and labels.
     """
 
@@ -54,6 +55,7 @@ class Tokens:
         self.spans: dict[int, list[Span] | None] = {}
         self.first_version: str | None = None
         self.last_version: str | None = None
+        self.adapter: str | None = None
         self.is_uneven = False
         self._version = version
         self._kept = kept or KeptCache()
@@ -78,7 +80,7 @@ class Tokens:
         # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
         found_cached = getattr(output, "num_cached_tokens", None) != 0
         lora = getattr(output, "lora_request", None)
-        adapter = version_of(lora.lora_name) if lora is not None else None
+        self.adapter = version_of(lora.lora_name) if lora is not None else None
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
@@ -96,7 +98,7 @@ class Tokens:
                         self._kept.read_from(
                             s.version, generation.beginning, found_cached=found_cached
                         ),
-                        adapter,
+                        self.adapter,
                     )
                     for s in spans
                 ]

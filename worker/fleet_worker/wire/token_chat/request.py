@@ -29,4 +29,4 @@ def translate(path: str, body: Json, facts: Facts) -> Forward:
     if path != _CHAT:  # this route is asked for nothing else
         asked = replace(asked, ids=True)
     chat = asking_for_ids(chat_of_tokens(rest, ids, "tokens"), logprobs=asked.logprobs)
-    return Forward(_CHAT, chat, reply_of(asked, facts, ids))
+    return Forward(_CHAT, chat, reply_of(rest, asked, facts, ids))

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fleet_worker.core.logprobs import LengthError, check_lists, name_entries, name_lists
+from fleet_worker.core.routed_experts import rewritten
 from fleet_worker.core.token_text import Offsets
 from fleet_worker.wire.errors import broken_reply
 from fleet_worker.wire.surface import Facts, Json
 from fleet_worker.wire.tokens.request import Asked
+
+
+def experts_of(request: Json, facts: Facts) -> Callable[[bytes], bytes] | None:
+    """Puts routed experts into the form of trainers' clients, if this engine gives any.
+
+    Args:
+        request: What vLLM was asked; of `/inference/v1/generate`, the sampling parameters.
+        facts: Of the model.
+    """
+    if not facts.routes_experts:
+        return None
+    start = int(request.get("routed_experts_prompt_start") or 0)
+    return lambda piece: rewritten(piece, start)
 
 
 class TokenReply:

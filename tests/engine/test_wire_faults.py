@@ -1,0 +1,186 @@
+"""Real replies of the engine, changed on their way.
+
+Damaged ones: nothing that does not fit together goes out (TK-4, TK-6). And such as only an engine
+on a GPU gives: vLLM's CPU build does not say which experts its tokens went to (RF-4).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from tests.engine.test_wire_tokens import CHAT, GENERATE, PLACEHOLDER, PROMPT, ask
+from tests.support.fake_server import fake_facts
+from tests.support.npy import npy
+from tests.support.worker import WorkerProcess
+
+from fleet_worker.core.kept_cache import KeptCache
+from fleet_worker.core.spans import compact
+from fleet_worker.wire.asgi import Receive, Scope, Send, answer_json, read_body
+from fleet_worker.wire.public.gate import Gate, GateKeeper
+from fleet_worker.wire.public.key import PublicKey
+from fleet_worker.wire.public.surfaces import Surfaces
+
+Json = dict[str, Any]
+Damage = Callable[[Json], object]
+
+
+async def through_a_line(
+    worker: WorkerProcess, damage: Damage, body: Json, path: str = CHAT
+) -> tuple[int, bytes]:
+    """A request through our gate, whose server is the real worker on a line that changes replies."""
+
+    async def line(scope: Scope, receive: Receive, send: Send) -> None:
+        sent = json.loads(await read_body(receive, limit=10**6))
+        async with httpx.AsyncClient(base_url=str(worker.public.base_url), timeout=60) as client:
+            reply = (await client.post(scope["path"], json=sent)).json()
+        damage(reply)
+        await answer_json(send, 200, compact(reply))  # as vLLM writes it
+
+    agent = SimpleNamespace(
+        is_open=True,
+        version="1",
+        kept=KeptCache(),
+        labels=SimpleNamespace(order={}),
+        quiescence=SimpleNamespace(inside=0),
+    )
+    nobody: Any = SimpleNamespace(unlabelled=lambda: None)
+    facts = fake_facts(max_length=4096, id_limit=512, routes_experts=True)
+    keeper = GateKeeper(agent, nobody, nobody, Surfaces(facts), PublicKey())  # type: ignore[arg-type]
+    gate = Gate(line)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = SimpleNamespace(state=SimpleNamespace(rlfleet=keeper))
+        await gate(scope, receive, send)
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+        answer = await client.post(path, json=body)
+    return answer.status_code, answer.content
+
+
+def _choice(reply: Json) -> Json:
+    choice: Json = reply["choices"][0]
+    return choice
+
+
+DAMAGES = {
+    "an id is lost": lambda reply: _choice(reply)["token_ids"].pop(),
+    "all ids are lost": lambda reply: _choice(reply).pop("token_ids"),
+    "a log-probability is lost": lambda reply: _choice(reply)["logprobs"]["content"].pop(),
+    "two are exchanged": lambda reply: _choice(reply)["logprobs"]["content"].reverse(),
+    "the log-probabilities are lost": lambda reply: _choice(reply).update(logprobs=None),
+    "the prompt is lost": lambda reply: reply.pop("prompt_token_ids"),
+    "the prompt is another": lambda reply: reply["prompt_token_ids"].append(5),
+    "the usage is another": lambda reply: reply["usage"].update(completion_tokens=1),
+    "the choice is lost": lambda reply: reply["choices"].clear(),
+}
+BODY = {
+    "model": "policy",
+    "messages": PLACEHOLDER,
+    "nvext": {"token_data": PROMPT, "extra_fields": ["engine_data"]},
+    "max_tokens": 5,
+    "ignore_eos": True,
+}
+
+
+async def test_tk_6_a_reply_that_is_whole_goes_out(worker: WorkerProcess, home: str) -> None:
+    status, content = await through_a_line(worker, lambda _: None, BODY)
+
+    assert status == 200, content
+    assert len(json.loads(content)["nvext"]["engine_data"]["completion_token_ids"]) == 5
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_tk_4_tk_6_of_a_reply_that_is_damaged_no_part_goes_out(
+    worker: WorkerProcess, home: str, damage: Damage
+) -> None:
+    status, content = await through_a_line(worker, damage, BODY)
+
+    reply = json.loads(content)
+    assert status == 500
+    assert reply["error"]["type"] == "InternalServerError"
+    assert "choices" not in reply
+    assert "nvext" not in reply
+
+
+EXPERTS = [
+    pytest.param(
+        GENERATE,
+        {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3, "logprobs": 0}},
+        0,
+        id="all of the sequence",
+    ),
+    pytest.param(
+        GENERATE,
+        {
+            "token_ids": PROMPT,
+            "sampling_params": {"max_tokens": 3, "routed_experts_prompt_start": 2},
+        },
+        2,
+        id="from a start on",
+    ),
+    pytest.param(
+        GENERATE,
+        {
+            "token_ids": PROMPT,
+            "sampling_params": {"max_tokens": 3},
+            "routed_experts_prompt_start": 3,
+        },
+        3,
+        id="from a start outside of the sampling parameters",
+    ),
+    pytest.param(
+        CHAT,
+        {
+            "messages": PLACEHOLDER,
+            "nvext": {"token_data": PROMPT, "routed_experts_prompt_start": 1},
+            "max_tokens": 3,
+        },
+        1,
+        id="nvext",
+    ),
+    pytest.param(
+        CHAT,
+        {"messages": PLACEHOLDER, "max_tokens": 3, "routed_experts_prompt_start": 4},
+        4,
+        id="a chat",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "start"), EXPERTS)
+async def test_rf_4_routed_experts_come_as_clients_cut_them_out(
+    worker: WorkerProcess, home: str, path: str, body: Json, start: int
+) -> None:
+    rows = bytes(range(6 * 2 * 2))
+
+    def route(reply: Json) -> None:
+        """What vLLM adds with --enable-return-routed-experts: a .npy file of tokens - 1 rows."""
+        _choice(reply)["routed_experts"] = npy("|u1", (6, 2, 2), rows)
+
+    status, content = await through_a_line(worker, route, {"model": "policy", **body}, path)
+
+    assert status == 200, content
+    # As renderers and verifiers take it out, without parsing the rest.
+    begin = content.index(b'"routed_experts":{"data":"') + len(b'"routed_experts":{"data":"')
+    end = content.index(b'"', begin)
+    assert base64.b64decode(content[begin:end]) == rows
+    experts = _choice(json.loads(content))["routed_experts"]
+    assert (experts["shape"], experts["start"], experts["dtype"]) == ([6, 2, 2], start, "uint8")
+
+
+def test_rf_4_the_engine_is_asked_for_the_trim_that_the_client_wants(
+    worker: WorkerProcess, home: str
+) -> None:
+    def code(start: int) -> int:
+        sampling = {"max_tokens": 1, "routed_experts_prompt_start": start}
+        return ask(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling).status_code
+
+    assert code(len(PROMPT)) == 200
+    assert code(len(PROMPT) + 1) == 400, "the engine has looked at it"

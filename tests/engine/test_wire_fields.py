@@ -1,0 +1,261 @@
+"""Request fields that must take effect wherever they stand: RF-1 to RF-6, PM-1, SE-3."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+from tests.engine.test_public_port import CONTROL_ROUTES
+from tests.engine.test_wire_tokens import (
+    CHAT,
+    COMPLETION,
+    GENERATE,
+    PLACEHOLDER,
+    PROMPT,
+    TOKEN_CHAT,
+    TOOL,
+    ask,
+    must,
+    refused,
+)
+from tests.support.waiting import eventually
+from tests.support.worker import WorkerProcess
+
+Json = dict[str, Any]
+_numbers = itertools.count(1)
+
+
+PLACES = (
+    "chat",
+    "completion",
+    "token route",
+    "tokens of a chat",
+    "nvext",
+    "nvext, salt outside",
+    "nvext of a completion",
+    "generate",
+    "generate, among the sampling parameters",
+)
+
+
+def salted(place: str, prompt: list[int], salt: str) -> tuple[str, Json]:
+    """A request with a salt, on one of the ways there are."""
+    text = {"messages": [{"role": "user", "content": " ".join(map(str, prompt))}]}
+    sampling = {"max_tokens": 1}
+    return {
+        "chat": (CHAT, {**text, "cache_salt": salt}),
+        "completion": (COMPLETION, {"prompt": prompt, "cache_salt": salt}),
+        "token route": (TOKEN_CHAT, {"tokens": prompt, "cache_salt": salt}),
+        "tokens of a chat": (CHAT, {"tokens": prompt, **text, "cache_salt": salt}),
+        "nvext": (
+            CHAT,
+            {"nvext": {"token_data": prompt, "cache_salt": salt}, "messages": PLACEHOLDER},
+        ),
+        "nvext, salt outside": (
+            CHAT,
+            {"nvext": {"token_data": prompt}, "messages": PLACEHOLDER, "cache_salt": salt},
+        ),
+        "nvext of a completion": (
+            COMPLETION,
+            {"nvext": {"token_data": prompt, "cache_salt": salt}},
+        ),
+        "generate": (
+            GENERATE,
+            {"token_ids": prompt, "sampling_params": sampling, "cache_salt": salt},
+        ),
+        "generate, among the sampling parameters": (
+            GENERATE,
+            {"token_ids": prompt, "sampling_params": {**sampling, "cache_salt": salt}},
+        ),
+    }[place]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rf_1_a_salt_takes_effect_on_every_path(
+    worker: WorkerProcess, home: str, place: str
+) -> None:
+    prompt = [3 + next(_numbers), *range(10, 90)]
+
+    def cached(salt: str) -> int:
+        path, body = salted(place, prompt, salt)
+        limit = {} if path == GENERATE else {"max_tokens": 1}
+        usage = must(worker, path, **body, **limit)["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached("one") == 0
+    assert cached("one") >= 32, "the same salt finds what it has left"
+    assert cached("two") == 0, "another one does not"
+
+
+def test_rf_1_two_salts_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
+    nvext = {"token_data": PROMPT, "cache_salt": "one"}
+    assert refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, cache_salt="two")[0] == 400
+    body = {"token_ids": PROMPT, "sampling_params": {"cache_salt": "one"}}
+    assert refused(worker, GENERATE, **body, cache_salt="two")[0] == 400
+    assert ask(worker, GENERATE, **body, cache_salt="one").status_code == 200
+
+
+def test_rf_2_log_probabilities_of_the_prompt_come_on_every_token_path(
+    worker: WorkerProcess, home: str
+) -> None:
+    nvext = {"token_data": PROMPT, "extra_fields": ["prompt_logprobs"]}
+    options = {"max_tokens": 1, "prompt_logprobs": 1}
+    generated = must(worker, GENERATE, token_ids=PROMPT, sampling_params=options)
+    found = [
+        generated["prompt_logprobs"],
+        must(worker, TOKEN_CHAT, tokens=PROMPT, **options)["prompt_logprobs"],
+        must(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, **options)["nvext"][
+            "prompt_logprobs"
+        ],
+        must(worker, COMPLETION, nvext=nvext, **options)["nvext"]["prompt_logprobs"],
+    ]
+
+    for each in found:
+        assert each[0] is None
+        # Clients take the first value for that of the token that was there.
+        firsts = [next(iter(entry)) for entry in each[1:]]
+        assert firsts == [str(token_id) for token_id in PROMPT[1:]]
+    assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize("place", ["priority", "agent_hints"])
+def test_rf_3_a_priority_decides_who_comes_first(
+    worker: WorkerProcess, home: str, place: str
+) -> None:
+    done: list[str] = []
+
+    def generate(name: str, priority: int, count: int = 1) -> None:
+        sampling = {"max_tokens": 300, "ignore_eos": True, "n": count}
+        if count > 1:
+            ask(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling, priority=priority)
+        else:
+            nvext: Json = {"token_data": PROMPT}
+            body: Json = {"messages": PLACEHOLDER, "max_tokens": 40, "ignore_eos": True}
+            if place == "priority":
+                body["priority"] = priority
+            else:
+                nvext["agent_hints"] = {"priority": priority}
+            must(worker, CHAT, nvext=nvext, **body)
+        done.append(name)
+
+    worker.must("pause", mode="keep", lease_seconds=60)
+    threads = []
+    # As many as run at once, then one for whom there is no room, unless it comes first.
+    for held, arguments in ((16, ("all", 5, 16)), (17, ("urgent", 1))):
+        threads.append(threading.Thread(target=generate, args=arguments))
+        threads[-1].start()
+        eventually(lambda held=held: worker.state()["requests_held"] == held)
+    worker.must("resume", version=home)
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert done == ["urgent", "all"]
+
+
+def test_rf_3_two_priorities_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
+    nvext = {"token_data": PROMPT, "agent_hints": {"priority": 1}}
+    status, message = refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, priority=2)
+
+    assert (status, "priority is given twice" in message) == (400, True)
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "data:,"}}])
+def test_rf_5_an_image_beside_tokens_is_said_to_be_not_implemented(
+    worker: WorkerProcess, home: str, part: Json
+) -> None:
+    messages = [{"role": "user", "content": [part]}]
+    for body in ({"nvext": {"token_data": PROMPT}}, {"tokens": PROMPT}):
+        error = ask(worker, CHAT, messages=messages, **body).json()["error"]
+        assert (error["code"], error["type"]) == (400, "NotImplementedError")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (GENERATE, {"token_ids": PROMPT, "sampling_params": {"max_token": 5}}, "max_token"),
+        (GENERATE, {"token_ids": PROMPT, "sampling_params": {}, "max_tokens": 5}, "max_tokens"),
+        (GENERATE, {"token_ids": PROMPT, "sampling_params": {}, "nvext": {}}, "nvext"),
+        (CHAT, {"messages": PLACEHOLDER, "token_ids": PROMPT}, "token_ids"),
+        (CHAT, {"messages": PLACEHOLDER, "sampling_params": {}}, "sampling_params"),
+        (CHAT, {"messages": PLACEHOLDER, "nvext": {"token_dat": PROMPT}}, "token_dat"),
+        (
+            CHAT,
+            {"messages": PLACEHOLDER, "nvext": {"extra_fields": ["worker_id"]}},
+            "worker_id",
+        ),
+        (COMPLETION, {"prompt": PROMPT, "token_ids": PROMPT}, "token_ids"),
+    ],
+)
+def test_rf_6_what_would_be_overlooked_is_refused_by_name(
+    worker: WorkerProcess, home: str, path: str, body: Json, name: str
+) -> None:
+    status, message = refused(worker, path, **body)
+
+    assert status == 400
+    assert name in message
+
+
+def test_rf_6_what_a_client_may_say_is_passed_on(worker: WorkerProcess, home: str) -> None:
+    sampling = {
+        "max_tokens": 2,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.0,
+        "seed": 2**62,
+        "stop_token_ids": [2],
+        "skip_special_tokens": False,
+        "min_tokens": 1,
+        "repetition_penalty": 1.1,
+        "extra_args": {"prl_compact_logprobs": True},
+        "routed_experts_prompt_start": 2,
+    }
+    assert must(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling)["choices"]
+
+
+def test_tokens_that_the_weights_did_not_make_cannot_be_asked_for(
+    worker: WorkerProcess, home: str
+) -> None:
+    sampling = {"max_tokens": 2, "trace_decode_token_ids": [9, 9]}
+    status, message = refused(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling)
+
+    assert (status, "label" in message) == (400, True)
+
+
+def test_pm_1_messages_come_back_without_anything_invented(
+    worker: WorkerProcess, home: str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 8}
+    plain = must(worker, CHAT, **body)["choices"][0]["message"]
+    tools = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60}
+    calling = must(worker, CHAT, **{**body, **tools})["choices"][0]["message"]
+
+    assert {key for key, value in plain.items() if value is not None} == {"role", "content"}
+    assert {key for key, value in calling.items() if value not in (None, "")} == {
+        "role",
+        "tool_calls",
+    }
+
+
+def test_pm_1_a_message_says_the_same_with_its_nulls_and_without(
+    worker: WorkerProcess, home: str
+) -> None:
+    first = {"role": "user", "content": "go"}
+    message = must(worker, CHAT, messages=[first], max_tokens=8)["choices"][0]["message"]
+    bare = {key: value for key, value in message.items() if value is not None}
+    last = {"role": "user", "content": "on"}
+
+    with_nulls, without = (
+        must(worker, "/tokenize", messages=[first, each, last])["tokens"]
+        for each in (message, bare)
+    )
+    assert with_nulls == without
+
+
+@pytest.mark.parametrize("route", CONTROL_ROUTES)
+def test_se_3_a_control_route_is_not_on_the_public_port(worker: WorkerProcess, route: str) -> None:
+    method, path = route.split()
+
+    assert worker.public.request(method, path, json={}).status_code == 404

@@ -1,0 +1,267 @@
+"""Weight versions on every surface, also those that vLLM knows nothing of; demands on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.engine.conftest import Weights
+from tests.engine.test_wire_tokens import (
+    CHAT,
+    COMPLETION,
+    GENERATE,
+    PLACEHOLDER,
+    PROMPT,
+    TOKEN_CHAT,
+    TOOL,
+    ask,
+)
+from tests.support.waiting import eventually
+from tests.support.worker import WorkerProcess, events_of
+
+NewVersion = Callable[[], str]
+Json = dict[str, Any]
+LONG = 1500
+NVEXT = {"token_data": PROMPT, "extra_fields": ["engine_data"]}
+MESSAGES = [{"role": "user", "content": "go"}]
+
+
+def versions_in(reply: Json) -> list[list[Json]]:
+    """The spans of a reply, choice by choice."""
+    places = reply.get("choices") or [reply]
+    return [place["weight_versions"] for place in places]
+
+
+def last_versions_in(events: list[Json]) -> list[list[Json]]:
+    """The spans in a stream, each of which stands where its tokens end."""
+    found = []
+    for event in events:
+        places = [*event.get("choices", ()), event, event.get("response") or {}]
+        found += [p["weight_versions"] for p in places if p.get("weight_versions")]
+    return found
+
+
+SURFACES = [
+    pytest.param(
+        TOKEN_CHAT, {"tokens": PROMPT, "ignore_eos": True}, "max_tokens", id="token route"
+    ),
+    pytest.param(
+        CHAT,
+        {"tokens": PROMPT, "messages": PLACEHOLDER, "ignore_eos": True},
+        "max_tokens",
+        id="tokens of a chat",
+    ),
+    pytest.param(
+        CHAT,
+        {"nvext": {"token_data": PROMPT}, "messages": PLACEHOLDER, "ignore_eos": True},
+        "max_tokens",
+        id="nvext",
+    ),
+    pytest.param(
+        COMPLETION,
+        {"nvext": {"token_data": PROMPT}, "ignore_eos": True},
+        "max_tokens",
+        id="nvext of a completion",
+    ),
+    pytest.param(
+        "/v1/responses", {"input": "go", "min_tokens": 5}, "max_output_tokens", id="responses"
+    ),
+    pytest.param(
+        "/v1/messages", {"messages": MESSAGES, "min_tokens": 5}, "max_tokens", id="messages"
+    ),
+    pytest.param(
+        CHAT,
+        {"messages": MESSAGES, "ignore_eos": True, "logprobs": True, "n": 2},
+        "max_tokens",
+        id="log-probabilities of two choices",
+    ),
+]
+surfaces = pytest.mark.parametrize(("path", "body", "limit"), SURFACES)
+
+
+@surfaces
+def test_a_whole_reply_is_stamped_on_every_surface(
+    worker: WorkerProcess, home: str, path: str, body: Json, limit: str
+) -> None:
+    reply = ask(worker, path, **body, **{limit: 5})
+    content = reply.json()
+
+    for spans in versions_in(content):
+        (span,) = spans
+        assert (span["version"], span["start"]) == (home, 0)
+        assert 0 < span["end"] <= 5
+    assert reply.headers["x-weight-version-start"] == home
+    assert reply.headers["x-weight-version-end"] == home
+
+
+@surfaces
+def test_a_stream_is_stamped_on_every_surface(
+    worker: WorkerProcess, home: str, path: str, body: Json, limit: str
+) -> None:
+    reply = ask(worker, path, stream=True, **body, **{limit: 5})
+    found = last_versions_in(events_of(reply.text))
+
+    assert len(found) == body.get("n", 1)
+    for spans in found:
+        assert [span["version"] for span in spans] == [home]
+    assert reply.headers["x-weight-version-start"] == home
+
+
+def test_a_batch_is_stamped_conversation_by_conversation(worker: WorkerProcess, home: str) -> None:
+    body = {"messages": [MESSAGES, MESSAGES, MESSAGES], "max_tokens": 4, "logprobs": True}
+    reply = ask(worker, "/v1/chat/completions/batch", **body).json()
+
+    assert len(reply["choices"]) == 3
+    for choice in reply["choices"]:
+        assert choice["weight_versions"][-1]["end"] == len(choice["logprobs"]["content"])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_reply_with_tool_calls_is_stamped(
+    worker: WorkerProcess,
+    home: str,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60}
+    reply = ask(worker, CHAT, **body, stream=stream)
+    found = last_versions_in(events_of(reply.text)) if stream else versions_in(reply.json())
+
+    ((span,),) = found
+    assert (span["version"], span["start"]) == (home, 0)
+    assert span["end"] > 10
+
+
+@contextmanager
+def swap_in_the_middle(
+    worker: WorkerProcess, weights: Weights, version: str
+) -> Iterator[Callable[[], None]]:
+    """Stage a version, and swap to it when told, with tokens made before and after."""
+    worker.stage(version, weights.b)
+
+    def swap() -> None:
+        eventually(lambda: worker.state()["requests_running"] > 0)
+        tokens = worker.metric("vllm:generation_tokens_total")
+        eventually(lambda: worker.metric("vllm:generation_tokens_total") > tokens)
+        worker.must("pause", mode="keep", lease_seconds=60)
+        worker.must("load", version=version)
+        worker.must("resume", version=version)
+
+    yield swap
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(TOKEN_CHAT, {"tokens": PROMPT, "logprobs": True}, id="token route"),
+        pytest.param(COMPLETION, {"nvext": {"token_data": PROMPT}}, id="nvext"),
+        pytest.param(
+            GENERATE, {"token_ids": PROMPT, "sampling_params": {"logprobs": 0}}, id="generate"
+        ),
+    ],
+)
+def test_over_a_swap_a_reply_names_both_versions(
+    worker: WorkerProcess,
+    weights: Weights,
+    home: str,
+    new_version: NewVersion,
+    path: str,
+    body: Json,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    options: Json = {"max_tokens": LONG, "ignore_eos": True}
+    if path == GENERATE:
+        body = {**body, "sampling_params": {**body["sampling_params"], **options}}
+        options = {}
+    replies: list[httpx.Response] = []
+    with swap_in_the_middle(worker, weights, version := new_version()) as swap:
+        thread = threading.Thread(
+            target=lambda: replies.append(ask(worker, path, **body, **options, stream=stream))
+        )
+        thread.start()
+        swap()
+        thread.join(timeout=60)
+
+    (reply,) = replies
+    found = last_versions_in(events_of(reply.text)) if stream else versions_in(reply.json())
+    (first, second) = found[0]
+    assert (first["version"], second["version"]) == (home, version)
+    assert 0 < first["end"] == second["start"] < second["end"] == LONG
+    assert "kv_from" not in second, "the cache was emptied"
+
+
+def test_demands_are_met_or_refused_with_the_version_that_there_is(
+    worker: WorkerProcess, weights: Weights, home: str
+) -> None:
+    worker.swap("step_9", weights.b)
+    worker.swap("step_10", weights.c)
+    body = {"prompt": PROMPT, "max_tokens": 2}
+
+    def code(**demands: str) -> int:
+        headers = {f"x-weight-version-{name}": value for name, value in demands.items()}
+        reply = worker.public.post(COMPLETION, json={"model": "policy", **body}, headers=headers)
+        if reply.status_code == 409:
+            assert reply.headers["x-weight-version"] == "step_10"
+            assert int(reply.headers["retry-after"]) >= 1
+        return reply.status_code
+
+    assert [code(exact="step_10"), code(min="9"), code(min="step_10")] == [200, 200, 200]
+    assert [code(exact="10"), code(min="11"), code(exact=home)] == [409, 409, 409]
+    assert code(min="newest") == 400
+
+
+def test_a_demand_is_held_against_what_was_made(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    replies: list[httpx.Response] = []
+    body = {"model": "policy", "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True}
+    headers = {"x-weight-version-exact": home}
+    with swap_in_the_middle(worker, weights, version := new_version()) as swap:
+        thread = threading.Thread(
+            target=lambda: replies.append(
+                worker.public.post(COMPLETION, json=body, headers=headers)
+            )
+        )
+        thread.start()
+        swap()
+        thread.join(timeout=60)
+
+    assert replies[0].status_code == 409
+    assert replies[0].headers["x-weight-version"] == version
+
+
+def test_a_stream_ends_where_other_weights_than_demanded_go_on(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    body = {"model": "policy", "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True}
+    body |= {"stream": True, "return_token_ids": True}
+    headers = {"x-weight-version-exact": home}
+    replies: list[httpx.Response] = []
+    with swap_in_the_middle(worker, weights, new_version()) as swap:
+        thread = threading.Thread(
+            target=lambda: replies.append(
+                worker.public.post(COMPLETION, json=body, headers=headers)
+            )
+        )
+        thread.start()
+        swap()
+        thread.join(timeout=60)
+
+    *events, last = events_of(replies[0].text)
+    assert replies[0].status_code == 200
+    assert last["error"]["code"] == 409
+    assert 0 < sum(len(e["choices"][0]["token_ids"]) for e in events) < LONG
+    # The engine was told to stop, too.
+    eventually(lambda: worker.state()["requests_running"] == 0)
+
+
+def test_errors_carry_no_stamps(worker: WorkerProcess, home: str) -> None:
+    for path, body in ((TOKEN_CHAT, {"tokens": [9999]}), ("/v1/responses", {"input": 5})):
+        reply = ask(worker, path, **body)
+        assert reply.status_code == 400
+        assert "x-weight-version-start" not in reply.headers
+        assert "weight_versions" not in reply.text
