@@ -65,6 +65,14 @@ lint: ## Style, imports between layers, generated files
 type: ## Types
 	@$(PYTHON) -m mypy
 
+.PHONY: reliability
+reliability: ## Play every failure on real workers and write docs/reliability.md
+	@RLFLEET_RELIABILITY_PAGE=docs/reliability.md $(PYTEST) tests/e2e/test_failure_rows.py -p no:randomly
+
+.PHONY: chaos
+chaos: ## Failures at random on real workers: ROLLOUTS=200, SEED=
+	@$(PYTHON) -m chaos $(if $(ROLLOUTS),--rollouts $(ROLLOUTS)) $(if $(SEED),--seed $(SEED))
+
 ##@ Work on it
 
 .PHONY: fmt

@@ -28,11 +28,14 @@ class Row:
     """One kind of failure.
 
     Fields:
+        phases: where it can be played.
+        daily: where it is played with every run of the tests; the others take minutes.
         cuts: it ends a worker's process, so that clients must ask again.
     """
 
     name: str
     phases: tuple[Phase, ...]
+    daily: tuple[Phase, ...]
     play: Play
     cuts: bool = False
 
@@ -113,12 +116,12 @@ def _is_out(fleet: Fleet, pod: str, uid: str) -> bool:
 
 
 ROWS = (
-    Row("operator killed", PHASES, _operator_killed),
-    Row("worker killed at this work", PHASES, _stuck_worker_killed, cuts=True),
-    Row("worker killed after this work", ("Pausing",), _waiting_worker_killed, cuts=True),
-    Row("worker answers late", PHASES, _answers_late),
-    Row("worker never answers", ("Staging", "Pausing"), _never_answers, cuts=True),
-    Row("answer lost after the work", PHASES, _answer_lost),
-    Row("API server gone", PHASES, _api_server_gone),
-    Row("newer versions arrive", PHASES, _faster_than_it_loads),
+    Row("operator killed", PHASES, ("Loading",), _operator_killed),
+    Row("worker killed at this work", PHASES, ("Loading",), _stuck_worker_killed, cuts=True),
+    Row("worker killed after this work", ("Pausing",), (), _waiting_worker_killed, cuts=True),
+    Row("worker answers late", PHASES, ("Pausing", "Resuming"), _answers_late),
+    Row("worker never answers", ("Staging", "Pausing"), ("Pausing",), _never_answers, cuts=True),
+    Row("answer lost after the work", PHASES, ("Pausing", "Loading"), _answer_lost),
+    Row("API server gone", PHASES, ("Loading",), _api_server_gone),
+    Row("newer versions arrive", PHASES, PHASES, _faster_than_it_loads),
 )

@@ -163,6 +163,8 @@ def _arguments(spec: FleetSpec) -> list[str]:
     ]
     for root in spec.weights.roots:
         arguments += ["--weights-root", root]
+    if spec.weights.management == "External":
+        arguments += ["--weights-management", "External"]
     if spec.adapters.max:
         # A slot more than there are adapters: a version goes in while the one before still runs.
         arguments += ["--max-loras", str(spec.adapters.max + 1)]

@@ -126,6 +126,22 @@ def test_every_root_is_told():
     assert [told[i + 1] for i, word in enumerate(told) if word == "--weights-root"] == ["/a", "/b"]
 
 
+def test_a_worker_knows_when_a_trainer_drives_it():
+    weights = {"roots": ["/weights"], "management": "External"}
+    arguments = container(pod(weights=weights))["args"]
+
+    assert arguments[arguments.index("--weights-management") + 1] == "External"
+    assert "--weights-management" not in container(pod())["args"]
+
+
+def test_an_engine_has_a_slot_more_than_there_are_adapters():
+    arguments = container(pod(adapters={"max": 2, "maxRank": 32}))["args"]
+
+    assert arguments[arguments.index("--max-loras") + 1] == "3"
+    assert arguments[arguments.index("--max-lora-rank") + 1] == "32"
+    assert "--max-loras" not in container(pod())["args"]
+
+
 def test_engine_arguments_come_last_and_as_they_were_written():
     engine = {"args": ["--dtype=bfloat16", "-x"], "tensorParallelSize": 4}
     told = arguments(pod(engine=engine))
