@@ -1,45 +1,43 @@
-"""A worker as the planner meets it, for the simulator: the protocol's rules, no engine.
+"""A worker as the planner meets it: the protocol's rules, no engine, no clock of its own.
 
-`weights` is what the engine would really compute with, `label` what it reports; the simulator
-compares the two on every token. Faults are switched on from outside.
+`label` is what it reports, `weights` what its engine would really compute with (named by where they
+came from; None while neither old nor new): the simulator compares the two on every token.
+
+As in the real worker one call acts at a time: a call that comes while another is under way waits for
+its end and acts then (`fake_calls`). `tests/model/test_fake_worker.py` holds it to the real one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet_operator.core.actions import (
-    Admit,
-    Apply,
-    Fence,
-    Load,
-    Pause,
-    Probe,
-    Resume,
-    Stage,
-    WorkerCall,
-)
-from fleet_operator.core.observed import PodView
-from fleet_worker.protocol import (
-    Epoch,
-    Failure,
-    Operation,
-    PauseMode,
-    PauseState,
-    Phase,
-    ProbeReport,
-    Reason,
-    Source,
-    Staged,
-    WorkerState,
-)
+from tests.model import fake_calls
+from tests.model.fake_requests import FakeRequests
+from tests.model.fake_state import Note, Ticket, content_of, state_of
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_worker.protocol import Epoch, Phase, ProbeReport, Reason, WorkerState
 
 ENGINE_START_SECONDS = 5.0
+_SURVIVES_A_RESTART = (
+    *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
+    *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions"),
+)
 
 
 @dataclass
 class FakeWorker:
-    """One pod with its process."""
+    """One process.
+
+    Faults, switched on from outside:
+        slow_seconds: how long stages, loads and prompts take.
+        bad_sources: staging these is refused.
+        breaking_versions: loading these breaks the engine; the last good weights come back.
+        odd_versions: the canary's prompts give nonsense with these.
+        lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
+            besides, the answer shows the state that was asked for.
+        hung: it answers nobody; what it was generating goes on.
+    """
 
     uid: str
     ordinal: int
@@ -47,32 +45,39 @@ class FakeWorker:
     started_at: float
     start_version: str = "base"
     start_source: str = "/models/base"
+    start_seconds: float = ENGINE_START_SECONDS
     phase: Phase = Phase.STARTING
     admitted: bool = False
-    label: str = "base"
-    weights: str = "base"
+    label: str | None = "base"
+    weights: str | None = "base"
     source: str = "/models/base"
     staged: str | None = None
     staged_source: str = ""
+    adapters: dict[str, str] = field(default_factory=dict)
     lease_until: float | None = None
-    paused_at: float = 0
+    paused_at: float | None = None
     renewed_at: float = 0
     loaded_since_pause: bool = False
     epoch: Epoch | None = None
-    stage_failure: tuple[str, Reason, float] | None = None
-    load_failure: tuple[str, Reason, float] | None = None
-    deleting: bool = False
-    quarantine: str = ""
-    unreachable: bool = False
-    restarts: int = 0
-    lost_requests: int = 0
-    slow_seconds: float = 0
-    staging: tuple[Stage, float] | None = None
-    swap: tuple[Load | Apply, float] | None = None
+    stage_failure: Note | None = None
+    load_failure: Note | None = None
+    adapter_failure: Note | None = None
     probe: ProbeReport | None = None
+    staging: Ticket | None = None
+    work: Ticket | None = None
+    waiting: list[Ticket] = field(default_factory=list)
+    requests: FakeRequests = field(default_factory=FakeRequests)
+    restarts: int = 0
+    now: float = 0
+    slow_seconds: float = 0
+    hung: bool = False
+    lie: str = ""
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
     breaking_versions: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.now = max(self.now, self.started_at)
 
     @property
     def name(self) -> str:
@@ -80,244 +85,120 @@ class FakeWorker:
 
     @property
     def generates(self) -> bool:
-        """Whether clients get tokens from it right now."""
-        return self.admitted and self.phase is Phase.SERVING
+        """Whether it makes tokens for those who reach it: also for the last ones, in a drain."""
+        return self.phase is Phase.PAUSING or (self.admitted and self.phase is Phase.SERVING)
 
     @property
-    def in_service(self) -> bool:
-        """Whether the fleet's Service sends clients to it."""
-        ready = self.admitted and self.phase is not Phase.STARTING
-        return ready and not self.quarantine and not self.deleting
+    def lost_requests(self) -> int:
+        """How many requests did not get all of their tokens."""
+        return len(self.requests.ended)
+
+    @property
+    def holds_for_seconds(self) -> float:
+        """How long it has been holding its requests."""
+        return 0 if self.paused_at is None else self.now - self.paused_at
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def next_at(self) -> float | None:
+        """When something will happen by itself."""
+        times = [t.ends_at for t in (self.staging, self.work) if t is not None]
+        if self.phase is Phase.STARTING:
+            times.append(self.started_at + self.start_seconds)
+        if self.lease_until is not None and self.work is None and self.phase is Phase.PAUSED:
+            times.append(self.lease_until)
+        return min(times, default=None)
 
     def tick(self, now: float) -> None:
-        """What happens by itself: the engine comes up, a lease runs out."""
-        if self.phase is Phase.STARTING and now - self.started_at >= ENGINE_START_SECONDS:
-            self.phase = Phase.JOINING
-        if self.staging is not None and now >= self.staging[1]:
-            staged, self.staging = self.staging[0], None
-            self._stage(staged, now)
-        if self.swap is not None and now >= self.swap[1]:
-            swapped, self.swap = self.swap[0], None
-            self._finish(swapped, now)
-        if self.lease_until is not None and now >= self.lease_until and self.swap is None:
-            self.lease_until = None
-            if self.loaded_since_pause:
-                self.admitted, self.phase = False, Phase.JOINING
-            else:
-                self.phase = Phase.SERVING
+        """Time has come to `now`; what should have happened until then happens in order."""
+        while (at := self.next_at()) is not None and at <= now:
+            self._pass(max(at, self.now))
+            self._happen()
+        self._pass(max(now, self.now))
 
-    def kill(self, now: float) -> None:
+    def _pass(self, now: float) -> None:
+        seconds, self.now = now - self.now, now
+        if self.phase is Phase.PAUSING:
+            self.requests.finish(seconds)
+        elif self.generates:
+            self.requests.generate(seconds)
+
+    def _happen(self) -> None:
+        if self.phase is Phase.STARTING and self.now >= self.started_at + self.start_seconds:
+            self.phase = Phase.JOINING
+        if self.staging is not None and self.now >= self.staging.ends_at:
+            ticket, self.staging = self.staging, None
+            fake_calls.staged(self, ticket)
+        if self.work is not None and self.now >= self.work.ends_at:
+            ticket, self.work = self.work, None
+            fake_calls.go_on(self, ticket)
+        self._expire()
+        while self.waiting and self.work is None:
+            fake_calls.act(self, self.waiting.pop(0))
+            self._expire()
+
+    def _expire(self) -> None:
+        over = self.lease_until is not None and self.now >= self.lease_until
+        if not over or self.work is not None or self.phase is not Phase.PAUSED:
+            return
+        if self.loaded_since_pause:
+            self.close("lease")
+        else:
+            self.serve()
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def kill(self, now: float, *, back_after_seconds: float = 0) -> None:
         """The container dies and starts again, on what the ConfigMap tells."""
-        if self.generates:
-            self.lost_requests += 1
-        kept = (self.uid, self.ordinal, self.revision)
-        fresh = FakeWorker(*kept, now, self.start_version, self.start_source)
-        fresh.label = fresh.weights = self.start_version
-        fresh.source = self.start_source
+        self.requests.end("died")
+        kept = {name: getattr(self, name) for name in _SURVIVES_A_RESTART}
+        fresh = FakeWorker(started_at=now + back_after_seconds, **kept)
+        fresh.now = now
+        fresh.label, fresh.source = self.start_version, self.start_source
+        fresh.weights = content_of(self.start_source)
         fresh.restarts = self.restarts + 1
-        fresh.deleting, fresh.quarantine = self.deleting, self.quarantine
-        fresh.lost_requests = self.lost_requests
-        fresh.bad_sources, fresh.breaking_versions = self.bad_sources, self.breaking_versions
-        fresh.slow_seconds, fresh.odd_versions = self.slow_seconds, self.odd_versions
         self.__dict__.update(fresh.__dict__)
+
+    def drain(self) -> None:
+        """The preStop hook: running requests end with the tokens that they have."""
+        self.requests.end("drain")
+        self.admitted, self.phase = False, Phase.DRAINING
+        self.lease_until = self.paused_at = self.staging = self.work = None
+        self.waiting = []
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def take(self, action: WorkerCall, epoch: Epoch, now: float) -> Ticket:
+        """Take a call; it may last, or wait for another one's end."""
+        self.tick(now)
+        ticket = Ticket(action)
+        if self.epoch is not None and epoch < self.epoch:
+            ticket.end(Reason.STALE_EPOCH)
+            return ticket
+        self.epoch = epoch
+        ticket = fake_calls.take(self, ticket)
+        self.tick(self.now)
+        return ticket
 
     def call(
         self, action: WorkerCall, epoch: Epoch, now: float
     ) -> tuple[WorkerState, Reason | None]:
-        """Do what the protocol says; answer with the state and, if refused, why."""
-        if self.epoch is not None and epoch < self.epoch:
-            return self.state(now), Reason.STALE_EPOCH
-        self.epoch = epoch
-        reason = self._act(action, now)
-        return self.state(now), reason
-
-    def _act(self, action: WorkerCall, now: float) -> Reason | None:
-        match action:
-            case Stage() | Load() | Apply():
-                return self._begin(action, now)
-            case Pause():
-                return self._pause(action, now)
-            case Resume() | Admit():
-                return Reason.WRONG_PHASE if self.swap else self._open(action, now)
-            case Probe():
-                return self._probe()
-            case Fence():
-                self.swap = None
-                self.lost_requests += self.generates and not action.drain_timeout_seconds
-                self.admitted, self.phase, self.lease_until = False, Phase.JOINING, None
-                return None
-
-    def _probe(self) -> Reason | None:
-        if self.phase not in {Phase.SERVING, Phase.JOINING}:
-            return Reason.WRONG_PHASE
-        before = self.probe.version if self.probe else None
-        drift = 9.0 if self.label in self.odd_versions else 0.1
-        self.probe = ProbeReport(
-            version=self.label,
-            compared_with=before,
-            finite=True,
-            repetition=0.1,
-            logprob_drift=drift if before else None,
-            kl=drift if before else None,
-        )
-        return None
-
-    def _begin(self, action: Stage | Load | Apply, now: float) -> Reason | None:
-        """Do it now, or, on a slow worker, over some time; the same again joins what runs."""
-        if isinstance(action, Stage):
-            if self.slow_seconds and (self.staging is None or self.staging[0].key != action.key):
-                self.staging = (action, now + self.slow_seconds)
-            return None if self.slow_seconds else self._stage(action, now)
-        if self.swap is not None:
-            return None if self.swap[0].key == action.key else Reason.WRONG_PHASE
-        if refused := self._refused(action):
-            return refused
-        if isinstance(action, Apply):
-            self._pause(_pause_of(action), now)
-        if not self.slow_seconds:
-            return self._finish(action, now)
-        self.swap = (action, now + self.slow_seconds)
-        if self.phase is Phase.PAUSED:
-            self.phase = Phase.LOADING
-        return None
-
-    def _refused(self, action: Load | Apply) -> Reason | None:
-        phases = {Phase.PAUSED, Phase.JOINING} if isinstance(action, Load) else {Phase.SERVING}
-        if self.phase not in phases:
-            return Reason.WRONG_PHASE
-        if action.version not in {self.label, self.staged}:
-            return Reason.NOT_STAGED
-        return None
-
-    def _finish(self, action: Load | Apply, now: float) -> Reason | None:
-        if self.phase is Phase.LOADING:
-            self.phase = Phase.PAUSED
-        reason = self._load(action, now)
-        if reason is None and isinstance(action, Apply):
-            self.admitted, self.phase, self.lease_until = True, Phase.SERVING, None
-        return reason
-
-    def _stage(self, action: Stage, now: float) -> Reason | None:
-        source = str(action.source)
-        if source in self.bad_sources:
-            self.stage_failure = (action.version, Reason.CHECKPOINT_TRUNCATED, now)
-            return Reason.CHECKPOINT_TRUNCATED
-        self.staged, self.staged_source, self.stage_failure = action.version, source, None
-        return None
-
-    def _pause(self, action: Pause, now: float) -> Reason | None:
-        if self.phase is Phase.LOADING:
-            self.renewed_at = now
-            return None
-        if self.phase not in {Phase.SERVING, Phase.PAUSED}:
-            return Reason.WRONG_PHASE
-        if self.phase is Phase.SERVING:
-            self.loaded_since_pause, self.paused_at = False, now
-            if action.mode == "abort":
-                self.lost_requests += 1
-        self.phase, self.lease_until, self.renewed_at = (
-            Phase.PAUSED,
-            now + action.lease_seconds,
-            now,
-        )
-        return None
-
-    def _load(self, action: Load | Apply, now: float) -> Reason | None:
-        if self.label == action.version:
-            return None
-        if action.version in self.breaking_versions:
-            # Broken inside the engine: closed, the last good version reloaded.
-            self.admitted, self.phase, self.lease_until = False, Phase.JOINING, None
-            self.staged = None
-            self.load_failure = (action.version, Reason.ENGINE_FAILED, now)
-            return Reason.ENGINE_FAILED
-        self.weights = self.label = action.version
-        self.source, self.staged = self.staged_source, None
-        self.load_failure, self.loaded_since_pause = None, True
-        return None
-
-    def _open(self, action: Resume | Admit, now: float) -> Reason | None:
-        del now
-        if action.version != self.label:
-            return Reason.VERSION_MISMATCH
-        wanted = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
-        if self.phase is Phase.SERVING:
-            return None
-        if self.phase is not wanted:
-            return Reason.WRONG_PHASE
-        self.admitted, self.phase, self.lease_until = True, Phase.SERVING, None
-        return None
+        """The same for those who do not wait for its end."""
+        ticket = self.take(action, epoch, now)
+        return self.state(now), ticket.reason
 
     def state(self, now: float) -> WorkerState:
-        pause = None
-        if self.lease_until is not None:
-            pause = PauseState(
-                mode=PauseMode.KEEP,
-                holder="operator",
-                paused_seconds=now - self.paused_at,
-                lease_remaining_seconds=self.lease_until - now,
-            )
-        return WorkerState(
-            worker=self.name,
-            instance=f"{self.uid}-{self.restarts}",
-            uptime_seconds=now - self.started_at,
-            phase=self.phase,
-            admitted=self.admitted,
-            version=self.label,
-            source=Source(path=self.source) if self.source else None,
-            staged=_staged(self.staged, self.staged_source),
-            pause=pause,
-            operation=self._operation(now),
-            probe=self.probe,
-            epoch=self.epoch,
-            stage_failure=_failure(self.stage_failure, now),
-            load_failure=_failure(self.load_failure, now),
-        )
+        """What it says of itself."""
+        self.tick(now)
+        return state_of(self)
 
-    def _operation(self, now: float) -> Operation | None:
-        work = self.swap or self.staging
-        if work is None:
-            return None
-        action, done_at = work
-        running = self.slow_seconds - (done_at - now)
-        return Operation(kind=action.kind, version=action.version, running_seconds=running)
+    def serve(self) -> None:
+        """The latch is open and it generates."""
+        self.admitted, self.phase = True, Phase.SERVING
+        self.lease_until = self.paused_at = None
 
-    def pod(self) -> PodView:
-        return PodView(
-            uid=self.uid,
-            name=self.name,
-            ordinal=self.ordinal,
-            revision=self.revision,
-            owner="fleet",
-            ip="10.0.0.1",
-            phase="Running",
-            running=True,
-            ready=self.admitted,
-            deleting=self.deleting,
-            restarts=self.restarts,
-            quarantine=self.quarantine,
-        )
-
-
-def _pause_of(action: Apply) -> Pause:
-    return Pause(
-        pod_uid=action.pod_uid,
-        pod_name=action.pod_name,
-        reason=action.reason,
-        mode=action.mode,
-        drain_timeout_seconds=action.drain_timeout_seconds,
-        lease_seconds=action.lease_seconds,
-    )
-
-
-def _staged(version: str | None, source: str) -> Staged | None:
-    if version is None:
-        return None
-    return Staged(version=version, source=Source(path=source), size_bytes=1, in_memory=True)
-
-
-def _failure(failure: tuple[str, Reason, float] | None, now: float) -> Failure | None:
-    if failure is None:
-        return None
-    version, reason, at = failure
-    return Failure(version=version, reason=reason, message="injected", age_seconds=now - at)
+    def close(self, why: str) -> None:
+        """The latch is closed, requests end with the tokens that they have."""
+        self.requests.end(why)
+        self.admitted, self.phase = False, Phase.JOINING
+        self.lease_until = self.paused_at = None

@@ -6,24 +6,30 @@ import pytest
 from tests.model.fake_worker import FakeWorker
 from tests.model.simulator import Simulation
 
-from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.conditions import ConditionReason
 from fleet_worker.protocol import Phase
 
 
 def look(fleet: Simulation, times: int = 30) -> None:
-    for _ in range(times):
-        fleet.reconcile()
-        fleet.tick(0.5)
+    fleet.look(times, seconds=0.5)
 
 
 def update(worker: FakeWorker, version: str, *, source: str | None = None) -> None:
     """What a trainer's own pause, update and resume leave behind."""
     worker.label = worker.weights = version
     worker.source = f"/weights/step_{version}" if source is None else source
+    worker.staged = None
+
+
+def restart_on_the_model(fleet: Simulation) -> None:
+    """One worker dies and comes back on the model's own weights."""
+    worker = fleet.workers["uid-1"]
+    worker.start_version, worker.start_source = "base", "/models/base"
+    fleet.kill(fleet.pods["uid-1"])
 
 
 def calls_to(fleet: Simulation) -> list[str]:
-    return [line for line in fleet.log if " on policy-" in line]
+    return [e.what for e in fleet.log if " on policy-" in e.what]
 
 
 @pytest.fixture
@@ -31,13 +37,8 @@ def fleet() -> Simulation:
     fleet = Simulation(seed=1, management="External")
     look(fleet)
     assert all(w.generates and w.weights == "base" for w in fleet.workers.values())
-    fleet.published = ["base", "1", "2", "3"]
     fleet.log.clear()
     return fleet
-
-
-def stalled(fleet: Simulation):
-    return condition_of(fleet.fleet_computed.conditions, ConditionType.STALLED)
 
 
 def test_workers_come_up_on_the_models_own_version_and_an_update_is_mirrored(fleet):
@@ -46,16 +47,15 @@ def test_workers_come_up_on_the_models_own_version_and_an_update_is_mirrored(fle
     look(fleet)
 
     assert calls_to(fleet) == []
-    assert fleet.fleet_computed.applied_version == "1"
-    assert fleet.fleet_computed.applied.version == "1"
+    assert fleet.fleet.applied_version == "1"
+    assert fleet.fleet.applied.version == "1"
 
 
 def test_a_newcomer_is_brought_to_what_the_others_serve(fleet):
     for worker in fleet.workers.values():
         update(worker, "1")
     look(fleet)
-    fleet.workers["uid-1"].kill(fleet.now)
-    fleet.workers["uid-1"].label = fleet.workers["uid-1"].weights = "base"
+    restart_on_the_model(fleet)
     look(fleet)
 
     assert fleet.workers["uid-1"].generates
@@ -64,8 +64,8 @@ def test_a_newcomer_is_brought_to_what_the_others_serve(fleet):
 
 def test_while_the_trainer_holds_workers_nothing_is_done(fleet):
     for worker in fleet.workers.values():
-        worker.phase, worker.lease_until = Phase.PAUSED, fleet.now + 1000
-        worker.renewed_at = fleet.now
+        worker.phase, worker.paused_at = Phase.PAUSED, fleet.now
+        worker.lease_until, worker.renewed_at = fleet.now + 1000, fleet.now
     update(fleet.workers["uid-1"], "1")
     look(fleet, times=20)
 
@@ -91,19 +91,18 @@ def test_without_a_majority_it_is_said_and_nobody_is_fenced(fleet):
     fleet.reconcile()
 
     assert calls_to(fleet) == []
-    assert stalled(fleet).reason is ConditionReason.VERSIONS_DIFFER
+    assert fleet.stalled.reason is ConditionReason.VERSIONS_DIFFER
     first = next(iter(fleet.workers.values()))
-    assert f"{first.name}: {first.label}" in stalled(fleet).message
+    assert f"{first.name}: {first.label}" in fleet.stalled.message
 
 
 def test_newcomers_wait_when_the_weights_came_from_no_directory(fleet):
     for worker in fleet.workers.values():
         update(worker, "1", source="")
     look(fleet)
-    fleet.workers["uid-1"].kill(fleet.now)
-    fleet.workers["uid-1"].label = fleet.workers["uid-1"].weights = "base"
+    restart_on_the_model(fleet)
     look(fleet)
 
     assert not fleet.workers["uid-1"].admitted
-    assert stalled(fleet).reason is ConditionReason.SOURCE_UNKNOWN
-    assert f"{fleet.workers['uid-1'].name} cannot join" in stalled(fleet).message
+    assert fleet.stalled.reason is ConditionReason.SOURCE_UNKNOWN
+    assert f"{fleet.workers['uid-1'].name} cannot join" in fleet.stalled.message

@@ -32,7 +32,7 @@ from fleet_operator.ports import Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.main import Operator
 from fleet_operator.runtime.settings import Settings
-from fleet_worker.protocol import Epoch, Reason, WorkerState
+from fleet_worker.protocol import Epoch, Reason
 
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
@@ -90,15 +90,14 @@ class FakeWorkers:
             return WorkerAnswer(silent=True, message="connection refused")
         if refusal := self.refusals.get(action.kind):
             return WorkerAnswer(state=worker.state(now()), reason=refusal, message="injected")
-        state, reason = worker.call(action, epoch, now())
-        while reason is None and self._is_at_it(worker, action, state):
+        ticket, restarts = worker.take(action, epoch, now()), worker.restarts
+        while not ticket.done:
             await asyncio.sleep(0.01)
             worker.tick(now())
-            state = worker.state(now())
-        return WorkerAnswer(state=state, reason=reason, message="refused" if reason else "")
-
-    def _is_at_it(self, worker: FakeWorker, action: WorkerCall, state: WorkerState) -> bool:
-        return state.operation is not None and state.operation.kind == action.kind
+            if worker.restarts != restarts:
+                return WorkerAnswer(silent=True, message="connection reset")
+        told = "refused" if ticket.reason else ""
+        return WorkerAnswer(state=worker.state(now()), reason=ticket.reason, message=told)
 
     def _at(self, base_url: str) -> FakeWorker | None:
         return self.workers.get(str(urlsplit(base_url).hostname))
@@ -333,7 +332,7 @@ class Rig:
         if pod is None or pod["metadata"]["uid"] != worker.uid:
             return
         running = {"name": "worker", "state": {"running": {}}, "restartCount": worker.restarts}
-        ready = "True" if worker.in_service else "False"
+        ready = "True" if worker.admitted else "False"
         status = {
             "phase": "Running",
             "podIP": ip,

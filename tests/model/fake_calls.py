@@ -1,0 +1,291 @@
+"""What calls do to a fake worker, step by step.
+
+    pause  drain →                            paused
+    apply  drain → load → (broken → recover)  serving
+    load           load → (broken → recover)  paused, or joining
+    fence  drain →                            joining
+
+Steps without a duration end in the moment in which they begin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.model.fake_state import Note, Ticket, content_of
+
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Fence,
+    Load,
+    Pause,
+    Probe,
+    PutAdapter,
+    RemoveAdapter,
+    Resume,
+    Stage,
+    WorkerCall,
+)
+from fleet_worker.protocol import Phase, ProbeReport, Reason
+
+if TYPE_CHECKING:
+    from tests.model.fake_worker import FakeWorker
+
+_DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
+
+
+def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
+    """Act, or wait for the end of what is under way. Round that go staging, renewals of a pause and
+    the closing of the latch. Returns: the same work's ticket if it is asked for already.
+    """
+    action = ticket.action
+    if isinstance(action, Stage):
+        return _stage(worker, ticket)
+    if isinstance(action, Pause) and _renewed(worker, action):
+        return ticket.end()
+    if isinstance(action, Fence) and worker.phase not in _DEAF:
+        worker.admitted = False
+    if worker.work is not None and not _cut_short(worker, action):
+        same = (t for t in (worker.work, *worker.waiting) if t.action.key == action.key)
+        known = next(same, None)
+        if known is None:
+            worker.waiting.append(ticket)
+        return known or ticket
+    act(worker, ticket)
+    return ticket
+
+
+def act(worker: FakeWorker, ticket: Ticket) -> None:
+    """Its turn has come."""
+    match ticket.action:
+        case Pause() if worker.phase is Phase.SERVING:
+            _stop(worker, ticket)
+        case Load() | Apply():
+            _swap(worker, ticket)
+        case Resume() | Admit():
+            _open(worker, ticket)
+        case Fence():
+            _fence(worker, ticket)
+        case Probe() if worker.phase in {Phase.SERVING, Phase.JOINING}:
+            _begin(worker, ticket, "probe", worker.slow_seconds)
+        case PutAdapter() | RemoveAdapter():
+            _adapt(worker, ticket)
+        case _:
+            ticket.end(Reason.WRONG_PHASE)
+
+
+def go_on(worker: FakeWorker, ticket: Ticket) -> None:
+    """A step of a call has ended."""
+    match ticket.step, ticket.action:
+        case "drain", Fence():
+            worker.close("fence after its drain")
+            ticket.end()
+        case "drain", _:
+            _stopped(worker, ticket)
+        case "load", _:
+            _loaded(worker, ticket)
+        case "recover", _:
+            worker.label, worker.weights = ticket.good, content_of(worker.source)
+            worker.phase = Phase.JOINING
+            ticket.end(Reason.ENGINE_FAILED)
+        case "probe", _:
+            worker.probe = _report(worker)
+            ticket.end()
+
+
+def staged(worker: FakeWorker, ticket: Ticket) -> None:
+    """A stage has come to its end."""
+    source, version = str(ticket.action.source), ticket.action.version  # type: ignore[union-attr]
+    if source in worker.bad_sources:
+        reason = Reason.CHECKPOINT_TRUNCATED
+        worker.stage_failure = Note(version, reason, worker.now)
+        ticket.end(reason)
+        return
+    worker.staged, worker.staged_source, worker.stage_failure = version, source, None
+    ticket.end()
+
+
+def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> None:
+    ticket.step, ticket.ends_at = step, worker.now + seconds
+    ticket.began_at = ticket.began_at or worker.now
+    worker.work = ticket
+
+
+def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
+    action = ticket.action
+    wanted = (action.version, str(action.source))  # type: ignore[union-attr]
+    if worker.phase in _DEAF:
+        return ticket.end(Reason.WRONG_PHASE)
+    if wanted in {(worker.label, worker.source), (worker.staged, worker.staged_source)}:
+        return ticket.end()
+    running = worker.staging
+    if running is not None and running.action.key == action.key:
+        return running
+    if running is not None:
+        running.end(Reason.SUPERSEDED)
+    ticket.began_at, ticket.ends_at = worker.now, worker.now + worker.slow_seconds
+    worker.staging = ticket
+    return ticket
+
+
+def _renewed(worker: FakeWorker, action: Pause) -> bool:
+    """Whether a pause is only prolonged; also while a load runs."""
+    if worker.paused_at is None or worker.phase not in {Phase.PAUSED, Phase.LOADING}:
+        return False
+    worker.lease_until, worker.renewed_at = worker.now + action.lease_seconds, worker.now
+    if action.mode == "abort" and worker.phase is Phase.PAUSED:
+        worker.requests.end("pause abort")
+    return True
+
+
+def _cut_short(worker: FakeWorker, action: WorkerCall) -> bool:
+    """End a drain, or prompts, that this call does not wait for. Returns: whether it may act now."""
+    running = worker.work
+    at_once = isinstance(action, Fence) and not action.drain_timeout_seconds
+    aborts = isinstance(action, Pause) and action.mode == "abort"
+    if running is None:
+        return True
+    if running.step == "probe" and at_once:
+        worker.work = None
+        running.end(Reason.WRONG_PHASE)
+    elif running.step == "drain" and (at_once or aborts):
+        worker.work = None
+        if aborts:
+            worker.requests.end("pause abort")
+        go_on(worker, running)
+    return worker.work is None
+
+
+def _stop(worker: FakeWorker, ticket: Ticket) -> None:
+    """Stop generating, at once or after a drain."""
+    action = ticket.action
+    assert isinstance(action, Pause | Apply)
+    left = worker.requests.left_seconds
+    if action.mode == "abort":
+        worker.requests.end("pause abort")
+    if action.mode != "wait" or left is None:
+        _stopped(worker, ticket)
+        return
+    worker.phase = Phase.PAUSING
+    _begin(worker, ticket, "drain", min(left, action.drain_timeout_seconds))
+
+
+def _stopped(worker: FakeWorker, ticket: Ticket) -> None:
+    action = ticket.action
+    assert isinstance(action, Pause | Apply)
+    if not worker.admitted:  # fenced meanwhile: the fence goes on from here
+        worker.phase = Phase.JOINING
+        ticket.end(Reason.WRONG_PHASE if isinstance(action, Apply) else None)
+        return
+    worker.phase, worker.loaded_since_pause = Phase.PAUSED, False
+    worker.paused_at = worker.renewed_at = worker.now
+    worker.lease_until = worker.now + action.lease_seconds
+    if isinstance(action, Pause):
+        ticket.end()
+    elif worker.staged != action.version:  # another one was staged during the drain
+        ticket.end(Reason.NOT_STAGED)
+    else:
+        _load(worker, ticket)
+
+
+def _swap(worker: FakeWorker, ticket: Ticket) -> None:
+    action, both = ticket.action, isinstance(ticket.action, Apply)
+    phases = {Phase.SERVING, Phase.PAUSED} if both else {Phase.PAUSED, Phase.JOINING}
+    if action.version == worker.label and worker.staged != action.version:
+        if both and worker.phase is Phase.PAUSED:
+            worker.serve()
+        ticket.end()
+    elif worker.phase not in phases:
+        ticket.end(Reason.WRONG_PHASE)
+    elif worker.staged != action.version:
+        ticket.end(Reason.NOT_STAGED)
+    elif worker.phase is Phase.SERVING:
+        _stop(worker, ticket)
+    else:
+        _load(worker, ticket)
+
+
+def _load(worker: FakeWorker, ticket: Ticket) -> None:
+    if worker.lie:
+        if isinstance(ticket.action, Apply):
+            worker.serve()
+        ticket.end()
+        return
+    ticket.source, worker.staged = worker.staged_source, None
+    worker.phase, worker.weights = Phase.LOADING, None
+    _begin(worker, ticket, "load", worker.slow_seconds)
+
+
+def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
+    action = ticket.action
+    if action.version in worker.breaking_versions:
+        worker.close("broken")
+        ticket.good, worker.label, worker.phase = worker.label, None, Phase.BROKEN
+        worker.load_failure = Note(action.version, Reason.ENGINE_FAILED, worker.now)
+        _begin(worker, ticket, "recover", worker.slow_seconds)
+        return
+    worker.label, worker.weights = action.version, content_of(ticket.source)
+    worker.source, worker.load_failure = ticket.source, None
+    worker.phase, worker.loaded_since_pause = Phase.PAUSED, True
+    if not worker.admitted:
+        worker.close("fence")
+    elif isinstance(action, Apply):
+        worker.serve()
+    ticket.end()
+
+
+def _open(worker: FakeWorker, ticket: Ticket) -> None:
+    action = ticket.action
+    wanted = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
+    if worker.phase not in {wanted, Phase.SERVING}:
+        ticket.end(Reason.WRONG_PHASE)
+    elif action.version != worker.label:
+        ticket.end(Reason.VERSION_MISMATCH)
+    else:
+        worker.serve()
+        ticket.end()
+
+
+def _fence(worker: FakeWorker, ticket: Ticket) -> None:
+    action, left = ticket.action, worker.requests.left_seconds
+    assert isinstance(action, Fence)
+    if worker.phase in _DEAF:
+        ticket.end()
+    elif action.drain_timeout_seconds and worker.phase is Phase.SERVING and left is not None:
+        worker.phase = Phase.PAUSING
+        _begin(worker, ticket, "drain", min(left, action.drain_timeout_seconds))
+    else:
+        worker.close("fence")
+        ticket.end()
+
+
+def _report(worker: FakeWorker) -> ProbeReport:
+    before = worker.probe.version if worker.probe else None
+    drift = 9.0 if worker.label in worker.odd_versions else 0.1
+    return ProbeReport(
+        version=str(worker.label),
+        compared_with=before,
+        finite=True,
+        repetition=0.1,
+        logprob_drift=drift if before else None,
+        kl=drift if before else None,
+    )
+
+
+def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
+    action = ticket.action
+    if isinstance(action, RemoveAdapter):
+        worker.adapters.pop(action.adapter, None)
+        ticket.end()
+        return
+    assert isinstance(action, PutAdapter)
+    if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
+        ticket.end(Reason.WRONG_PHASE)
+    elif str(action.source) in worker.bad_sources:
+        reason = Reason.CHECKPOINT_TRUNCATED
+        worker.adapter_failure = Note(action.version, reason, worker.now, action.adapter)
+        ticket.end(reason)
+    else:
+        worker.adapters[action.adapter], worker.adapter_failure = action.version, None
+        ticket.end()

@@ -1,0 +1,165 @@
+"""The pods of a simulated fleet as the cluster has them: nodes, the kubelet's view, deletion.
+
+What the kubelet and the node controller see comes late, and what the operator sees of that later
+still (`leader`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from tests.model.fake_worker import FakeWorker
+
+from fleet_operator.core.observed import PROBE_SECONDS, PodView
+from fleet_worker.protocol import Phase
+
+EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
+NODE_SILENT_SECONDS = 40.0
+"""The node controller marks a silent node's pods not ready after this long,"""
+EVICTED_SECONDS = 60.0
+"""and deletes them this long after that (`pods.LOST_NODE_SECONDS`)."""
+GRACE_SECONDS = 60.0
+GONE_SECONDS = 1.0
+"""How long a worker takes to drain and to end."""
+
+
+def at(seconds: float) -> datetime:
+    """The simulation's wall clock."""
+    return EPOCH_START + timedelta(seconds=seconds)
+
+
+@dataclass
+class FakePod:
+    """One pod with its process.
+
+    Fields:
+        ready: what the kubelet, or the node controller, has written last.
+        wrong_since: since when that has not been true.
+        cut_off: the operator does not reach it; the kubelet and clients do.
+        suspect: something was wrong with it, so that it may be taken out of service.
+        trouble: why its container does not run.
+        ended: `Failed`, if it was evicted.
+    """
+
+    worker: FakeWorker
+    node: str
+    owner: str = "fleet"
+    quarantine: str = ""
+    ready: bool = False
+    wrong_since: float | None = None
+    deleted_at: float | None = None
+    cut_off: bool = False
+    suspect: bool = False
+    trouble: str = ""
+    ended: str = ""
+
+    @property
+    def uid(self) -> str:
+        return self.worker.uid
+
+    @property
+    def name(self) -> str:
+        return self.worker.name
+
+    @property
+    def ordinal(self) -> int:
+        return self.worker.ordinal
+
+    def is_ready(self, *, node_up: bool) -> bool:
+        """What the readiness probe says right now."""
+        return self.worker.admitted and node_up and not self.worker.hung and not self.ended
+
+    def in_service(self, *, node_up: bool) -> bool:
+        """Whether the fleet's Service may send clients to it; judged on the bad side."""
+        routed = self.ready or self.is_ready(node_up=node_up)
+        return routed and not self.quarantine and self.deleted_at is None and not self.ended
+
+    def next_at(self, node_lost_at: float | None) -> float | None:
+        """When the kubelet, or the node controller, will write something."""
+        times = []
+        if self.wrong_since is not None:
+            times.append(self.wrong_since + self._patience_seconds(node_lost_at))
+        if node_lost_at is not None and self.deleted_at is None:
+            times.append(self._evicted_at(node_lost_at))
+        if self.deleted_at is not None and node_lost_at is None:
+            times.append(self.deleted_at + GONE_SECONDS)
+        return min(times, default=None)
+
+    def tick(self, now: float, *, node_lost_at: float | None) -> None:
+        """The kubelet and the node controller look, each in its time."""
+        true = self.is_ready(node_up=node_lost_at is None)
+        if true == self.ready:
+            self.wrong_since = None
+        elif self.wrong_since is None:
+            self.wrong_since = now
+        patience = self._patience_seconds(node_lost_at)
+        if self.wrong_since is not None and now >= self.wrong_since + patience:
+            self.ready, self.wrong_since = true, None
+        evicted_at = None if node_lost_at is None else self._evicted_at(node_lost_at)
+        if self.deleted_at is None and evicted_at is not None and now >= evicted_at:
+            self.deleted_at = now
+
+    def _evicted_at(self, node_lost_at: float) -> float:
+        return node_lost_at + NODE_SILENT_SECONDS + EVICTED_SECONDS
+
+    def _patience_seconds(self, node_lost_at: float | None) -> float:
+        """How long it takes until a change is seen."""
+        if node_lost_at is not None:
+            return NODE_SILENT_SECONDS
+        return PROBE_SECONDS if self.worker.hung else 0.0
+
+    def delete(self, now: float) -> None:
+        """Its deletion begins; its process drains, if its node is there."""
+        if self.deleted_at is None:
+            self.deleted_at = now
+
+    def is_gone(self, now: float, *, node_up: bool) -> bool:
+        """Whether the kubelet has confirmed its end."""
+        return node_up and self.deleted_at is not None and now >= self.deleted_at + GONE_SECONDS
+
+    def view(self, now: float) -> PodView:
+        """What the API server has of it."""
+        running = not self.ended and not self.trouble and now >= self.worker.started_at
+        deleting = self.deleted_at is not None
+        return PodView(
+            uid=self.uid,
+            name=self.name,
+            ordinal=self.ordinal,
+            revision=self.worker.revision,
+            owner=self.owner,
+            ip="10.0.0.1",
+            node=self.node,
+            phase=self.ended or "Running",
+            running=running,
+            ready=self.ready and running,
+            deleting=deleting,
+            gone_by=at(self.deleted_at + GRACE_SECONDS) if self.deleted_at is not None else None,
+            restarts=self.worker.restarts,
+            trouble=self.trouble,
+            quarantine=self.quarantine,
+        )
+
+
+def told(pod: FakePod) -> str:
+    """A pod in one line, for failures and logs."""
+    worker = pod.worker
+    words = [worker.name, str(worker.phase), f"label={worker.label}"]
+    words += [f"staged={worker.staged}"] if worker.staged else []
+    words += [f"at {worker.work.action.key}"] if worker.work else []
+    marks = {
+        "open": worker.admitted and worker.phase is not Phase.SERVING,
+        "not ready": not pod.ready,
+        "hung": worker.hung,
+        "cut off": pod.cut_off,
+        "going": pod.deleted_at is not None,
+        pod.ended: pod.ended,
+        f"quarantined: {pod.quarantine}": pod.quarantine,
+    }
+    return " ".join([*words, *(f"({mark})" for mark, holds in marks.items() if holds)])
+
+
+def judged(view: PodView) -> PodView:
+    """A pod of another owner is on its way out (`runtime.reconcile`)."""
+    foreign = view.owner and view.owner != "fleet"
+    return replace(view, deleting=True) if foreign else view

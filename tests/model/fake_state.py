@@ -1,0 +1,129 @@
+"""What a fake worker says of itself, in the records of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_worker.protocol import (
+    AdapterFailure,
+    AdapterSlots,
+    AdapterState,
+    Failure,
+    Operation,
+    PauseMode,
+    PauseState,
+    Reason,
+    Source,
+    Staged,
+    WorkerState,
+)
+
+if TYPE_CHECKING:
+    from tests.model.fake_worker import FakeWorker
+
+_ADAPTER_SLOTS = 4
+
+
+@dataclass(frozen=True)
+class Note:
+    """A refusal or failure worth remembering, and when it was."""
+
+    version: str
+    reason: Reason
+    at: float
+    adapter: str = ""
+
+
+@dataclass
+class Ticket:
+    """A call that was taken: what it is at, whether it has ended, and why if it was refused.
+
+    Fields:
+        source: of the weights that a load has taken.
+        good: label of the weights that a broken engine goes back to.
+    """
+
+    action: WorkerCall
+    step: str = ""
+    began_at: float = 0
+    ends_at: float = 0
+    source: str = ""
+    good: str | None = None
+    done: bool = False
+    reason: Reason | None = None
+
+    def end(self, reason: Reason | None = None) -> Ticket:
+        """It has ended."""
+        self.done, self.reason = True, reason
+        return self
+
+
+def content_of(source: str) -> str:
+    """Which weights lie there: the model's own, or a step of the trainer."""
+    return source.rpartition("/")[2].removeprefix("step_")
+
+
+def state_of(worker: FakeWorker) -> WorkerState:
+    """The state document of a worker now."""
+    now = worker.now
+    return WorkerState(
+        worker=worker.name,
+        instance=f"{worker.uid}-{worker.restarts}",
+        uptime_seconds=now - worker.started_at,
+        phase=worker.phase,
+        admitted=worker.admitted,
+        version=worker.label,
+        source=Source(path=worker.source) if worker.source and worker.label else None,
+        staged=_staged(worker),
+        pause=_pause(worker),
+        operation=_operation(worker),
+        probe=worker.probe,
+        epoch=worker.epoch,
+        stage_failure=_failure(worker.stage_failure, now),
+        load_failure=_failure(worker.load_failure, now),
+        adapter_failure=_adapter_failure(worker.adapter_failure, now),
+        adapters=tuple(AdapterState(name=n, version=v) for n, v in worker.adapters.items()),
+        adapter_slots=AdapterSlots(total=_ADAPTER_SLOTS, used=len(worker.adapters), max_rank=16),
+    )
+
+
+def _staged(worker: FakeWorker) -> Staged | None:
+    if worker.staged is None:
+        return None
+    source = Source(path=worker.staged_source)
+    return Staged(version=worker.staged, source=source, size_bytes=1, in_memory=True)
+
+
+def _pause(worker: FakeWorker) -> PauseState | None:
+    if worker.paused_at is None or worker.lease_until is None:
+        return None
+    return PauseState(
+        mode=PauseMode.KEEP,
+        holder="operator",
+        paused_seconds=worker.holds_for_seconds,
+        lease_remaining_seconds=max(0.0, worker.lease_until - worker.now),
+    )
+
+
+def _operation(worker: FakeWorker) -> Operation | None:
+    ticket = worker.work or worker.staging
+    if ticket is None:
+        return None
+    running = {"kind": ticket.action.kind, "running_seconds": worker.now - ticket.began_at}
+    return Operation.model_validate(running | {"version": ticket.action.version or None})
+
+
+def _failure(note: Note | None, now: float) -> Failure | None:
+    if note is None:
+        return None
+    age = now - note.at
+    return Failure(version=note.version, reason=note.reason, message="injected", age_seconds=age)
+
+
+def _adapter_failure(note: Note | None, now: float) -> AdapterFailure | None:
+    failure = _failure(note, now)
+    if note is None or failure is None:
+        return None
+    return AdapterFailure(name=note.adapter, **failure.model_dump())

@@ -1,0 +1,188 @@
+"""One operator process in the simulation: what it knows, and what it is about to do.
+
+It plays the runtime: what workers said last, calls in flight, statuses as computed, an epoch. It
+decides with the real `decide`; the simulator carries its actions out, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from tests.model.fake_pods import at, judged
+from tests.model.fake_state import Ticket
+from tests.model.wanted import Wanted
+
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.actions import PodAction, WorkerCall
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.observed import FleetObserved, PodView, Target, WorkerView
+from fleet_worker.protocol import Epoch, WorkerState
+
+REFUSED_SECONDS = 1.0
+IMAGE = "image"
+
+
+@dataclass(frozen=True)
+class WriteFleet:
+    """A status on its way to the API server."""
+
+    status: FleetStatus
+
+
+@dataclass(frozen=True)
+class WriteWeights:
+    """A status on its way to the API server."""
+
+    uid: str
+    status: WeightsStatus
+
+
+@dataclass(frozen=True)
+class WriteApplied:
+    """The ConfigMap from which restarting workers begin."""
+
+    applied: Target
+
+
+Doing = WorkerCall | PodAction | WriteFleet | WriteWeights | WriteApplied
+
+
+@dataclass
+class Flight:
+    """A call in flight: when it gets there, and when its answer comes back (None: never).
+
+    `ticket` is the worker's, once it has it; `state` the answer, once it is on its way.
+    """
+
+    action: WorkerCall
+    epoch: Epoch
+    arrives_at: float
+    answer_seconds: float | None
+    given_up_at: float
+    restarts: int
+    ticket: Ticket | None = None
+    state: WorkerState | None = None
+    back_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The last answer of a worker's process, and when it came."""
+
+    state: WorkerState
+    at: float
+    restarts: int
+
+
+@dataclass
+class Leader:
+    """Fields:
+
+    fleet, weights: statuses as computed last; what the planners see.
+    written: what it believes to be stored, by uid.
+    wanted, pods: what its watches have brought.
+    todo: what it has decided and not done yet.
+    """
+
+    term: int
+    fleet: FleetStatus
+    weights: dict[str, WeightsStatus]
+    heard: dict[str, Heard] = field(default_factory=dict)
+    silent_since: dict[str, float] = field(default_factory=dict)
+    flights: dict[str, Flight] = field(default_factory=dict)
+    refused: dict[str, tuple[str, float]] = field(default_factory=dict)
+    written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
+    goal: str = ""
+    sequence: int = 0
+    wanted: Wanted | None = None
+    pods: tuple[PodView, ...] = ()
+    restarts: dict[str, int] = field(default_factory=dict)
+    decision: Decision | None = None
+    observed: FleetObserved | None = None
+    todo: deque[Doing] = field(default_factory=deque)
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(term=self.term, sequence=self.sequence)
+
+    def decide(self, now: float) -> Decision:
+        """Decide what to do, on what it knows."""
+        self.observed = self._observe(now)
+        decision = decide(self.observed, default_image=IMAGE, now=at(now))
+        goal = decision.rollout.step.goal.version
+        if goal != self.goal:
+            self.goal, self.sequence = goal, self.sequence + 1
+        # As in the runtime, what is decided is known before anything is done.
+        self.fleet = decision.fleet
+        self.weights |= decision.weights
+        self.decision = decision
+        return decision
+
+    def wants_to_send(self, call: WorkerCall, now: float) -> bool:
+        """Not what is in flight already, nor at once what was just refused."""
+        flight = self.flights.get(call.pod_uid)
+        if flight is not None and flight.action.key == call.key:
+            return False
+        key, at_seconds = self.refused.get(call.pod_uid, ("", 0.0))
+        return key != call.key or now - at_seconds >= REFUSED_SECONDS
+
+    def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
+        """A worker has answered."""
+        self.heard[uid] = Heard(state, now, restarts)
+        self.silent_since.pop(uid, None)
+
+    def miss(self, uid: str, now: float) -> None:
+        """A worker has not answered."""
+        self.silent_since.setdefault(uid, now)
+
+    def end_flight(self, uid: str, now: float) -> None:
+        """The answer to a call has come."""
+        flight = self.flights.pop(uid)
+        if flight.state is None:
+            self.miss(uid, now)
+            return
+        self.hear(uid, flight.state, flight.restarts, now)
+        reason = flight.ticket.reason if flight.ticket else None
+        self.refused.pop(uid, None)
+        if reason is not None:
+            self.refused[uid] = (flight.action.key, now)
+
+    def look_at_pods(self, pods: tuple[PodView, ...]) -> None:
+        """The informer has brought these. A new container starts a new entry."""
+        self.pods = tuple(judged(p) for p in pods)
+        there = {p.uid: p.restarts for p in pods}
+        for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
+            if self.restarts.get(uid, there.get(uid)) != there.get(uid):
+                for known in (self.heard, self.silent_since, self.flights, self.refused):
+                    known.pop(uid, None)  # type: ignore[attr-defined]
+        self.restarts = there
+
+    def _observe(self, now: float) -> FleetObserved:
+        assert self.wanted is not None
+        statuses = self.weights
+        views = (asked.view(uid) for uid, asked in self.wanted.weights)
+        workers = {p.ordinal: self._worker(p, now) for p in self.pods}
+        return FleetObserved(
+            name="policy",
+            namespace="rl",
+            uid="fleet",
+            generation=self.wanted.generation,
+            spec=self.wanted.fleet_spec,
+            status=self.fleet,
+            weights=tuple(replace(v, status=statuses.get(v.uid, WeightsStatus())) for v in views),
+            workers=tuple(workers[n] for n in sorted(workers)),
+        )
+
+    def _worker(self, pod: PodView, now: float) -> WorkerView:
+        heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)
+        flight = self.flights.get(pod.uid)
+        return WorkerView(
+            pod=pod,
+            state=heard.state if heard else None,
+            state_age_seconds=now - heard.at if heard else 0,
+            silent_seconds=max(now - silent, 0.001) if silent is not None else 0,
+            silence="time-out",
+            call=flight.action.key if flight else "",
+        )

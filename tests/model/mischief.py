@@ -1,0 +1,251 @@
+"""Random histories: what trainers, people and bad luck do to a fleet, at any moment.
+
+history(7)              one history; every failure prints its seed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.model.fake_pods import FakePod
+from tests.model.simulator import Faults, Simulation
+
+Settings = dict[str, Any]
+
+SHORT = {"timeouts": {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}}
+STRATEGIES: list[Settings] = [
+    {},
+    SHORT | {"maxFailures": 1},
+    {"pause": {"mode": "wait", "drainTimeoutSeconds": 2}},
+    SHORT | {"pause": {"mode": "abort"}},
+    {"strategy": "InFlight"},
+    SHORT | {"strategy": "InFlight", "maxFailures": 1, "pause": {"mode": "wait"}},
+    {"strategy": "Rolling", "maxUnavailable": 1},
+    SHORT | {"strategy": "Rolling", "onFailure": "Rollback"},
+    {"strategy": "Canary"},
+    SHORT | {"strategy": "Canary", "maxFailures": 1},
+    {"strategy": "Canary", "canary": {"workers": 2, "then": "Rolling"}},
+]
+UPDATES: list[Settings] = [
+    {},
+    {"maxUnavailable": 0, "maxSurge": 1},
+    {"maxUnavailable": 2, "maxSurge": 2},
+]
+ROUGH = Faults(
+    answer_lost=0.1,
+    call_lost=0.08,
+    answer_late=0.1,
+    operator_dies=0.03,
+    operator_freezes=0.02,
+    stale_view=0.2,
+    status_unwritten=0.2,
+    api_refuses=0.1,
+)
+
+
+@dataclass
+class Mischief:
+    """What may happen to one simulation. `newest`: the number of the newest version."""
+
+    fleet: Simulation
+    newest: int = 1
+    templates: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = self.fleet.random
+        self.deeds: list[tuple[float, Callable[[], None]]] = [
+            (0.15, self.publish),
+            (0.02, self.go_back),
+            (0.03, self.break_version),
+            (0.04, self.spoil_source),
+            (0.05, self.kill),
+            (0.05, self.hang),
+            (0.04, self.cut_off),
+            (0.02, self.slow_down),
+            (0.02, self.lie),
+            (0.03, self.scale),
+            (0.02, self.change_template),
+            (0.02, self.suspend),
+            (0.02, self.change_strategy),
+            (0.02, self.retry),
+            (0.01, self.lose_node),
+            (0.02, self.evict),
+            (0.01, self.crash_loop),
+            (0.01, self.delete_pod),
+            (0.01, self.orphan),
+            (0.03, self.lag),
+            (0.02, self.be_away),
+            (0.20, self.haunt),
+            (0.03, self.publish_adapter),
+        ]
+
+    def now_and_then(self, scale: float = 1.0) -> None:
+        """Let happen what may."""
+        for chance, deed in self.deeds:
+            if self.chance.random() < chance * scale:
+                deed()
+
+    # --- trainers and people ----------------------------------------------------------------------
+
+    def publish(self) -> None:
+        self.newest += 1
+        if self.fleet.promises.rollout.strategy == "Canary" and self.chance.random() < 0.3:
+            self.fleet.odd_versions.add(str(self.newest))
+        self.fleet.publish(str(self.newest))
+
+    def go_back(self) -> None:
+        """To a version of before: within a run only if it is said."""
+        if self.newest < 2:
+            return
+        older = str(self.chance.randint(1, self.newest - 1))
+        if older in self.fleet.odd_versions:
+            return
+        runs = {"runId": "run"} if self.chance.random() < 0.5 else {"runId": None}
+        rollback = self.chance.random() < 0.5
+        fields = runs | {"rollback": rollback, "version": older}
+        self.fleet.ask("trainer", f"goes back to {older}, rollback: {rollback}", fields)
+
+    def scale(self) -> None:
+        self.fleet.scale(self.chance.choice([0, 1, 2, 3, 4, 5]))
+
+    def change_template(self) -> None:
+        self.templates += 1
+        engine = {"args": [f"--seed={self.templates}"]}
+        self.fleet.change_fleet(f"changes the template ({self.templates})", engine=engine)
+
+    def suspend(self) -> None:
+        spec = self.fleet.wanted.base_spec
+        self.fleet.control(suspend=not (spec and spec.suspend))
+
+    def change_strategy(self) -> None:
+        strategy = self.chance.choice(["Synchronized", "InFlight", "Rolling"])
+        self.fleet.odd_versions.clear()  # nobody judges them any more
+        self.fleet.control(rollout={"strategy": strategy})
+
+    def retry(self) -> None:
+        self.fleet.retry(f"at {self.fleet.now:.0f}")
+
+    def publish_adapter(self) -> None:
+        self.fleet.publish_adapter("lora", str(self.chance.randint(1, 9)))
+
+    def delete_pod(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.delete(pod)
+
+    def orphan(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.note("person", f"takes {pod.name} from its owner")
+            pod.owner = ""
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def break_version(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.will_break(self.fleet.version, pod)
+
+    def spoil_source(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.spoil(self.fleet.version, pod)
+
+    def kill(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.kill(pod)
+
+    def hang(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.hang(pod, hung=not pod.worker.hung)
+
+    def cut_off(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.cut_off(pod, cut=not pod.cut_off)
+
+    def slow_down(self) -> None:
+        if pod := self._some_pod(suspect=True):
+            pod.worker.slow_seconds = self.chance.choice([0.0, 1.0, 10.0, 50.0])
+            self.fleet.note("fault", f"{pod.name} takes {pod.worker.slow_seconds} s")
+
+    def lie(self) -> None:
+        if pod := self._some_pod(suspect=True):
+            pod.worker.lie = self.chance.choice(["", "unmoved", "claims"])
+            self.fleet.note("fault", f"{pod.name} lies: {pod.worker.lie or 'no more'}")
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    def lose_node(self) -> None:
+        node = self.chance.choice(list(self.fleet.nodes))
+        if self.fleet.nodes[node] is None:
+            self.fleet.lose_node(node, power=self.chance.random() < 0.5)
+        else:
+            self.fleet.return_node(node)
+
+    def evict(self) -> None:
+        if pod := self._some_pod(suspect=True):
+            self.fleet.evict(pod)
+
+    def crash_loop(self) -> None:
+        if pod := self._some_pod(suspect=True):
+            self.fleet.crash_loop(pod, over=bool(pod.trouble))
+
+    def lag(self) -> None:
+        self.fleet.lag_seconds = self.chance.choice([0.0, 0.5, 2.0, 10.0])
+        self.fleet.note("fault", f"watches are {self.fleet.lag_seconds} s late")
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def be_away(self) -> None:
+        self.fleet.note("fault", "no operator for a minute")
+        self.fleet.tick(self.chance.choice([25.0, 35.0, 70.0]))
+        self.fleet.start_operator()
+
+    def haunt(self) -> None:
+        if self.fleet.ghosts:
+            self.fleet.haunt(self.chance.choice(self.fleet.ghosts))
+
+    def _some_pod(self, *, suspect: bool = False) -> FakePod | None:
+        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
+        if not pods:
+            return None
+        pod = self.chance.choice(pods)
+        pod.suspect |= suspect
+        return pod
+
+
+def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:
+    """A fleet whose settings hang on the seed, settled on version 1."""
+    settings = STRATEGIES[seed % len(STRATEGIES)] if rollout is None else rollout
+    rest = seed // len(STRATEGIES)
+    fleet = Simulation(
+        seed=seed,
+        replicas=1 + rest % 4,
+        rollout=settings,
+        slow_seconds=[0.0, 0.0, 2.5, 12.0][rest % 4],
+        update=UPDATES[rest % len(UPDATES)],
+    )
+    fleet.settle()
+    return fleet
+
+
+def history(seed: int, *, rollout: Settings | None = None, reconciles: int = 120) -> Simulation:
+    """One random history, to its end: repaired and converged, or stalled with a reason; quiet."""
+    fleet = new_fleet(seed, rollout=rollout)
+    mischief, chance = Mischief(fleet), fleet.random
+    # Some histories have but one kind of fault: what many hide from each other shows there.
+    rough = chance.random() < 0.7
+    fleet.faults = Faults(**vars(ROUGH)) if rough else Faults()
+    fleet.between = lambda: mischief.now_and_then(0.05)
+    for _ in range(reconciles):
+        fleet.reconcile()
+        fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
+        mischief.now_and_then()
+    if chance.random() < 0.5:
+        fleet.repair()
+        fleet.scale(max(1, fleet.replicas))
+        fleet.control(suspend=False, rollback=True, version=str(mischief.newest + 1))
+        fleet.settle()
+    else:
+        fleet.settle_or_say()
+    if writes := fleet.run_quietly():
+        fleet.fail(7, f"{writes} writes of a fleet at rest")
+    return fleet

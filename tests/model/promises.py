@@ -1,0 +1,245 @@
+"""The eight promises, checked after every step of every simulated run.
+
+ 1. A worker generates only with weights whose label it reports, never with a half-loaded model, and
+    never with a version that its canary has refused.
+ 2. Where versions must not mix, no two workers in service generate with different weights at once.
+ 3. A pause ends: it does not outlive its lease, nor the time-outs of its rollout, whoever died.
+ 4. Who is taken away for a template or by a rolling swap leaves at least so many workers serving.
+ 5. What the fleet serves does not go back, unless the trainer says so.
+ 6. With faults ended, the fleet converges within a bound, or `Stalled` says why it does not.
+ 7. A fleet at rest writes nothing.
+ 8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
+
+(6 and 7 are asked at the end of a run: `Simulation.settle`, `Simulation.run_quietly`.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core.actions import Apply
+from fleet_operator.core.amounts import at_most
+from fleet_operator.core.observed import Standing
+from fleet_operator.core.rewind import number_of
+from fleet_worker.protocol import Phase
+
+if TYPE_CHECKING:
+    from tests.model.fake_pods import FakePod
+    from tests.model.leader import Flight, Leader
+    from tests.model.simulator import Simulation
+    from tests.model.wanted import Wanted
+
+    from fleet_operator.core.decision import Decision
+
+LEASE_SECONDS = 30.0
+"""What the documentation promises, on purpose not what the code says."""
+SLACK_SECONDS = 1.0
+
+
+class PromiseBroken(AssertionError):
+    """A promise did not hold; the message holds the log that led there."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"promise {number}: {text}")
+        self.number = number
+
+
+def _rollout_of(wanted: Wanted) -> Rollout:
+    settings, weights = wanted.fleet_spec.rollout, wanted.base_spec
+    return weights.rollout.over(settings) if weights else settings
+
+
+def _one_voice(wanted: Wanted) -> bool:
+    rollout = _rollout_of(wanted)
+    last = rollout.canary.then if rollout.strategy == "Canary" else rollout.strategy
+    return wanted.fleet_spec.weights.management == "Operator" and last == "Synchronized"
+
+
+class Promises:
+    """What must hold, and what must be remembered to tell.
+
+    Fields:
+        wishes: versions in the order in which the trainer asked for them, and was entitled to.
+        served: where in them the fleet stands; of a version that was asked for twice, the first
+            time that fits.
+        agree: whether versions do not mix; after a change of strategy, from when they do not.
+        taken: uids of pods that operators have taken away.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.wishes = ["base", simulation.version]
+        self.served = 0
+        self.agree = True
+        self.taken: set[str] = set()
+        self.modes = {self.rollout.pause.mode}
+
+    # --- what is promised ------------------------------------------------------------------------
+
+    @property
+    def rollout(self) -> Rollout:
+        """The settings that hold."""
+        return _rollout_of(self.sim.wanted)
+
+    @property
+    def one_voice(self) -> bool:
+        """Whether the strategy promises that versions do not mix; also the one that operators who
+        are behind still go by, and that of swaps which are still on their way.
+        """
+        seen = [self.sim.wanted, *(o.wanted for o in (self.sim.leader, *self.sim.ghosts))]
+        return all(_one_voice(w) for w in seen if w) and not self.sim.wire.swaps_under_way()
+
+    @property
+    def longest_pause_seconds(self) -> float:
+        """How long one worker may hold its requests: there, and back again after a failure."""
+        timeouts, pause = self.rollout.timeouts, self.rollout.pause
+        once = timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds
+        return 2 * (once + LEASE_SECONDS)
+
+    def check(self) -> None:
+        """Promises 1, 2, 3, 5 and 8."""
+        serving = [p for p in self.sim.pods.values() if self.sim.serves(p)]
+        for pod in self.sim.pods.values():
+            self._labels_are_true(pod)
+            self._pauses_end(pod)
+            self._requests_are_kept(pod)
+        admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
+        self.agree = self.one_voice and (self.agree or len(admitted) <= 1)
+        self._versions_do_not_mix({str(p.worker.weights) for p in serving})
+
+    def _labels_are_true(self, pod: FakePod) -> None:
+        worker = pod.worker
+        if not worker.generates:
+            return
+        if worker.label != worker.weights:
+            self.sim.fail(1, f"{pod.name} labels {worker.weights} as {worker.label}")
+        if worker.weights in self.sim.odd_versions:
+            self.sim.fail(1, f"clients get tokens of {worker.weights}, which no canary lets pass")
+
+    def _versions_do_not_mix(self, versions: set[str]) -> None:
+        if self.agree and len(versions) > 1:
+            self.sim.fail(2, f"{sorted(versions)} generate at the same time")
+        if self.agree and len(versions) == 1:
+            (version,) = versions
+            self._is_not_older(version, "the fleet went back")
+
+    def _pauses_end(self, pod: FakePod) -> None:
+        worker = pod.worker
+        if worker.paused_at is None or pod.deleted_at is not None:
+            return
+        unheard = self.sim.now - worker.renewed_at
+        if worker.phase is Phase.PAUSED and unheard > LEASE_SECONDS + SLACK_SECONDS:
+            self.sim.fail(3, f"{pod.name} has been paused since {worker.renewed_at:.1f}")
+        if worker.holds_for_seconds > self.longest_pause_seconds:
+            self.sim.fail(3, f"{pod.name} holds its requests for {worker.holds_for_seconds:.0f} s")
+
+    def _requests_are_kept(self, pod: FakePod) -> None:
+        for why in pod.worker.requests.ended:
+            if why == "pause abort" and "abort" not in self.modes:
+                self.sim.fail(8, f"a pause cut a request of {pod.name} short")
+            if why == "fence" and not self._may_be_expelled(pod):
+                self.sim.fail(8, f"{pod.name} has nothing wrong with it and was fenced")
+        pod.worker.requests.ended.clear()
+
+    def _may_be_expelled(self, pod: FakePod) -> bool:
+        return pod.suspect or self.sim.is_rough or not self.one_voice
+
+    # --- going back ------------------------------------------------------------------------------
+
+    def note_wish(self) -> None:
+        """The trainer, or a person, has changed something."""
+        version, spec = self.sim.version, self.sim.wanted.base_spec
+        self.modes.add(self.rollout.pause.mode)
+        if spec is None or version == self.wishes[-1] or self._is_a_rewind(version):
+            return
+        self.wishes.append(version)
+
+    def _is_a_rewind(self, version: str) -> bool:
+        """Whether a run asks for less than it has served, and nobody says that it may."""
+        spec = self.sim.wanted.base_spec
+        wanted, reached = number_of(version), number_of(self.wishes[self.served])
+        if spec is None or spec.run_id is None or spec.rollback or wanted is None:
+            return False
+        return reached is not None and wanted < reached
+
+    def _is_not_older(self, version: str, told: str) -> None:
+        if version not in self.wishes:
+            self.sim.fail(5, f"{version} is served, and nobody asked for it")
+        places = [n for n, wished in enumerate(self.wishes) if wished == version]
+        ahead = [n for n in places if n >= self.served]
+        if not ahead and not self._is_forgotten():
+            self.sim.fail(5, f"{told} from {self.wishes[self.served]} to {version}")
+        self.served = min(ahead, default=places[-1])
+
+    def _is_forgotten(self) -> bool:
+        """Whether nobody alive and nothing written knows that the newer version was served.
+
+        It takes an operator that dies before its status is stored and the death of every worker.
+        """
+        recorded, newer = self.sim.fleet.applied, self.wishes[self.served]
+        known = recorded is not None and recorded.version == newer
+        living = (p.worker for p in self.sim.pods.values())
+        return not known and not any(w.weights == newer and w.admitted for w in living)
+
+    def note_leader(self) -> None:
+        """A new leader: where versions mix it knows what is written, and no more."""
+        applied = self.sim.fleet_stored.applied
+        if not self.one_voice and applied is not None and applied.version in self.wishes:
+            self.served = self.wishes.index(applied.version)
+
+    def note_decision(self, leader: Leader, decision: Decision) -> None:
+        """Where versions mix, what counts is what the fleet says that it applied."""
+        if leader is self.sim.leader and not self.one_voice and self.sim.wanted.base:
+            self._is_not_older(decision.rollout.applied.version, "the applied version went back")
+
+    # --- how many serve --------------------------------------------------------------------------
+
+    def note_deletion(self, pod: FakePod, leader: Leader) -> None:
+        """A pod is about to be deleted."""
+        known = pod.uid in self.taken
+        self.taken.add(pod.uid)
+        observed = leader.observed
+        if known or observed is None or not self.sim.serves(pod) or pod.quarantine or pod.ended:
+            return
+        spec = observed.spec
+        extra = [w for w in observed.workers if w.pod.ordinal >= spec.replicas]
+        if pod.ordinal >= spec.replicas and len(extra) > spec.update.max_surge:
+            return  # scaled away
+        least = spec.replicas - spec.update.max_unavailable
+        seen = {w.pod.uid for w in observed.workers if w.pod.ready}
+        self._enough_serve(least, seen, f"{pod.name} is deleted")
+
+    def note_call(self, pod: FakePod, flight: Flight) -> None:
+        """A call is about to be taken by a worker."""
+        leader = self.sim.leader
+        observed, rollout = leader.observed, self.rollout
+        gradual = rollout.strategy == "Rolling" or (
+            rollout.strategy == "Canary" and rollout.canary.then == "Rolling"
+        )
+        if not gradual or not isinstance(flight.action, Apply) or observed is None:
+            return
+        if flight.epoch.term != leader.term or flight.arrives_at < self.sim.now:
+            return  # what an older leader has sent, or what was long on its way
+        if not self.sim.serves(pod) or pod.worker.staged != flight.action.version:
+            return
+        least = observed.spec.replicas - at_most(rollout.max_unavailable, observed.spec.replicas)
+        seen = {w.pod.uid for w in observed.workers if w.standing is Standing.OPEN}
+        self._enough_serve(least, seen - self._swapping(), f"{pod.name} is swapped", but=pod)
+
+    def _swapping(self) -> set[str]:
+        return {
+            uid
+            for uid, f in self.sim.leader.flights.items()
+            if isinstance(f.action, Apply) and f.ticket is not None
+        }
+
+    def _enough_serve(
+        self, least: int, seen: set[str], told: str, *, but: FakePod | None = None
+    ) -> None:
+        """Who serves now, or did when the operator looked and was not taken away by it, counts."""
+        away = self.taken | ({but.uid} if but else set())
+        there = {p.uid for p in self.sim.pods.values() if self.sim.serves(p)} | seen
+        count = len(there - away)
+        if count < least:
+            self.sim.fail(4, f"{told}, which leaves {count} serving; at least {least} should")

@@ -1,0 +1,158 @@
+"""Named stories of a fleet's life: workers that die, hang, join, come and go."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.simulator import NODES, Simulation
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_worker.protocol import Phase
+
+
+@pytest.fixture
+def fleet() -> Simulation:
+    simulation = Simulation(seed=1)
+    simulation.settle()
+    simulation.log.clear()
+    return simulation
+
+
+def deeds(fleet: Simulation) -> list[str]:
+    return [e.what for e in fleet.log if e.who == "operator"]
+
+
+def test_a_killed_worker_comes_back_closed_and_is_admitted_at_the_applied_version_only(fleet):
+    fleet.kill(fleet.pod(0))
+
+    assert not fleet.pod(0).worker.admitted
+    fleet.settle()
+    assert fleet.pod(0).worker.weights == "1"
+
+
+def test_a_joiner_waits_for_a_barrier_and_opens_with_the_others(fleet):
+    fleet.publish("2")
+    fleet.until(lambda: all(w.phase is Phase.PAUSED for w in fleet.workers.values()))
+    fleet.kill(fleet.pod(0))
+
+    fleet.settle()
+
+    assert fleet.pod(0).worker.weights == "2"
+
+
+def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
+    fleet = Simulation(seed=4, rollout={"maxFailures": 1})
+    fleet.settle()
+    fleet.publish("2")
+    fleet.until(lambda: all(w.staged == "2" for w in fleet.workers.values()))
+    lost = fleet.pod(1)
+    fleet.cut_off(lost)
+    fleet.until(lambda: lost.uid not in fleet.pods)
+
+    assert "Quarantine policy-1" in deeds(fleet)
+    fleet.settle()
+
+
+class TestScaling:
+    def test_down_takes_the_highest_ordinal_first(self, fleet):
+        fleet.scale(1)
+        fleet.settle()
+
+        assert [p.ordinal for p in fleet.pods.values()] == [0]
+
+    def test_to_zero_and_back_comes_up_on_the_applied_version(self, fleet):
+        fleet.scale(0)
+        fleet.look(5)
+        assert not fleet.pods
+        fleet.scale(2)
+        fleet.settle()
+
+        assert {w.start_version for w in fleet.workers.values()} == {"1"}
+
+
+class TestTemplates:
+    @pytest.mark.parametrize(
+        ("update", "least"),
+        [
+            pytest.param({"maxUnavailable": 1, "maxSurge": 0}, 2, id="one away at a time"),
+            pytest.param({"maxUnavailable": 0, "maxSurge": 1}, 3, id="one more at a time"),
+        ],
+    )
+    def test_a_change_replaces_everybody_and_leaves_enough_serving(self, update, least):
+        fleet = Simulation(seed=7, update=update)
+        fleet.settle()
+        before = set(fleet.pods)
+        fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
+        serving = []
+        while not fleet.converged():
+            fleet.reconcile()
+            fleet.tick()
+            serving.append(len(fleet.serving))
+
+        assert min(serving) == least
+        assert not before & set(fleet.pods)
+
+    def test_a_change_waits_while_a_rollout_holds_workers(self, fleet):
+        fleet.publish("2")
+        fleet.until(lambda: all(w.phase is Phase.PAUSED for w in fleet.workers.values()))
+        fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
+        fleet.log.clear()
+        fleet.until(lambda: len(fleet.serving) == 3)
+
+        assert not [d for d in deeds(fleet) if d.startswith("DeletePod")]
+        fleet.settle()
+
+
+class TestNodes:
+    @pytest.mark.parametrize("power", [True, False], ids=["without power", "cut off"])
+    def test_a_lost_node_does_not_keep_the_others_from_the_next_version(self, fleet, power):
+        fleet.lose_node(NODES[0], power=power)
+        fleet.look(60)
+        fleet.publish("2")
+        fleet.until(lambda: "2" in fleet.serving)
+        fleet.look(300)
+        assert fleet.stalled.reason is ConditionReason.WORKERS_FAILING
+        assert "do not end" in fleet.stalled.message
+
+        fleet.settle()
+        assert fleet.serving == ["2", "2", "2"]
+
+    def test_an_evicted_worker_is_made_anew(self, fleet):
+        pod = fleet.pod(2)
+        fleet.evict(pod)
+        fleet.settle()
+
+        assert pod.uid not in fleet.pods
+        assert any(d.startswith("DeletePod policy-2") for d in deeds(fleet))
+
+    def test_a_worker_that_ends_again_and_again_is_said_in_the_clusters_words(self, fleet):
+        fleet.crash_loop(fleet.pod(1))
+        fleet.look(3)
+
+        assert fleet.stalled.message.startswith("1 workers cannot run. policy-1: CrashLoopBackOff")
+
+
+def test_a_pod_that_lost_its_owner_is_adopted(fleet):
+    fleet.pod(1).owner = ""
+    fleet.settle()
+
+    assert deeds(fleet) == ["AdoptPod policy-1"]
+    assert fleet.pod(1).owner == "fleet"
+
+
+class TestAdapters:
+    def test_every_worker_serves_what_is_wanted_without_a_pause(self, fleet):
+        fleet.publish_adapter("lora", "3")
+        fleet.settle()
+
+        assert {w.adapters["lora"] for w in fleet.workers.values()} == {"3"}
+        assert not [d for d in deeds(fleet) if d.startswith(("pause", "load"))]
+
+    def test_a_worker_that_dies_has_them_again_before_it_is_admitted(self, fleet):
+        fleet.publish_adapter("lora", "3")
+        fleet.settle()
+        fleet.kill(fleet.pod(0))
+        fleet.log.clear()
+        fleet.settle()
+
+        mine = [d for d in deeds(fleet) if d.endswith("policy-0")]
+        assert mine == ["adapter lora 3 on policy-0", "admit 1 on policy-0"]

@@ -1,0 +1,209 @@
+"""Named stories of Synchronized rollouts: the plain one, overtaken ones, refused ones, failed ones."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.simulator import Faults, Simulation
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.weights import RolloutPhase
+from fleet_worker.protocol import Phase
+
+
+@pytest.fixture
+def fleet() -> Simulation:
+    simulation = Simulation(seed=1)
+    simulation.settle()
+    return simulation
+
+
+def calls(fleet: Simulation) -> list[str]:
+    return [e.what for e in fleet.log if " on policy-" in e.what]
+
+
+def all_are(fleet: Simulation, phase: Phase) -> bool:
+    return all(w.phase is phase for w in fleet.workers.values())
+
+
+def test_a_new_fleet_starts_directly_on_the_wanted_version(fleet):
+    assert fleet.converged()
+    assert not any(line.startswith("admit base") for line in calls(fleet))
+
+
+def test_a_rollout_stages_all_then_pauses_all_then_loads_all_then_resumes_all(fleet):
+    fleet.log.clear()
+    fleet.publish("2")
+    fleet.settle()
+
+    kinds = [line.split(" ")[0] for line in calls(fleet)]
+
+    assert kinds == ["stage"] * 3 + ["pause"] * 3 + ["load"] * 3 + ["resume"] * 3
+
+
+def test_a_converged_fleet_writes_nothing(fleet):
+    assert fleet.run_quietly() == 0
+
+
+def test_an_operator_that_starts_beside_a_converged_fleet_writes_nothing(fleet):
+    fleet.start_operator()
+
+    assert fleet.run_quietly() == 0
+
+
+class TestOvertaken:
+    def test_before_any_load_everybody_goes_on_at_once(self, fleet):
+        fleet.publish("2")
+        fleet.until(lambda: all_are(fleet, Phase.PAUSED))
+        fleet.publish("3")
+        fleet.reconcile()
+
+        assert fleet.serving == ["1", "1", "1"]
+
+        fleet.settle()
+        assert "load 2 on policy-0" not in calls(fleet)
+
+    def test_in_the_middle_of_loading_the_newest_is_taken_after_the_shortest_way_out(self, fleet):
+        fleet.publish("2")
+        fleet.until(lambda: all_are(fleet, Phase.PAUSED))
+        fleet.faults = Faults(operator_dies_after=1)
+        fleet.shuffles = False
+        fleet.reconcile()
+        assert sorted(str(w.weights) for w in fleet.workers.values()) == ["1", "1", "2"]
+        fleet.publish("3")
+        fleet.until(lambda: len(fleet.serving) == 3)
+
+        assert fleet.serving == ["2", "2", "2"]
+
+        fleet.settle()
+
+
+class TestRefused:
+    def test_it_is_said_and_the_old_weights_keep_serving(self, fleet):
+        fleet.spoil("2", *fleet.pods.values())
+        fleet.publish("2")
+        fleet.until(lambda: fleet.stalled)
+
+        assert fleet.stalled.reason is ConditionReason.CHECKPOINT_TRUNCATED
+        assert "policy-0" in fleet.stalled.message
+        assert fleet.serving == ["1", "1", "1"]
+
+        fleet.publish("3")
+        fleet.settle()
+        assert fleet.stalled is None
+
+    def test_what_is_repaired_is_taken_without_a_person(self, fleet):
+        fleet.spoil("2", *fleet.pods.values())
+        fleet.publish("2")
+        fleet.until(lambda: fleet.stalled)
+        fleet.repair()
+
+        fleet.settle()
+
+        assert fleet.serving == ["2", "2", "2"]
+
+    def test_a_new_worker_that_cannot_take_what_is_served_is_said(self, fleet):
+        fleet.bad_versions.add("1")
+        fleet.applied_written = None
+        fleet.scale(4)
+        fleet.until(lambda: fleet.stalled)
+
+        assert fleet.stalled.reason is ConditionReason.CHECKPOINT_TRUNCATED
+        assert "1 workers cannot join at version 1" in fleet.stalled.message
+        assert "policy-3" in fleet.stalled.message
+        assert fleet.serving == ["1", "1", "1"]
+
+
+class TestFailed:
+    def test_a_load_that_breaks_one_engine_halts_and_everybody_serves_the_old_version(self, fleet):
+        fleet.will_break("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.stalled and fleet.serving == ["1", "1", "1"])
+
+        assert fleet.weights.phase is RolloutPhase.HALTED
+        assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert "EngineFailed" in fleet.stalled.message
+
+        fleet.publish("3")
+        fleet.settle()
+        assert [e.result for e in fleet.weights.history[:2]] == ["Applied", "Halted"]
+
+    def test_what_was_given_up_is_not_tried_again_after_an_operator_restart(self, fleet):
+        fleet.will_break("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.stalled and fleet.serving == ["1", "1", "1"])
+        fleet.start_operator()
+        fleet.log.clear()
+        fleet.look(50)
+
+        assert calls(fleet) == []
+        assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert fleet.run_quietly() == 0
+
+    def test_it_is_tried_again_when_somebody_asks_for_it(self, fleet):
+        fleet.will_break("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.weights.phase is RolloutPhase.HALTED)
+        fleet.repair()
+        fleet.retry("once more")
+
+        fleet.settle()
+
+        assert fleet.serving == ["2", "2", "2"]
+
+    def test_one_failed_worker_is_left_behind_when_the_budget_allows(self):
+        fleet = Simulation(seed=3, rollout={"maxFailures": 1})
+        fleet.settle()
+        fleet.will_break("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.serving == ["2", "2"])
+
+        assert not fleet.pod(0).worker.admitted
+        fleet.repair()
+        fleet.settle()
+
+
+class TestHeldBack:
+    def test_suspend_begins_nothing_new_and_its_end_lets_the_version_through(self, fleet):
+        fleet.control(suspend=True)
+        fleet.publish("2")
+        fleet.log.clear()
+        fleet.look(20)
+
+        assert calls(fleet) == []
+        assert fleet.weights.phase is RolloutPhase.SUSPENDED
+
+        fleet.control(suspend=False)
+        fleet.settle()
+
+    def test_suspend_in_the_middle_of_a_pause_brings_it_to_its_end(self, fleet):
+        fleet.publish("2")
+        fleet.until(lambda: all_are(fleet, Phase.PAUSED))
+        fleet.control(suspend=True)
+        fleet.until(lambda: len(fleet.serving) == 3)
+
+        assert fleet.serving == ["2", "2", "2"]
+
+    def test_a_run_that_starts_again_is_refused_until_rollback_is_said(self):
+        fleet = Simulation(seed=5)
+        fleet.control(runId="run-7")
+        fleet.settle()
+        fleet.publish("2")
+        fleet.settle()
+        fleet.publish("1")
+        fleet.look(20)
+
+        assert fleet.serving == ["2", "2", "2"]
+        assert fleet.stalled.reason is ConditionReason.REWIND_REFUSED
+        assert "rollback" in fleet.stalled.message
+
+        fleet.control(rollback=True)
+        fleet.settle()
+        assert fleet.serving == ["1", "1", "1"]
+
+
+def test_every_pause_ends_when_the_operator_never_comes_back(fleet):
+    fleet.publish("2")
+    fleet.until(lambda: all_are(fleet, Phase.PAUSED))
+    fleet.tick(60)
+
+    assert fleet.serving == ["1", "1", "1"]

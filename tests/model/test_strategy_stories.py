@@ -1,0 +1,117 @@
+"""Named stories of the other strategies: InFlight, Rolling and Canary."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.simulator import Simulation
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.weights import RolloutPhase
+
+
+def settled(**given) -> Simulation:
+    fleet = Simulation(seed=6, **given)
+    fleet.settle()
+    fleet.log.clear()
+    return fleet
+
+
+def calls(fleet: Simulation, worker: str = "policy-") -> list[str]:
+    return [e.what for e in fleet.log if f" on {worker}" in e.what]
+
+
+def test_an_override_of_the_version_wins_over_the_fleets_settings():
+    fleet = settled()
+    fleet.control(rollout={"strategy": "InFlight"})
+    fleet.publish("2")
+    fleet.settle()
+
+    assert "apply 2 on policy-0" in calls(fleet)
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+def test_in_flight_everybody_swaps_as_soon_as_he_can(mode):
+    fleet = settled(rollout={"strategy": "InFlight", "pause": {"mode": mode}}, slow_seconds=2)
+    fleet.pod(0).worker.slow_seconds = 60
+    fleet.publish("2")
+    fleet.until(lambda: sorted(fleet.serving) == ["1", "2", "2"])
+
+    fleet.settle()
+
+
+ROLLING = {"strategy": "Rolling", "maxUnavailable": 1}
+
+
+class TestRolling:
+    def test_one_swaps_after_the_other(self):
+        fleet = settled(rollout=ROLLING, slow_seconds=2)
+        fleet.publish("2")
+        away = []
+        for _ in range(200):
+            fleet.reconcile()
+            fleet.tick(0.5)
+            away.append(3 - len(fleet.serving))
+
+        assert max(away) == 1
+        assert fleet.serving == ["2", "2", "2"]
+
+    @pytest.mark.parametrize(
+        ("on_failure", "versions"),
+        [
+            pytest.param("Halt", {"1", "2"}, id="Halt leaves everybody where he is"),
+            pytest.param("Rollback", {"1"}, id="Rollback takes everybody back"),
+        ],
+    )
+    def test_a_failure_in_the_middle(self, on_failure, versions):
+        fleet = settled(rollout=ROLLING | {"onFailure": on_failure})
+        fleet.will_break("2", fleet.pod(1))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.weights.phase is RolloutPhase.HALTED)
+        fleet.look(60, seconds=0.5)
+
+        assert len(fleet.serving) == 3
+        assert set(fleet.serving) == versions
+
+
+class TestCanary:
+    @pytest.mark.parametrize("replicas", [1, 3])
+    def test_a_good_one_is_followed_by_the_others(self, replicas):
+        fleet = Simulation(seed=8, replicas=replicas, rollout={"strategy": "Canary"})
+        fleet.settle()
+        assert "probe base on policy-0" in calls(fleet)  # the model's own weights are the baseline
+        fleet.log.clear()
+        fleet.publish("2")
+        fleet.settle()
+
+        kinds = [line.split(" ")[0] for line in calls(fleet, "policy-0")]
+        assert kinds == ["stage", "fence", "load", "probe", "admit"]
+        assert fleet.weights.canary.passed
+
+    @pytest.mark.parametrize("replicas", [1, 3])
+    def test_a_refused_one_goes_back_by_itself_and_nobody_else_ever_had_the_version(self, replicas):
+        fleet = settled(replicas=replicas, rollout={"strategy": "Canary"})
+        fleet.odd_versions.add("2")
+        fleet.publish("2")
+        fleet.until(lambda: fleet.stalled and fleet.serving == ["1"] * replicas)
+
+        verdict = fleet.weights.canary
+        assert not verdict.passed
+        assert verdict.kl == 9.0
+        assert fleet.stalled.reason is ConditionReason.CANARY_REFUSED
+        assert "KL 9.000" in fleet.stalled.message
+        assert "load 2 on policy-1" not in calls(fleet)
+
+        fleet.publish("3")
+        fleet.settle()
+
+    def test_one_that_dies_is_replaced_by_the_next(self):
+        fleet = settled()
+        fleet.control(rollout={"strategy": "Canary"})
+        fleet.publish("2")
+        fleet.until(lambda: fleet.pod(0).worker.weights == "2")
+        fleet.hang(fleet.pod(0))
+        fleet.until(lambda: fleet.weights.canary is not None)
+
+        assert fleet.weights.canary.pods == ("policy-1",)
+        fleet.settle()
+        assert fleet.weights.canary.passed

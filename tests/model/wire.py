@@ -1,0 +1,162 @@
+"""Between operators and workers: questions and calls that get lost, come late, or are never answered.
+
+A call may arrive long after it was sent, also after its sender has died or has asked for something
+else; its answer shows the worker as it was when it answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.model.leader import Flight, Leader
+
+from fleet_operator.core.actions import Apply, Load, Stage, WorkerCall
+from fleet_worker.protocol import Phase, Reason
+
+if TYPE_CHECKING:
+    from tests.model.fake_pods import FakePod
+    from tests.model.simulator import Simulation
+
+SHORT_CALL_SECONDS = 10.0
+LATEST_SECONDS = 8.0
+_UNHEARD = {Phase.STARTING, Phase.DRAINING}
+
+
+class Wire:
+    """Calls of all leaders, in flight or without anybody who waits for them.
+
+    `sent`: every call that left an operator, as its key and the worker's name.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.strays: list[Flight] = []
+        self.sent: list[tuple[str, str]] = []
+
+    def ask(self, leader: Leader) -> None:
+        """The leader asks every worker that it sees for its state."""
+        sim = self.simulation
+        for seen in leader.pods:
+            known = seen.uid in leader.heard
+            if not seen.running or seen.deleting or (known and sim.happens(sim.faults.stale_view)):
+                continue
+            pod = sim.pods.get(seen.uid)
+            if pod is None or not self._reaches(pod) or sim.happens(sim.faults.call_lost):
+                leader.miss(seen.uid, sim.now)
+                continue
+            worker = pod.worker
+            leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
+
+    def send(self, leader: Leader, call: WorkerCall) -> None:
+        """A call leaves the operator."""
+        sim, uid = self.simulation, call.pod_uid
+        if not leader.wants_to_send(call, sim.now):
+            return
+        given_up = leader.flights.pop(uid, None)
+        if given_up is not None and given_up.ticket is None:
+            self.strays.append(given_up)
+        sim.note("operator" if leader is sim.leader else "ghost", f"{call.key} on {call.pod_name}", call.reason)  # fmt: skip
+        self.sent.append((call.key, call.pod_name))
+        if sim.happens(sim.faults.call_lost):
+            leader.miss(uid, sim.now)
+            return
+        late = sim.happens(sim.faults.answer_late)
+        lost = sim.happens(sim.faults.answer_lost)
+        patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
+        flight = Flight(
+            action=call,
+            epoch=leader.epoch,
+            arrives_at=sim.now + (sim.random.uniform(0, LATEST_SECONDS) if late else 0.0),
+            answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
+            given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
+            restarts=sim.pods[uid].worker.restarts if uid in sim.pods else 0,
+        )
+        leader.flights[uid] = flight
+        self._move(leader, uid, flight)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        sim = self.simulation
+        for leader in (sim.leader, *sim.ghosts):
+            for uid, flight in list(leader.flights.items()):
+                self._move(leader, uid, flight)
+        for stray in [s for s in self.strays if s.arrives_at <= sim.now]:
+            self.strays.remove(stray)
+            self._arrive(stray)
+
+    def swaps_under_way(self) -> bool:
+        """Whether some worker swaps by itself, or will."""
+        sim = self.simulation
+        flights = [
+            *self.strays,
+            *(f for o in (sim.leader, *sim.ghosts) for f in o.flights.values()),
+        ]
+        works = (p.worker.work for p in sim.pods.values())
+        calls = [f.action for f in flights] + [w.action for w in works if w]
+        waiting = [t.action for p in sim.pods.values() for t in p.worker.waiting]
+        todo = [a for ghost in sim.ghosts for a in ghost.todo]
+        return any(isinstance(a, Apply) for a in (*calls, *waiting, *todo))
+
+    def next_times(self) -> list[float]:
+        """When something will happen on the wire."""
+        times = [s.arrives_at for s in self.strays]
+        sim = self.simulation
+        for leader in (sim.leader, *sim.ghosts):
+            for flight in leader.flights.values():
+                times += [flight.arrives_at, flight.given_up_at]
+                times += [flight.back_at] if flight.back_at is not None else []
+        return times
+
+    def _move(self, leader: Leader, uid: str, flight: Flight) -> None:
+        sim = self.simulation
+        if flight.ticket is None and sim.now >= flight.arrives_at and not self._arrive(flight):
+            leader.end_flight(uid, sim.now)
+            return
+        pod = sim.pods.get(uid)
+        if flight.ticket is not None and pod is not None:
+            if pod.worker.restarts != flight.restarts:
+                leader.end_flight(uid, sim.now)  # the connection was reset
+                return
+            if flight.ticket.done and flight.state is None and flight.answer_seconds is not None:
+                self._answer(leader, flight, pod)
+        if flight.back_at is not None and sim.now >= flight.back_at:
+            leader.end_flight(uid, sim.now)
+        elif sim.now >= flight.given_up_at or pod is None:
+            flight.state = None
+            leader.end_flight(uid, sim.now)
+
+    def _arrive(self, flight: Flight) -> bool:
+        """Returns: whether anybody was there to take it."""
+        sim = self.simulation
+        pod = sim.pods.get(flight.action.pod_uid)
+        if pod is None or not self._reaches(pod) or pod.worker.restarts != flight.restarts:
+            return False
+        sim.promises.note_call(pod, flight)
+        flight.ticket = pod.worker.take(flight.action, flight.epoch, sim.now)
+        return True
+
+    def _answer(self, leader: Leader, flight: Flight, pod: FakePod) -> None:
+        sim, worker = self.simulation, pod.worker
+        assert flight.ticket is not None
+        assert flight.answer_seconds is not None
+        if flight.ticket.reason is Reason.STALE_EPOCH and leader is sim.leader:
+            sim.fail(0, "the only leader was refused as old")
+        flight.state = worker.state(sim.now)
+        if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:
+            claimed = {"version": flight.action.version, "staged": None}
+            flight.state = flight.state.model_copy(update=claimed)
+        flight.back_at = sim.now + flight.answer_seconds
+
+    def _reaches(self, pod: FakePod) -> bool:
+        gone = pod.cut_off or pod.ended or pod.trouble or not self.simulation.node_up(pod)
+        return not gone and not pod.worker.hung and pod.worker.phase not in _UNHEARD
+
+
+def _patience_seconds(call: WorkerCall) -> float:
+    """After how long the operator gives an answer up (`adapters.workers`)."""
+    if isinstance(call, Apply):
+        return call.drain_timeout_seconds + call.timeout_seconds
+    if isinstance(call, Stage | Load):
+        return call.timeout_seconds
+    drain = getattr(call, "drain_timeout_seconds", 0.0)
+    return float(getattr(call, "timeout_seconds", SHORT_CALL_SECONDS + drain))
