@@ -139,6 +139,19 @@ def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan)
     if pods.actions or pods.outdated or len(observed.workers) != observed.spec.replicas:
         told = f"{len(observed.workers)} of {observed.spec.replicas} pods, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
+    problem, desired = rollout.step.problem, rollout.desired.version
+    trouble, serving = _cannot_run(observed), serving_count(observed, desired)
+    told = f"{serving} of {observed.spec.replicas} workers serve version {desired}"
+    obstacles = (
+        (problem, False, problem.reason if problem else ConditionReason.HALTED, told),
+        (rollout.halted, False, ConditionReason.HALTED, told),
+        (rollout.suspended, False, ConditionReason.SUSPENDED, told),
+        (trouble, False, ConditionReason.WORKERS_FAILING, trouble),
+        (serving < observed.spec.replicas, True, ConditionReason.WAITING_FOR_WORKERS, told),
+    )
+    for there, holds, reason, message in obstacles:
+        if there:
+            return ConditionType.PROGRESSING, holds, reason, message
     return ConditionType.PROGRESSING, False, ConditionReason.UP_TO_DATE, "nothing is left to do"
 
 

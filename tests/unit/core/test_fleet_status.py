@@ -179,6 +179,45 @@ class TestWhatNeedsAPerson:
         )
 
 
+@pytest.mark.parametrize(
+    ("workers", "wants", "status", "reason"),
+    [
+        pytest.param([up(0), up(1)], "base", "False", "UpToDate", id="all serve"),
+        pytest.param(
+            [up(0), up(1).joining("base")], "base", "True", "WaitingForWorkers", id="one joins"
+        ),
+        pytest.param(
+            [up(0), make_worker(1).of_revision(TODAY).not_running().troubled("ErrImagePull")],
+            "base",
+            "False",
+            "WorkersFailing",
+            id="one cannot run",
+        ),
+        pytest.param(
+            [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)],
+            make_weights(
+                "42",
+                status=WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9)),
+            ),
+            "False",
+            "SourceNotFound",
+            id="a source is refused",
+        ),
+        pytest.param(
+            [up(0), up(1)],
+            make_weights("42", status=applied_status("42", phase="Halted")),
+            "False",
+            "Halted",
+            id="a version was given up",
+        ),
+    ],
+)
+def test_nothing_is_left_to_do_is_said_only_when_nothing_is(workers, wants, status, reason):
+    told = condition(make_fleet(*workers, wants=wants), ConditionType.PROGRESSING)
+
+    assert (told.status, told.reason) == (status, reason)
+
+
 def test_workers_are_counted_by_what_they_do():
     workers = [
         up(0),
