@@ -132,6 +132,7 @@ class FakePod:
             node=self.node,
             phase=self.ended or "Running",
             running=running,
+            started=running and self.worker.phase is not Phase.STARTING,
             ready=self.ready and running,
             deleting=deleting,
             gone_by=at(self.deleted_at + GRACE_SECONDS) if self.deleted_at is not None else None,

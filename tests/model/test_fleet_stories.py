@@ -52,6 +52,52 @@ def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
     fleet.settle()
 
 
+class TestWorkersThatComeBackAsTheyWere:
+    """They hang, are dropped by the Service, miss a rollout, and answer again, with an open latch."""
+
+    def test_they_are_quarantined_before_the_others_serve_something_else(self, fleet):
+        hung = fleet.pod(1)
+        fleet.hang(hung)
+        fleet.look(20)
+        assert not hung.quarantine
+        fleet.publish("2")
+        fleet.until(lambda: "2" in fleet.serving)
+
+        assert "may come back with other weights" in hung.quarantine
+        fleet.hang(hung, hung=False)
+        fleet.check()
+        fleet.settle()
+
+    def test_an_operator_that_has_just_begun_knows_it_from_the_pod(self, fleet):
+        hung = fleet.pod(1)
+        fleet.hang(hung)
+        fleet.look(20)
+        fleet.start_operator()
+        fleet.publish("2")
+        fleet.until(lambda: "2" in fleet.serving)
+
+        assert hung.quarantine
+        fleet.settle()
+
+    def test_they_are_left_alone_where_nothing_changes_meanwhile(self, fleet):
+        hung = fleet.pod(1)
+        fleet.hang(hung)
+        fleet.look(40)
+        fleet.kill(fleet.pod(0))
+        fleet.look(40)
+        fleet.hang(hung, hung=False)
+
+        fleet.settle()
+        assert hung.uid in fleet.pods
+
+    def test_one_that_has_not_come_up_yet_is_no_reason_to_wait(self, fleet):
+        fleet.kill(fleet.pod(1), back_after_seconds=100)
+        fleet.publish("2")
+        fleet.until(lambda: fleet.serving == ["2", "2"])
+
+        assert not fleet.pod(1).quarantine
+
+
 class TestScaling:
     def test_down_takes_the_highest_ordinal_first(self, fleet):
         fleet.scale(1)

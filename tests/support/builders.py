@@ -165,6 +165,10 @@ class AWorker:
         """The kubelet's probe fails."""
         return self._pod(ready=False)
 
+    def is_up(self) -> Self:
+        """Its process has answered the startup probe."""
+        return self._pod(started=True)
+
     def not_running(self, phase: str = "Pending") -> Self:
         """Its container does not run."""
         return self._pod(running=False, ready=False, phase=phase)

@@ -32,7 +32,7 @@ from fleet_operator.ports import Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.main import Operator
 from fleet_operator.runtime.settings import Settings
-from fleet_worker.protocol import Epoch, Reason
+from fleet_worker.protocol import Epoch, Phase, Reason
 
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
@@ -331,7 +331,12 @@ class Rig:
         pod = self.cluster.objects.get(path)
         if pod is None or pod["metadata"]["uid"] != worker.uid:
             return
-        running = {"name": "worker", "state": {"running": {}}, "restartCount": worker.restarts}
+        running = {
+            "name": "worker",
+            "state": {"running": {}},
+            "started": worker.phase is not Phase.STARTING,
+            "restartCount": worker.restarts,
+        }
         ready = "True" if worker.admitted else "False"
         status = {
             "phase": "Running",

@@ -26,6 +26,7 @@ class PodView:
 
     Fields:
         running: the worker container runs right now.
+        started: its process has answered the startup probe since the container began.
         trouble: the cluster's own words for why the pod does not run (scheduler, image, crash).
         gone_by: when a pod that is being deleted should have been gone.
         owner: uid of its controller; empty for a pod that nobody owns.
@@ -40,6 +41,7 @@ class PodView:
     node: str | None = None
     phase: str = "Pending"
     running: bool = False
+    started: bool = False
     ready: bool = False
     deleting: bool = False
     gone_by: datetime | None = None
@@ -101,6 +103,16 @@ class WorkerView:
                 return Standing.HELD if self.state.admitted else Standing.CLOSED
             case Phase.STARTING | Phase.JOINING | Phase.BROKEN | Phase.DRAINING:
                 return Standing.CLOSED
+
+    @property
+    def may_reopen(self) -> bool:
+        """Whether it gets no clients now, but may generate again by itself, as it was: its process
+        is up and does not answer, so that nobody can close its latch.
+        """
+        gone = self.pod.deleting or self.pod.quarantine or not self.pod.running
+        if gone or self.standing is not Standing.ABSENT:
+            return False
+        return self.pod.started if self.state is None else self.state.admitted
 
     @property
     def version(self) -> str | None:

@@ -45,6 +45,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
         running="running" in container.get("state", {}),
+        started=bool(container.get("started")),
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
         gone_by=_time(metadata.get("deletionTimestamp")),

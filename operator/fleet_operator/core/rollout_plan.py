@@ -17,6 +17,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.adapter_goals import goals_of
 from fleet_operator.core.applied import applied_of, opened_by
+from fleet_operator.core.lost import keep_out
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -64,7 +65,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     rewind = rewind_problem(weights, view.applied) if weights else None
     if weights is not None and rewind is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
-        return _plan(view, weights.desired, step, halted=False)
+        return _plan(observed, view, weights.desired, step, halted=False)
     step = strategy(view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
@@ -72,7 +73,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         back = strategy(replace(view, halted=True))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
-    return _plan(view, view.target, step, halted=halted)
+    return _plan(observed, view, view.target, step, halted=halted)
 
 
 def _strategy(settings: Rollout) -> Strategy:
@@ -108,7 +109,11 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
     )
 
 
-def _plan(view: RolloutView, desired: Target, step: Step, *, halted: bool) -> RolloutPlan:
+def _plan(
+    observed: FleetObserved, view: RolloutView, desired: Target, step: Step, *, halted: bool
+) -> RolloutPlan:
+    if view.one_voice and not observed.is_external:
+        step = keep_out(step, [w for w in observed.workers if w.may_reopen])
     behind = any(m.version != desired.version for m in view.members)
     return RolloutPlan(
         desired=desired,

@@ -70,6 +70,21 @@ def test_only_the_worker_container_counts_not_its_sidecars():
     assert (view.running, view.restarts) == (False, 4)
 
 
+@pytest.mark.parametrize(
+    ("told", "started"),
+    [
+        ({"started": True}, True),
+        ({"started": False}, False),
+        ({}, False),
+        ({"started": None}, False),
+    ],
+)
+def test_a_process_is_up_when_the_startup_probe_says_so(told, started):
+    container = {"state": {"running": {}}, "restartCount": 0} | told
+
+    assert pod_view(pod(container=container)).started is started
+
+
 def test_a_pod_with_a_deletion_timestamp_is_going():
     assert pod_view(pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 

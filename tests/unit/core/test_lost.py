@@ -1,0 +1,99 @@
+"""Workers that may come back as they were keep others from being opened beside them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_view, make_worker, target, told
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.lost import keep_out
+from fleet_operator.core.observed import PROBE_SECONDS
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.step import Step
+
+LONG = PROBE_SECONDS + 1
+W = make_worker
+
+
+def hung(n: int, version: str = "41") -> AWorker:
+    return W(n).serving(version).silent(LONG).unready()
+
+
+def unknown(n: int) -> AWorker:
+    """Nobody has heard of it since this operator began."""
+    return W(n).silent(LONG).unready().is_up()
+
+
+@pytest.mark.parametrize(
+    ("worker", "may"),
+    [
+        pytest.param(hung(0), True, id="one that was admitted and hangs"),
+        pytest.param(W(0).paused("41").silent(LONG).unready(), True, id="a pause ends by itself"),
+        pytest.param(unknown(0), True, id="one that is up and was never heard of"),
+        pytest.param(W(0).joining("41").silent(LONG), False, id="a joiner's latch is closed"),
+        pytest.param(W(0).silent(LONG).unready(), False, id="one that never came up is closed"),
+        pytest.param(hung(0).quarantined(), False, id="a quarantine lasts"),
+        pytest.param(hung(0).going(), False, id="a pod that goes does not come back"),
+        pytest.param(hung(0).not_running(), False, id="a container that ended starts closed"),
+        pytest.param(W(0).serving("41"), False, id="one that answers can be told"),
+        pytest.param(hung(0).ready(), False, id="one that may serve now is a member"),
+    ],
+)
+def test_who_may_reopen(worker, may):
+    assert worker.view().may_reopen is may
+
+
+def step(*actions: WorkerCall) -> Step:
+    return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions, note="resuming")
+
+
+RESUME = calls.resume(W(0).paused("42").view(), version="42", reason="")
+ADMIT = calls.admit(W(1).joining("42").view(), version="42", reason="")
+STAGE = calls.stage(W(2).view(), target("42"), make_view().settings, reason="")
+
+
+def test_nobody_is_opened_before_it_is_out_of_the_service():
+    made = keep_out(step(RESUME, ADMIT, STAGE), [hung(3).view()])
+
+    assert told(made.actions) == ["Quarantine policy-3", "stage 42 on policy-2"]
+    assert made.note == ("resuming; policy-3 must be out of the Service before anybody is opened")
+    assert made.requeue_after_seconds == 1
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param([], id="nobody is lost"),
+        pytest.param([hung(3, "42").view()], id="it would come back with the same weights"),
+    ],
+)
+def test_otherwise_all_are_opened(lost):
+    assert keep_out(step(RESUME, ADMIT), lost) == step(RESUME, ADMIT)
+
+
+def test_steps_that_open_nobody_are_left_alone():
+    assert keep_out(step(STAGE), [hung(3).view()]) == step(STAGE)
+
+
+def test_one_question_that_got_lost_is_no_proof():
+    made = keep_out(step(RESUME), [W(3).silent(1).unready().is_up().view()])
+
+    assert made.actions == ()
+
+
+class TestInARollout:
+    def plan(self, *workers: AWorker, **spec):
+        return plan_rollout(make_fleet(*workers, wants="42", **spec), now=NOW)
+
+    def test_the_applied_version_is_not_written_down_before_anybody_serves_it(self):
+        made = self.plan(W(0).paused("42"), hung(1))
+
+        assert told(made.step.actions) == ["Quarantine policy-1"]
+        assert made.applied.version != "42"
+
+    def test_where_versions_may_mix_it_comes_back_as_it_was(self):
+        made = self.plan(W(0).paused("42"), hung(1), rollout={"strategy": "InFlight"})
+
+        assert told(made.step.actions) == ["resume 42 on policy-0"]
