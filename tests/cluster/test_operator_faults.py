@@ -11,7 +11,7 @@ from tests.cluster.support.stage import FLEET, Stage
 
 from fleet_worker.protocol import Phase
 
-ROLLOUTS = 10
+ROLLOUTS = 6
 CONVERGES_SECONDS = 60
 
 
@@ -24,7 +24,7 @@ async def test_rollouts_converge_whatever_requests_and_watches_meet(
     operator = await stage.start_operator(again=True)
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")
-    faults = operator.proxy.faults = Faults(seed, share=0.5)
+    faults = operator.proxy.faults = Faults(seed, share=0.4)
     operator.proxy.cut_watches()
 
     for version in range(2, 2 + ROLLOUTS):
