@@ -313,6 +313,25 @@ def test_values_for_pods_arrive_in_the_pods(cluster: Cluster) -> None:
     assert made.container()["resources"]["limits"] == {"memory": "1Gi"}
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("replicaCount=2", "rollout status deployment/rlfleet"),
+        ('watchNamespaces=["a","b"]', "and works in a, b."),
+        ("crds.enabled=false", "The CRDs were not installed"),
+        ("crds.keep=false", "deletes every fleet in the cluster"),
+    ],
+)
+def test_notes_say_what_to_know_of_these_values(cluster: Cluster, value: str, told: str) -> None:
+    def notes(*values: str) -> str:
+        chosen = [word for one in values for word in ("--set-json", one)]
+        dry = ("install", "notes", str(CHART), "--dry-run=client", "-n", NAMESPACE)
+        return cluster.helm(*dry, *chosen).stdout.partition("NOTES:")[2]
+
+    assert told.replace("/rlfleet", "/notes-rlfleet") in notes(value)
+    assert value == "replicaCount=2" or told not in notes()
+
+
 # --- what only a server can judge -------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from devcluster import Cluster
 from fleet_operator.runtime import permissions
 from fleet_operator.runtime.main import EXIT_CANNOT_START
 
+ROOT = Path(__file__).parents[2]
 NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
 LEASE = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.LEASE_VERBS}
 REVIEW = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
@@ -147,6 +149,34 @@ async def test_an_operator_of_some_namespaces_sees_nothing_else(
         assert await _as(stage, narrow.token, "/api/v1/namespaces/narrow-b/pods")
 
 
+async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) -> None:
+    page = (ROOT / "docs/reference/rbac.md").read_text()
+    (manifest,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rules = [
+        ({group: rule["resources"]}, rule["verbs"], rule["resourceNames"])
+        for rule in yaml.safe_load(manifest)["rules"]
+        for group in rule["apiGroups"]
+    ]
+    token = await _account(stage, "trainer", rules)
+    await stage.start_operator()
+    await stage.make_fleet(replicas=1, version="1")
+    await stage.applied("1", replicas=1)
+
+    def kubectl(*arguments: str) -> str:
+        done = stage.cluster.kubectl(
+            *("-n", stage.namespace, f"--token={token}", *arguments), check=False
+        )
+        return done.stdout + done.stderr
+
+    patch = ("--type=merge", "-p", '{"spec":{"version":"2"}}')
+    patched = await asyncio.to_thread(kubectl, "patch", "wv", FLEET, *patch)
+    waiting = ("wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s")
+    waited = await asyncio.to_thread(kubectl, *waiting)
+    assert "patched" in patched
+    assert "condition met" in waited
+    assert "forbidden" in await asyncio.to_thread(kubectl, "get", "ifl")
+
+
 async def _as(stage: Stage, token: str, path: str):
     async with Admin(stage.credentials, token=token) as somebody:
         return await somebody.get(path)
@@ -162,7 +192,8 @@ async def _account(stage: Stage, name: str, rules) -> str:
             "metadata": {"name": name},
             "rules": [
                 {"apiGroups": [group], "resources": resources, "verbs": verbs}
-                for places, verbs in rules
+                | ({"resourceNames": names[0]} if names else {})
+                for places, verbs, *names in rules
                 for group, resources in places.items()
             ],
         },
