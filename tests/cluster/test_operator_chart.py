@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.support.namespaces import scratch_namespace
+from tests.cluster.support.stage import Release
 from tests.support.builders import make_fleet
+from tests.support.documents import samples
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
@@ -385,3 +387,15 @@ def test_every_object_is_one_that_the_server_knows(
         arguments = ("apply", "--dry-run=server", "--validate=strict", "-n", restricted, "-f", "-")
         done = cluster.kubectl(*arguments, stdin=json.dumps(made), check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("sample", [pytest.param(sample, id=name) for name, sample in samples()])
+def test_a_documented_sample_is_taken(
+    cluster: Cluster, release: Release, restricted: str, sample: dict[str, Any]
+) -> None:
+    made = copy.deepcopy(sample)
+    made["metadata"]["namespace"] = restricted
+    arguments = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = cluster.kubectl(*arguments, stdin=json.dumps(made), check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -11,17 +11,16 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.support.documents import BLOCK, DOCUMENTS, samples
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = "charts|crds|docs|operator|requirements|tests|tools|worker"
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TARGET = re.compile(r"^(?:\$ *)?make ((?:[a-z][a-z-]* ?)+)")
 SETTING = re.compile(r"--set[ =]((?:[\w.]+=[^\s\\`]*,?)+)")
 PLACE = re.compile(rf"(?:{FOLDERS})/[\w./-]*")
@@ -31,10 +30,6 @@ def each_document() -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
     )
-
-
-def blocks(document: Path, *languages: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall(document.read_text()) if kind in languages]
 
 
 def code(document: Path) -> Iterator[str]:
@@ -134,20 +129,6 @@ def test_an_unknown_chart_value_is_found() -> None:
     assert list(unknown_values(iter([line]), {"image": {"tag": ""}})) == ["image.tagg=y", "gone=z"]
 
 
-def samples() -> Iterator[Any]:
-    """Objects of ours in the documents' YAML."""
-    for document in DOCUMENTS:
-        for number, block in enumerate(blocks(document, "yaml")):
-            for found in yaml.safe_load_all(block):
-                if found and str(found.get("apiVersion", "")).startswith("rlfleet.dev/"):
-                    name = f"{document.relative_to(ROOT)} {number} {found['kind']}"
-                    yield pytest.param(found, id=name)
-    for file in sorted((ROOT / "docs").rglob("*.yaml")):
-        for found in yaml.safe_load_all(file.read_text()):
-            if found["apiVersion"].startswith("rlfleet.dev/"):
-                yield pytest.param(found, id=f"{file.relative_to(ROOT)} {found['kind']}")
-
-
 def strict_schema(kind: str) -> dict[str, Any]:
     """The CRD's schema, refusing fields that it does not name."""
     plural = {"InferenceFleet": "inferencefleets", "WeightVersion": "weightversions"}[kind]
@@ -167,7 +148,7 @@ def strict_schema(kind: str) -> dict[str, Any]:
     return closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 
-@pytest.mark.parametrize("sample", list(samples()))
+@pytest.mark.parametrize("sample", [pytest.param(sample, id=name) for name, sample in samples()])
 def test_a_documented_sample_fits_the_crd_and_the_model(sample: dict[str, Any]) -> None:
     jsonschema.validate(sample["spec"], strict_schema(sample["kind"]))
     model = {"InferenceFleet": FleetSpec, "WeightVersion": WeightsSpec}[sample["kind"]]
