@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.engine.requirements import DATA, covered
 from tests.support.checkpoints import write_checkpoints
-from tests.support.environments import ENGINE_ARGUMENTS
+from tests.support.environments import ENGINE_ARGUMENTS, REPOSITORY, app_folder
 from tests.support.worker import WorkerProcess
 
 _SEEDS = {"a": 1, "b": 2, "c": 3, "d": 4}
@@ -128,8 +128,18 @@ def worker(started: tuple[WorkerProcess, FirstLook]) -> WorkerProcess:
 @pytest.fixture(scope="session")
 def _driven(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("driven")
-    options = ["--weights-management=External", "--max-loras=3", "--max-lora-rank=8"]
-    with WorkerProcess(folder, model=weights.a, roots=[weights.root], options=options) as worker:
+    options = [
+        "--weights-management=External",
+        "--driver-lease-seconds=30",
+        "--weight-transfer-backend=files",
+        "--max-loras=3",
+        "--max-lora-rank=8",
+    ]
+    plugins = REPOSITORY / "tests" / "support" / "plugins"
+    environment = {"PYTHONPATH": f"{app_folder()}:{plugins}"}
+    with WorkerProcess(
+        folder, model=weights.a, roots=[weights.root], options=options, environment=environment
+    ) as worker:
         worker.wait_until_up()
         yield worker
 

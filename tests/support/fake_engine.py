@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core.engine_adapter import EngineAdapter
@@ -50,8 +51,8 @@ class FakeEngine:
     async def ping(self) -> None:
         await self._do("ping")
 
-    async def pause(self, mode: PauseMode) -> None:
-        await self._do(f"pause {mode}")
+    async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
+        await self._do(f"pause {mode}", f"pause {mode}" + " and keep" * keep_cache)
         if mode is PauseMode.ABORT:
             self.running = 0
         self.paused = True
@@ -83,6 +84,51 @@ class FakeEngine:
 
     def serve_adapter(self, name: str, source: str | None) -> None:
         self.calls.append(f"serve_adapter {name} {source is not None}")
+
+    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+        await self._do("join_transfer", f"join_transfer {dict(info)}")
+
+    async def begin_transfer(self) -> None:
+        assert self.paused, "weights may only change while nothing generates"
+        await self._do("begin_transfer")
+        self.weights = "half"
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        del info
+        await self._do("receive")
+
+    async def end_transfer(self) -> None:
+        await self._do("end_transfer")
+        self.weights = "received"
+        self.adapters.clear()  # as vLLM does
+
+    async def abandon_transfer(self) -> None:
+        await self._do("abandon_transfer")
+
+    async def drop_prefixes(self, *, running: bool) -> bool:
+        await self._do("drop_prefixes", f"drop_prefixes running={running}")
+        return running or self.running == 0
+
+    async def sleep(self, level: int) -> None:
+        assert self.paused
+        assert self.running == 0
+        await self._do("sleep", f"sleep {level}")
+
+    async def wake(self, tags: Sequence[str] | None) -> bool:
+        await self._do("wake", f"wake {tags}")
+        awake = tags is None or "kv_cache" in tags
+        self.paused = self.paused and not awake  # as vLLM does
+        return awake
+
+    async def abort(self, request_ids: Sequence[str] | None) -> int:
+        await self._do("abort", f"abort {request_ids}")
+        return len(request_ids or ())
+
+    def describe(self) -> dict[str, Any]:
+        return {"model_config": {"dtype": "torch.bfloat16"}}
+
+    async def models(self) -> list[dict[str, Any]]:
+        return [{"id": "fake", "max_model_len": 16}]
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         assert not self.paused, "nothing generates while paused"

@@ -54,6 +54,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add("--weights-root", action="append", default=[], help="where versions may be; repeatable")
     kinds = [each.value for each in Management]
     add("--weights-management", choices=kinds, default=Management.OPERATOR.value)
+    add("--driver-lease-seconds", type=float, default=600, help="of a trainer's pause")
+    add("--weight-transfer-backend", help="take weights over a collective, too: nccl, …")
     add("--staging-memory-bytes", type=int, help="default: a quarter of the container's memory")
     add(
         "--max-loras", type=int, default=0, help="versions of LoRA adapters at once (default: none)"

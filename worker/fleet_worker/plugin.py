@@ -26,15 +26,17 @@ from fleet_worker.core.routes import Access, access_of
 from fleet_worker.protocol import EngineInfo, WorkerState
 from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.driver import Driver
 from fleet_worker.runtime.ending import ENDING, FAILED
 from fleet_worker.runtime.handover import Handover, handed_over
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import SIGTERM
+from fleet_worker.runtime.transferring import Transfers
 from fleet_worker.runtime.watch import Watch
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
-from fleet_worker.wire.admin.operator import operator_surface
+from fleet_worker.wire.admin.surfaces import all_surfaces
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
 from fleet_worker.wire.public.key import PublicKey, keys_of
@@ -109,6 +111,10 @@ class EndpointPlugin:
         metrics.watch(agent)
         await agent.ready()
 
+        transfers = Transfers(agent, handover.transfer)
+        agent.on_expired = transfers.expire
+        driver = Driver(agent, transfers, handover.driver)
+
         async def drain() -> None:
             await agent.drain(patience_seconds=_DRAIN_SECONDS)
             loop = asyncio.get_running_loop()
@@ -120,11 +126,12 @@ class EndpointPlugin:
                 worker=handover.worker,
                 instance=handover.instance,
                 started=handover.started,
-                management=handover.management,
+                management=handover.driver.management,
+                transfer=transfers.state,
             )
 
         admin = AdminApp(
-            [operator_surface(agent, document, drain)],
+            all_surfaces(agent, driver, state=document, drain=drain, metrics=metrics.text),
             bearer=BearerFile(handover.token_file),
             probes=probes,
             on_refused=metrics.refused,

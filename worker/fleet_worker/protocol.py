@@ -338,10 +338,12 @@ class PauseState(Message):
     Fields:
         mode: how requests were stopped; `keep` after a `wait` whose drain deadline passed.
         drain_timed_out: whether that happened.
+        cache_kept: whoever drives wants keys and values of older weights to be read on.
     """
 
     mode: PauseMode
     drain_timed_out: bool = False
+    cache_kept: bool = False
     holder: str
     paused_seconds: float
     lease_remaining_seconds: float
@@ -434,6 +436,22 @@ class AdapterFailure(Failure):
     name: str
 
 
+class TransferState(Message):
+    """Weights that come over a collective instead of from files.
+
+    Fields:
+        backend: vLLM's weight transfer engine.
+        connected: a trainer's group was joined; a restart of the process loses it.
+        updating: an update was begun and is not finished.
+        updates: how many were finished since the process started.
+    """
+
+    backend: str
+    connected: bool = False
+    updating: bool = False
+    updates: int = 0
+
+
 class EngineInfo(Message):
     """What runs underneath."""
 
@@ -453,6 +471,7 @@ class WorkerState(Message):
             engine's weights are not to be trusted.
         requests_running / requests_held: generating now / waiting for resume.
         adapter_slots: None on a worker that serves no adapters.
+        transfer: None on a worker that takes weights from files only.
     """
 
     protocol: int = PROTOCOL_VERSION
@@ -479,6 +498,7 @@ class WorkerState(Message):
     adapters: tuple[AdapterState, ...] = ()
     adapter_slots: AdapterSlots | None = None
     adapter_failure: AdapterFailure | None = None
+    transfer: TransferState | None = None
     engine: EngineInfo | None = None
 
 
@@ -586,7 +606,7 @@ OWNED_ENGINE_FLAGS = (
     OwnedFlag("--profiler-config", "it opens control routes on the public port"),
     OwnedFlag("--enable-tokenizer-info-endpoint", "the public port serves no such route"),
     OwnedFlag("--shutdown-timeout", "the worker drains by itself"),
-    OwnedFlag("--weight-transfer-config", "versions are loaded from directories"),
+    OwnedFlag("--weight-transfer-config", "--weight-transfer-backend of the worker sets it"),
     OwnedFlag("--kv-transfer-config", "keys and values of other weights could be read"),
     OwnedFlag("--enable-lora", "spec.adapters.max turns adapters on"),
     OwnedFlag("--max-loras", "spec.adapters.max chooses how many adapters there may be"),

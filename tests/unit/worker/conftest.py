@@ -20,6 +20,7 @@ from fleet_worker.protocol import (
     Epoch,
     FenceRequest,
     LoadRequest,
+    Management,
     OpenRequest,
     PauseMode,
     PauseRequest,
@@ -30,8 +31,10 @@ from fleet_worker.protocol import (
     WorkerState,
 )
 from fleet_worker.runtime.agent import Agent
+from fleet_worker.runtime.driver import Driver, DriverRules
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
+from fleet_worker.runtime.transferring import TransferRoom, Transfers
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +112,24 @@ class Bench:
         return self.state.probe
 
 
+@dataclass
+class Trainer:
+    """A driver of a serving worker, and what its transfers need."""
+
+    bench: Bench
+    driver: Driver
+    transfers: Transfers
+
+    @classmethod
+    def of(cls, bench: Bench, **options: Any) -> Trainer:
+        room = options.pop("room", TransferRoom())
+        management = options.pop("management", Management.EXTERNAL)
+        transfers = Transfers(bench.agent, room)
+        bench.agent.on_expired = transfers.expire
+        driver = Driver(bench.agent, transfers, DriverRules(management, lease_seconds=60))
+        return cls(bench, driver, transfers)
+
+
 @pytest.fixture
 async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
     """A worker whose engine has come up."""
@@ -121,7 +142,8 @@ async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
     await agent.ready()
     yield Bench(agent, engine, clock, registry, tmp_path, ended)
     await agent.staging.drop()
-    agent.good.checkpoint.close()
+    if agent.good.checkpoint is not None:
+        agent.good.checkpoint.close()
 
 
 @pytest.fixture

@@ -160,6 +160,8 @@ def test_modules_without_metadata_are_not_enough(
 def test_names_are_looked_up_on_objects_as_well() -> None:
     worker = SimpleNamespace(
         reload_weights=lambda: None,
+        weight_transfer_engine=None,
+        _weight_update_active=False,
         vllm_config=SimpleNamespace(model_config=SimpleNamespace(quantization=None)),
         model_runner=SimpleNamespace(
             reload_weights=lambda weights_iterator: None,

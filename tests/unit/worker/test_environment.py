@@ -91,6 +91,7 @@ def command(*extra: str, adapters: AdapterRoom | None = None) -> list[str]:
         log_format="json",
         log_level="info",
         adapters=adapters or AdapterRoom(),
+        transfer_backend=None,
         extra=extra,
     )
 

@@ -49,6 +49,8 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             silence_seconds=1.0,
             load_seconds=1.0,
             weights_management="Operator",
+            driver_lease_seconds=60.0,
+            weight_transfer_backend=None,
             max_loras=0,
             max_lora_rank=16,
         )

@@ -99,6 +99,20 @@ class WorkerExtension:
         if missing := expected - {_plain(name) for name in written}:
             raise RuntimeError(f"{len(missing)} parameters were not written, {min(missing)} first")
 
+    def rlfleet_abandon_transfer(self) -> dict[str, Any]:
+        """Forget a transfer that was begun and will not be finished.
+
+        vLLM does so itself only when receiving fails, not when nobody sends any more.
+
+        Returns:
+            `{ok}`.
+        """
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined] # of vLLM's Worker
+        if engine is not None:
+            engine.reset_weight_update_target()
+        self._weight_update_active = False
+        return {"ok": True}
+
     @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
     def rlfleet_probe(self) -> dict[str, Any]:
         """Run a few tokens through the model and look at the logits.

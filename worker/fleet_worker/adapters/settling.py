@@ -61,6 +61,16 @@ def open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
         raise
 
 
+def files_of(path: str, roots: Roots) -> Look:
+    """Name → size and modification time in ns of all that a directory holds.
+
+    Errors:
+        Refusal: `SourceNotFound` and its like.
+    """
+    OpenDirectory(path, roots).close()
+    return _look(path, roots) or {}
+
+
 def _check_marked(path: str, roots: Roots, found: Look) -> None:
     directory = Path(os.path.realpath(path))
     if MARKER in found or not roots.hold(str(directory.parent)):

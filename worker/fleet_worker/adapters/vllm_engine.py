@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fleet_worker.adapters import sampling
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.adapters.description import described
 from fleet_worker.adapters.lora import lora_request
+from fleet_worker.adapters.transfer import WeightTransfer
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure, Refusal
@@ -38,6 +40,7 @@ class VllmEngine:
         """
         self._client = client
         self._models = models
+        self._transfer = WeightTransfer(client)
         self._info = info
         self._numbers = itertools.count(1)
 
@@ -59,14 +62,14 @@ class VllmEngine:
         """One round trip to the engine core's main loop."""
         await self._call(self._client.get_weight_version(), touched=False)
 
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop generating, and always clear the cache.
+    async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
+        """Stop generating, and clear the cache unless told otherwise.
 
-        Kept keys and values of old weights would go into tokens of new ones, which no label could
-        say.
+        Kept keys and values of old weights go into tokens of new ones: their spans must say so.
         """
         await self._call(
-            self._client.pause_generation(mode=mode.value, clear_cache=True), touched=False
+            self._client.pause_generation(mode=mode.value, clear_cache=not keep_cache),
+            touched=False,
         )
 
     async def resume(self) -> None:
@@ -120,6 +123,65 @@ class VllmEngine:
             # A name and no more: which version a request gets is decided when it comes to the
             # engine (`with_adapters`). The path is what `/v1/models` shows as its root.
             self._models.lora_requests[name] = lora_request(name, 1, source)
+
+    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+        """Join a trainer's group."""
+        await self._call(self._transfer.join(info), touched=False)
+
+    async def begin_transfer(self) -> None:
+        """Make the model ready to receive weights."""
+        await self._call(self._transfer.begin(), touched=True)
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Receive some weights."""
+        await self._call(self._transfer.receive(info), touched=True)
+
+    async def end_transfer(self) -> None:
+        """All weights have been received."""
+        await self._call(self._transfer.end(), touched=True)
+
+    async def abandon_transfer(self) -> None:
+        """Forget a transfer that was begun."""
+        await self._rpc("rlfleet_abandon_transfer")
+
+    async def drop_prefixes(self, *, running: bool) -> bool:
+        """Drop cached prefixes; whether it was done."""
+        return bool(
+            await self._call(
+                self._client.reset_prefix_cache(
+                    reset_running_requests=running, reset_connector=True
+                ),
+                touched=False,
+            )
+        )
+
+    async def sleep(self, level: int) -> None:
+        """Give the accelerator's memory up."""
+        await self._call(self._client.sleep(level=level, mode="abort"), touched=False)
+
+    async def wake(self, tags: Sequence[str] | None) -> bool:
+        """Take it back; vLLM generates again once all is back."""
+        wanted = list(tags) if tags is not None else None
+        return bool(await self._call(self._client.wake_up(wanted), touched=False))
+
+    async def abort(self, request_ids: Sequence[str] | None) -> int:
+        """End requests with what they have, all of them for None."""
+        if request_ids is not None:
+            await self._call(self._client.abort(list(request_ids)), touched=False)
+            return len(request_ids)
+        processor = self._client.output_processor
+        every = [*processor.request_states, *processor.parent_requests]
+        await self._call(self._client.abort(every, internal=True), touched=False)
+        return len(every)
+
+    def describe(self) -> dict[str, Any]:
+        """How it is set up, as trainers ask for it."""
+        return described(self._client.vllm_config, self._info.model)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """What requests may name as their model."""
+        listed = await self._models.show_available_models()
+        return [card.model_dump() for card in listed.data]
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         """Ids of a text and of its greedy continuation."""

@@ -43,6 +43,7 @@ def engine_arguments(
     log_format: str,
     log_level: str,
     adapters: AdapterRoom,
+    transfer_backend: str | None,
     extra: Sequence[str],
 ) -> list[str]:
     """Arguments for `vllm.entrypoints.openai.api_server`.
@@ -54,6 +55,7 @@ def engine_arguments(
         log_format: Of vLLM's own lines, `json` or `text`.
         log_level: Of vLLM's own lines.
         adapters: Room for them.
+        transfer_backend: vLLM's weight transfer engine, if weights may come over a collective.
         extra: The fleet's arguments, already checked.
     """
     own = [
@@ -71,6 +73,8 @@ def engine_arguments(
     ]
     if log_format == "json":
         own.append("--no-use-tqdm-on-load")  # its bars are no lines
+    if transfer_backend is not None:
+        own.append(f"--weight-transfer-config.backend={transfer_backend}")
     if adapters.slots:
         own += [
             "--enable-lora",

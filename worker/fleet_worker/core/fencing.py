@@ -32,6 +32,7 @@ class Lease:
 
     Fields:
         drain_timed_out: A `wait` ran into its drain deadline and became a `keep`.
+        cache_kept: Keys and values of older weights stay, because the driver wants it so.
     """
 
     mode: PauseMode
@@ -39,6 +40,7 @@ class Lease:
     since: float
     expires: float
     drain_timed_out: bool = False
+    cache_kept: bool = False
 
     def remaining(self, now: float) -> float:
         """Seconds until the lease expires, never negative."""
@@ -60,6 +62,7 @@ class Lease:
             paused_seconds=now - self.since,
             lease_remaining_seconds=self.remaining(now),
             drain_timed_out=self.drain_timed_out,
+            cache_kept=self.cache_kept,
         )
 
 

@@ -50,6 +50,10 @@ class Labels:
             " (or for an earlier state of these files); give other weights another version",
         )
 
+    def identity_of(self, label: str) -> Identity:
+        """What a label stands for; it must be one of the latest."""
+        return self._known[label]
+
     def remember(self, label: str, identity: Identity) -> None:
         """Note what a label stands for from now on."""
         self._known[label] = identity

@@ -86,6 +86,16 @@ class Adapters:
         """What requests may name as their model."""
         return tuple(self._served)
 
+    def number_of(self, name: str) -> int | None:
+        """The engine's number of the version that is served under a name."""
+        held = self._served.get(name)
+        return held.engine.number if held is not None else None
+
+    def held_files(self, name: str) -> PrivateAdapter | None:
+        """What is held of the version that is served under a name."""
+        held = self._served.get(name)
+        return held.files if held is not None else None
+
     @property
     def size_bytes(self) -> int:
         """How much memory the adapters take."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from fleet_worker.core import fencing
 from fleet_worker.core.refusals import EngineFailure, Refusal
@@ -32,7 +33,7 @@ from fleet_worker.protocol import (
     Reason,
     StageRequest,
 )
-from fleet_worker.runtime import adapting, loading, pausing, probing
+from fleet_worker.runtime import adapting, loading, pausing, probing, sleeping
 from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
@@ -67,7 +68,8 @@ class Agent(Worker):
             end_process=end_process,
             adapters=adapters,
         )
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
+        self.on_expired: Callable[[], Awaitable[None]] = _nothing
         self._clearing: set[asyncio.Task[None]] = set()
         self.adapters.on_idle = self._clear_adapters_soon
 
@@ -88,7 +90,8 @@ class Agent(Worker):
         if self.phase in (Phase.STARTING, Phase.BROKEN, Phase.DRAINING):
             reason = Reason.BROKEN if self.phase is Phase.BROKEN else Reason.WRONG_PHASE
             raise Refusal(reason, f"a worker that is {self.phase} stages nothing")
-        if request.version == self.version and self.good.fulfils(request):
+        good = self.good
+        if request.version == self.version and isinstance(good, Weights) and good.fulfils(request):
             return
         try:
             await self.staging.stage(request)
@@ -101,29 +104,35 @@ class Agent(Worker):
         if staged is not None and staged.stage_seconds is not None:
             self.metrics.staged(staged.stage_seconds)
 
-    async def pause(self, request: PauseRequest) -> None:
-        """`PUT pause`: stop generating, or renew the lease of a pause."""
+    async def pause(self, request: PauseRequest, *, keep_cache: bool = False) -> None:
+        """`PUT pause`: stop generating, or renew the lease of a pause.
+
+        Args:
+            request: How.
+            keep_cache: Leave what was computed for later weights to read; no call of the operator's
+                asks for that.
+        """
         self._obey(request.epoch)
-        self._check_holder(request.holder)
-        if pausing.renew(self, request):
+        self.check_holder(request.holder)
+        if pausing.renew(self, request, keep_cache=keep_cache):
             return
         if self.phase is Phase.PAUSING and request.mode is PauseMode.ABORT:
             self.cut.set()  # takes over from a drain
-        async with self._lock:
-            self._check_holder(request.holder)
-            if pausing.renew(self, request):
+        async with self.lock:
+            self.check_holder(request.holder)
+            if pausing.renew(self, request, keep_cache=keep_cache):
                 return
             if self.phase is Phase.PAUSED:
-                await pausing.abort_held(self, request)
+                await pausing.strengthen(self, request, keep_cache=keep_cache)
             else:
-                await pausing.stop(self, request)
+                await pausing.stop(self, request, keep_cache=keep_cache)
 
     async def load(self, request: LoadRequest) -> None:
         """`PUT load`: put the staged version into the engine."""
         self._obey(request.epoch)
-        self._check_holder(request.holder)
-        async with self._lock:
-            self._check_holder(request.holder)
+        self.check_holder(request.holder)
+        async with self.lock:
+            self.check_holder(request.holder)
             if self._has(request.version):
                 return
             after(self.standing, Event.LOAD)
@@ -135,9 +144,9 @@ class Agent(Worker):
     async def apply(self, request: ApplyRequest) -> None:
         """`PUT apply`: pause, load and resume under one lock; refused, the old weights serve on."""
         self._obey(request.epoch)
-        self._check_holder(request.holder)
-        async with self._lock:
-            self._check_holder(request.holder)
+        self.check_holder(request.holder)
+        async with self.lock:
+            self.check_holder(request.holder)
             if self._has(request.version):
                 if self.phase is not Phase.SERVING:
                     await self._resume(request.version, Event.RESUME)
@@ -152,9 +161,9 @@ class Agent(Worker):
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the version is the one in the engine."""
         self._obey(request.epoch)
-        self._check_holder(request.holder)
-        async with self._lock:
-            self._check_holder(request.holder)
+        self.check_holder(request.holder)
+        async with self.lock:
+            self.check_holder(request.holder)
             after(self.standing, event)
             if request.version != self.version:
                 raise Refusal(
@@ -170,7 +179,7 @@ class Agent(Worker):
         """`PUT fence`: close the latch at once, let requests end if there is time, end the rest."""
         self._obey(request.epoch)
         self.close_latch(cut=request.drain_timeout_seconds == 0)
-        async with self._lock:
+        async with self.lock:
             if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
                 self.enter(Event.PAUSE)
                 with self.working("fence"):
@@ -181,13 +190,13 @@ class Agent(Worker):
     async def probe(self, request: ProbeRequest) -> None:
         """`PUT probe`: run prompts on the weights in the engine."""
         self._obey(request.epoch)
-        async with self._lock:
+        async with self.lock:
             await probing.probe(self, request)
 
     async def put_adapter(self, name: str, request: AdapterRequest) -> None:
         """`PUT adapters/{name}`: check and hold it first, then put it into the engine."""
         self._obey(request.epoch)
-        self._check_holder(request.holder)
+        self.check_holder(request.holder)
         try:
             adapting.check_fits(self, name)
             if self.adapters.serves(name, request):
@@ -202,17 +211,17 @@ class Agent(Worker):
     async def remove_adapter(self, name: str, request: AdapterRemoval) -> None:
         """`DELETE adapters/{name}`: serve it no more."""
         self._obey(request.epoch)
-        self._check_holder(request.holder)
+        self.check_holder(request.holder)
         self.adapters.check_on()
-        async with self._lock:
-            self._check_holder(request.holder)
+        async with self.lock:
+            self.check_holder(request.holder)
             await self.adapters.remove(name)
 
     async def drain(self, *, patience_seconds: float) -> None:
         """`POST drain`: end all requests with the tokens they have; the process ends next."""
         self.close_latch()
         try:
-            async with asyncio.timeout(patience_seconds), self._lock:
+            async with asyncio.timeout(patience_seconds), self.lock:
                 self.enter(Event.DRAIN)
                 with self.working("drain"):
                     await self.quiescence.reach(self.engine)
@@ -221,10 +230,26 @@ class Agent(Worker):
             _LOG.warning("draining cut short: %s", error, extra=fields("drain_cut_short"))
         self.adapters.close()
 
+    async def rename(self, version: str) -> None:
+        """Call the weights in the engine by another label, under the lock, while nothing generates.
+
+        Errors:
+            Refusal: `VersionReused`.
+        """
+        good = self.good
+        identity = self.labels.identity_of(good.version)
+        self.labels.check(version, identity)
+        await self.engine.set_version(version)
+        self.labels.remember(version, identity)
+        self.kept.loaded(version, self.version, cleared=self.kept.oldest is None)
+        self.good, self.version = replace(good, version=version), version
+
     async def expire_lease(self) -> None:
-        """End a pause whose lease nobody renewed. Called by the watch."""
-        async with self._lock:
+        """End a pause, or an update, whose lease nobody renewed. Called by the watch."""
+        async with self.lock:
             await pausing.expire(self)
+            if self.lease is not None and self.lease.has_expired(self.clock()):
+                await self.on_expired()
 
     async def _apply(self, request: ApplyRequest) -> None:
         if self.phase is Phase.SERVING:
@@ -253,6 +278,7 @@ class Agent(Worker):
             raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
         started = self.clock()
         with self.working("resume", version):
+            await sleeping.wake(self, None)
             await self.engine.resume()
         self.enter(event)
         self.note_opened(version, started)
@@ -261,8 +287,8 @@ class Agent(Worker):
         files = await adapting.prepare(self, name, request)
         used = False
         try:
-            async with self._lock:
-                self._check_holder(request.holder)
+            async with self.lock:
+                self.check_holder(request.holder)
                 adapting.check_fits(self, name)
                 if not self.adapters.serves(name, request):
                     with self.working("adapter", request.version):
@@ -274,7 +300,7 @@ class Agent(Worker):
 
     def _clear_adapters_soon(self) -> None:
         async def clear_out() -> None:
-            async with self._lock:
+            async with self.lock:
                 await self.adapters.clear_out()
 
         task = asyncio.get_running_loop().create_task(clear_out())
@@ -289,5 +315,10 @@ class Agent(Worker):
     def _obey(self, epoch: Epoch) -> None:
         self.epoch = fencing.newest(self.epoch, epoch)
 
-    def _check_holder(self, holder: str) -> None:
+    def check_holder(self, holder: str) -> None:
+        """Refuse with `HeldByAnother` if somebody else's lease runs."""
         fencing.check_holder(self.lease, holder, self.clock())
+
+
+async def _nothing() -> None:
+    return

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_worker.core.command import AdapterRoom
-from fleet_worker.protocol import Management
+from fleet_worker.runtime.driver import DriverRules
 from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.transferring import TransferRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Handover:
         token_file: where the bearer token of the admin port is.
         silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
         engine_version: of vLLM.
-        management: who brings new weights.
         adapters: room for LoRA adapters in the engine.
+        transfer: whether weights may come over a collective.
+        driver: how trainers may drive.
     """
 
     worker: str
@@ -41,8 +43,9 @@ class Handover:
     silence_seconds: float
     load_seconds: float
     engine_version: str
-    management: Management
     adapters: AdapterRoom
+    transfer: TransferRoom
+    driver: DriverRules
 
 
 _handed: list[Handover] = []

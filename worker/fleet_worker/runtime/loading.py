@@ -7,12 +7,14 @@ import logging
 
 from fleet_worker.adapters.files import Roots
 from fleet_worker.core.engine_adapter import EngineAdapter
+from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import Reason, SwapTimings
+from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
-from fleet_worker.runtime.staging import Weights
+from fleet_worker.runtime.staging import Received, Weights
 from fleet_worker.runtime.worker import Worker
 
 _LOG = logging.getLogger(__name__)
@@ -34,16 +36,18 @@ async def load(worker: Worker, weights: Weights) -> None:
         raise
     except EngineFailure as failure:
         if failure.touched:
-            await _recover(worker, weights, failure)
+            await recover(worker, weights.version, failure)
+            worker.dispose(weights.checkpoint)
         else:
             await _note_refused(worker, weights, failure)
         raise
     except Exception as error:
         # A mistake of ours, somewhere between the steps: the engine may be half-way.
         words = f"the load broke off: {type(error).__name__}"
-        await _recover(worker, weights, broken := EngineFailure(words, touched=True))
+        await recover(worker, weights.version, broken := EngineFailure(words, touched=True))
+        worker.dispose(weights.checkpoint)
         raise broken from error
-    _note_loaded(worker, weights, worker.clock() - started)
+    note_loaded(worker, weights, weights.checkpoint.identity, worker.clock() - started)
 
 
 async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
@@ -60,6 +64,7 @@ async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
         EngineFailure: see its `touched`.
     """
     engine, checkpoint = worker.engine, weights.checkpoint
+    await sleeping.ensure_awake(worker)
     if roots is not None:
         await asyncio.to_thread(checkpoint.check_same_on_disk, roots)
     await asyncio.to_thread(checkpoint.check_unread)
@@ -69,15 +74,30 @@ async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
     except Refusal as refusal:
         # Written to while the engine read it: nobody knows what is in the model now.
         raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
+    await settle_in(worker, weights.version)
+
+
+async def settle_in(worker: Worker, version: str) -> None:
+    """Look at weights that have just gone into the engine, and label them.
+
+    Errors:
+        EngineFailure: they are not to be served.
+    """
+    engine = worker.engine
     await engine.probe()
     # vLLM has thrown them out; requests that are held need theirs.
     for adapter in worker.adapters.in_engine():
         await _put_back(engine, adapter)
-    # The pause dropped what requests held; this also drops what nobody holds, on every load from
-    # `joining`, where the pause was long ago.
-    await engine.reset_caches()
+    if not _keeps_cache(worker):
+        # The pause dropped what requests held; this also drops what nobody holds, on every load
+        # from `joining`, where the pause was long ago.
+        await engine.reset_caches()
     # Last: from here on tokens are labelled with it.
-    await engine.set_version(weights.version)
+    await engine.set_version(version)
+
+
+def _keeps_cache(worker: Worker) -> bool:
+    return worker.lease is not None and worker.lease.cache_kept
 
 
 async def _put_back(engine: Engine, adapter: EngineAdapter) -> None:
@@ -88,21 +108,32 @@ async def _put_back(engine: Engine, adapter: EngineAdapter) -> None:
         raise EngineFailure(words, touched=True) from failure
 
 
-def _note_loaded(worker: Worker, weights: Weights, seconds: float) -> None:
+def note_loaded(
+    worker: Worker, weights: Weights | Received, identity: Identity, seconds: float
+) -> None:
+    """New weights are in the engine, and labelled.
+
+    Args:
+        worker: Still loading.
+        weights: What is in it now.
+        identity: What they are recognised by.
+        seconds: How long it took.
+    """
     previous, worker.good = worker.good, weights
-    worker.kept.loaded(weights.version, worker.version, cleared=True)
+    worker.kept.loaded(weights.version, worker.version, cleared=not _keeps_cache(worker))
     worker.version = weights.version
-    worker.labels.remember(weights.version, weights.checkpoint.identity)
-    if previous.checkpoint is not weights.checkpoint:
+    worker.labels.remember(weights.version, identity)
+    if previous.checkpoint is not None and previous.checkpoint is not weights.checkpoint:
         worker.dispose(previous.checkpoint)
     worker.load_failure = None
+    worker.may_rename = True
     worker.enter(Event.LOADED)
     worker.metrics.loaded(seconds)
     timings = worker.timings or SwapTimings(version=weights.version)
     worker.timings = timings.model_copy(
         update={
             "version": weights.version,
-            "stage_seconds": weights.stage_seconds,
+            "stage_seconds": weights.stage_seconds if isinstance(weights, Weights) else None,
             "load_seconds": seconds,
         }
     )
@@ -119,21 +150,31 @@ async def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineF
     worker.enter(Event.LOAD_REFUSED)
 
 
-async def _recover(worker: Worker, failed: Weights, failure: EngineFailure) -> None:
-    """The model is neither old nor new: close, put the last good version back, or end."""
-    worker.load_failure = worker.fault(failed.version, failure)
+async def recover(worker: Worker, version: str | None, failure: EngineFailure) -> None:
+    """The model is neither old nor new: close, put the last good version back, or end.
+
+    Args:
+        worker: Loading.
+        version: What could not be loaded.
+        failure: Why.
+    """
+    worker.load_failure = worker.fault(version, failure)
     worker.version = None
     worker.lease = None
+    worker.may_rename = False
     worker.enter(Event.LOAD_FAILED)
-    worker.dispose(failed.checkpoint)
     good = worker.good
     _LOG.error(
         "loading %s failed inside the engine (%s); putting %s back",
-        failed.version,
+        version or "an update",
         failure.message,
         good.version,
-        extra=fields("broken", version=failed.version, reason=failure.reason),
+        extra=fields("broken", version=version, reason=failure.reason),
     )
+    if isinstance(good, Received):
+        why = f"{good.version} came over a collective, no file could put it back"
+        worker.end_process(f"{failure.message}; {why}")
+        return
     try:
         await worker.quiescence.reach(worker.engine)
         await put_in(worker, good, None)

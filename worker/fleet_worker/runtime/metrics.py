@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -65,6 +65,10 @@ class WorkerMetrics:
         )
         for reason in Reason:
             self._refused.labels(reason=reason.value)
+
+    def text(self) -> bytes:
+        """All metrics of this process, vLLM's too, as `/metrics` shows them."""
+        return generate_latest(self.registry)
 
     def watch(self, agent: Worker) -> None:
         """Also export the state of an agent."""

@@ -7,6 +7,7 @@ import logging
 from fleet_worker.core import fencing
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import PauseMode, PauseRequest, Phase, SwapTimings
+from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.quiesce import drained
 from fleet_worker.runtime.worker import Worker
@@ -14,8 +15,8 @@ from fleet_worker.runtime.worker import Worker
 _LOG = logging.getLogger(__name__)
 
 
-def renew(worker: Worker, request: PauseRequest) -> bool:
-    """Renew the lease if there is a pause and the mode asks for nothing new.
+def renew(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> bool:
+    """Renew the lease if there is a pause and nothing new is asked for.
 
     Also while a load runs: who drives it must be able to say that it is still there.
     """
@@ -23,6 +24,7 @@ def renew(worker: Worker, request: PauseRequest) -> bool:
     if lease is None or worker.phase not in (Phase.PAUSED, Phase.LOADING):
         return False
     stronger = request.mode is PauseMode.ABORT and lease.mode is not PauseMode.ABORT
+    stronger |= lease.cache_kept and not keep_cache
     if stronger and worker.phase is Phase.PAUSED:
         return False
     worker.lease = lease.renewed(worker.clock(), request.lease_seconds)
@@ -30,26 +32,34 @@ def renew(worker: Worker, request: PauseRequest) -> bool:
     return True
 
 
-async def abort_held(worker: Worker, request: PauseRequest) -> None:
-    """Turn a pause that holds requests into one that has ended them."""
+async def strengthen(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> None:
+    """Turn a pause that holds requests, or caches, into one that does not."""
+    aborted = worker.lease is not None and worker.lease.mode is PauseMode.ABORT
+    mode = PauseMode.ABORT if aborted or request.mode is PauseMode.ABORT else PauseMode.KEEP
     with worker.working("pause"):
-        await worker.engine.pause(request.mode)
+        await worker.engine.pause(mode, keep_cache=keep_cache)
     since = worker.lease.since if worker.lease is not None else worker.clock()
-    _hold(worker, request, request.mode, since=since, timed_out=False)
+    _hold(worker, request, mode, since=since, timed_out=False, keep_cache=keep_cache)
 
 
-async def stop(worker: Worker, request: PauseRequest) -> None:
-    """Bring a serving worker to a pause."""
+async def stop(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> None:
+    """Bring a serving worker to a pause.
+
+    Args:
+        worker: Serving.
+        request: How.
+        keep_cache: Leave what was computed from these weights for later ones to read.
+    """
     worker.enter(Event.PAUSE)
     started = worker.clock()
     with worker.working("pause"):
-        timed_out = await _stop_generating(worker, request)
+        timed_out = await _stop_generating(worker, request, keep_cache=keep_cache)
     worker.lease = None
     worker.enter(Event.PAUSED)
     if worker.phase is not Phase.PAUSED:
         return  # fenced meanwhile: the fence goes on from here
     mode = PauseMode.KEEP if timed_out else request.mode
-    _hold(worker, request, mode, since=started, timed_out=timed_out)
+    _hold(worker, request, mode, since=started, timed_out=timed_out, keep_cache=keep_cache)
     seconds = worker.clock() - started
     worker.timings = SwapTimings(version=worker.version or "", pause_seconds=seconds)
 
@@ -63,6 +73,7 @@ async def expire(worker: Worker) -> None:
         # Nobody vouches for the new weights: wait for the operator.
         await worker.quiesce(Event.LEASE_EXPIRED)
     else:
+        await sleeping.wake(worker, None)
         await worker.engine.resume()
         worker.enter(Event.LEASE_EXPIRED)
         worker.note_opened(worker.version or "", worker.clock())
@@ -76,14 +87,19 @@ async def expire(worker: Worker) -> None:
     )
 
 
-async def _stop_generating(worker: Worker, request: PauseRequest) -> bool:
+async def _stop_generating(worker: Worker, request: PauseRequest, *, keep_cache: bool) -> bool:
     """Pause the engine; answers whether a drain ran into its deadline."""
     try:
         if request.mode is not PauseMode.WAIT:
-            await worker.engine.pause(request.mode)
+            await worker.engine.pause(request.mode, keep_cache=keep_cache)
             return False
-        deadline = request.drain_timeout_seconds
-        return not await drained(worker.engine, deadline, cut=worker.cut, clock=worker.clock)
+        return not await drained(
+            worker.engine,
+            request.drain_timeout_seconds,
+            cut=worker.cut,
+            clock=worker.clock,
+            keep_cache=keep_cache,
+        )
     except Exception:
         worker.enter(Event.PAUSE_FAILED)
         await worker.engine.resume()
@@ -94,8 +110,22 @@ async def _stop_generating(worker: Worker, request: PauseRequest) -> bool:
 
 
 def _hold(
-    worker: Worker, request: PauseRequest, mode: PauseMode, *, since: float, timed_out: bool
+    worker: Worker,
+    request: PauseRequest,
+    mode: PauseMode,
+    *,
+    since: float,
+    timed_out: bool,
+    keep_cache: bool,
 ) -> None:
-    expires = worker.clock() + request.lease_seconds
-    worker.lease = fencing.Lease(mode, request.holder, since, expires, drain_timed_out=timed_out)
+    if not keep_cache:
+        worker.kept.clear()
+    worker.lease = fencing.Lease(
+        mode,
+        request.holder,
+        since,
+        expires=worker.clock() + request.lease_seconds,
+        drain_timed_out=timed_out,
+        cache_kept=keep_cache,
+    )
     worker.changed.set()

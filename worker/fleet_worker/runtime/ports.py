@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fleet_worker.adapters.checkpoint import Checkpoint
@@ -35,8 +35,8 @@ class Engine(Protocol):
     async def ping(self) -> None:
         """One round trip to the engine's main loop."""
 
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop generating and drop all cached keys and values. Idempotent."""
+    async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
+        """Stop generating and, unless told otherwise, drop all cached keys and values. Idempotent."""
 
     async def resume(self) -> None:
         """Generate again. Idempotent."""
@@ -60,6 +60,43 @@ class Engine(Protocol):
             name: What they name.
             source: Where it came from, for the list of models; None takes the name away.
         """
+
+    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+        """Join a trainer's group, from which weights come; blocks until all have joined."""
+
+    async def begin_transfer(self) -> None:
+        """Make the model ready to receive weights; until the end it is not to be used."""
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Receive some weights; blocks until the trainer has sent them."""
+
+    async def end_transfer(self) -> None:
+        """All weights have been received."""
+
+    async def abandon_transfer(self) -> None:
+        """Forget a transfer that was begun; the model is not to be used."""
+
+    async def drop_prefixes(self, *, running: bool) -> bool:
+        """Drop cached prefixes; whether it was done, which running requests prevent.
+
+        Args:
+            running: Also drop what running requests hold; it is computed anew.
+        """
+
+    async def sleep(self, level: int) -> None:
+        """Give the accelerator's memory up. Only while paused, with no request inside."""
+
+    async def wake(self, tags: Sequence[str] | None) -> bool:
+        """Take it back, all of it or the parts named; whether all is back. Generates again then."""
+
+    async def abort(self, request_ids: Sequence[str] | None) -> int:
+        """End requests with what they have, all of them for None; how many were named."""
+
+    def describe(self) -> dict[str, Any]:
+        """How it is set up, as trainers ask for it."""
+
+    async def models(self) -> list[dict[str, Any]]:
+        """What requests may name as their model, as `/v1/models` lists it."""
 
     async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
         """Ids of a text and of its greedy continuation. Not while paused; can be cancelled.

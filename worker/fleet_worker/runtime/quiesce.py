@@ -60,7 +60,12 @@ class Quiescence:
 
 
 async def drained(
-    engine: Engine, deadline_seconds: float, *, cut: asyncio.Event, clock: Clock
+    engine: Engine,
+    deadline_seconds: float,
+    *,
+    cut: asyncio.Event,
+    clock: Clock,
+    keep_cache: bool = False,
 ) -> bool:
     """Pause once running requests have finished; freeze what still runs at the deadline.
 
@@ -71,12 +76,13 @@ async def drained(
         deadline_seconds: How long to wait.
         cut: Ends the waiting early.
         clock: Monotonic seconds.
+        keep_cache: Leave what was computed.
 
     Returns:
         Whether everything had finished.
     """
     started = clock()
-    waiting = asyncio.ensure_future(engine.pause(PauseMode.WAIT))
+    waiting = asyncio.ensure_future(engine.pause(PauseMode.WAIT, keep_cache=keep_cache))
     cutting = asyncio.ensure_future(cut.wait())
     await asyncio.wait(
         {waiting, cutting}, timeout=deadline_seconds, return_when=asyncio.FIRST_COMPLETED
@@ -86,7 +92,7 @@ async def drained(
         waiting.result()
         return True
     _LOG.info("still draining after %.1f s; holding the rest", clock() - started)
-    await engine.pause(PauseMode.KEEP)
+    await engine.pause(PauseMode.KEEP, keep_cache=keep_cache)
     await asyncio.wait({waiting}, timeout=_PATIENCE_SECONDS)  # it ends with the engine at rest
     if waiting.done():
         waiting.result()

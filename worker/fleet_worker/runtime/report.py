@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from fleet_worker.protocol import AdapterFailure, Failure, Management, Operation, WorkerState
+from fleet_worker.protocol import (
+    AdapterFailure,
+    Failure,
+    Management,
+    Operation,
+    TransferState,
+    WorkerState,
+)
 from fleet_worker.runtime.worker import AdapterFault, Fault, Worker
 
 _Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
@@ -17,6 +24,7 @@ def state_of(
     instance: str,
     started: float,
     management: Management = Management.OPERATOR,
+    transfer: TransferState | None = None,
 ) -> WorkerState:
     """Where a worker stands now.
 
@@ -26,6 +34,7 @@ def state_of(
         instance: The name of this process.
         started: When the process started, on the agent's clock.
         management: Who brings new weights.
+        transfer: Of weights over a collective.
     """
     now = agent.clock()
     running, held = agent.requests()
@@ -52,6 +61,7 @@ def state_of(
         load_failure=_failure(agent.load_failure, now),
         timings=agent.timings,
         probe=agent.probes.report,
+        transfer=transfer,
         adapters=agent.adapters.states(),
         adapter_slots=agent.adapters.slots,
         adapter_failure=_adapter_failure(agent.adapter_failure, now),

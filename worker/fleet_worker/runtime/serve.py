@@ -56,6 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 log_format=arguments.log_format,
                 log_level=arguments.log_level,
                 adapters=prepared.handover.adapters,
+                transfer_backend=prepared.handover.transfer.backend,
                 extra=arguments.engine_arguments,
             ),
         ]

@@ -55,6 +55,17 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """Weights in the engine that came over a collective: no file could bring them back."""
+
+    version: str
+    source: None = None
+    digest: None = None
+    checkpoint: None = None
+    in_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StageRules:
     """What staging goes by.
 

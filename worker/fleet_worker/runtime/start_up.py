@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet_worker.adapters import hub, memory
+from fleet_worker.adapters import hub, memory, platform
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.engine_names import check_engine
 from fleet_worker.adapters.files import Roots
@@ -32,11 +32,13 @@ from fleet_worker.protocol import (
     Source,
     VersionLabel,
 )
+from fleet_worker.runtime.driver import DriverRules
 from fleet_worker.runtime.handover import Handover
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Inspector
 from fleet_worker.runtime.reference import Reference
 from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.transferring import TransferRoom
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,8 +117,11 @@ def _prepare(
         silence_seconds=arguments.silence_seconds,
         load_seconds=arguments.load_seconds,
         engine_version=engine_version,
-        management=Management(arguments.weights_management),
         adapters=AdapterRoom(arguments.max_loras, arguments.max_lora_rank),
+        transfer=TransferRoom(arguments.weight_transfer_backend, platform.has_accelerator()),
+        driver=DriverRules(
+            Management(arguments.weights_management), arguments.driver_lease_seconds
+        ),
     )
     return Prepared(handover, start.path or model.directory, model.directory)
 

@@ -23,7 +23,7 @@ from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
 from fleet_worker.runtime.quiesce import Quiescence
-from fleet_worker.runtime.staging import StageRules, Staging, Weights
+from fleet_worker.runtime.staging import Received, StageRules, Staging, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class Worker:
         cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
         adapters: LoRA adapters in the engine.
+        may_rename: no token was made yet by the weights that were loaded last.
+        asleep: the engine has given its memory up.
         preparing: an adapter that is being checked and read.
         probes: what prompts have shown.
         kept: which weights' keys and values the engine may still be reading.
@@ -97,7 +99,7 @@ class Worker:
         self.metrics = metrics
         self.end_process = end_process
         self.standing = Standing(Phase.STARTING)
-        self.good = initial
+        self.good: Weights | Received = initial
         self.version: str | None = initial.version
         self.epoch: Epoch | None = None
         self.lease: fencing.Lease | None = None
@@ -114,6 +116,8 @@ class Worker:
         self.labels.remember(initial.version, initial.checkpoint.identity)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
         self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
+        self.may_rename = False
+        self.asleep = False
         self.adapter_failure: AdapterFault | None = None
         self.preparing: Work | None = None
         self.probes = History()
@@ -158,11 +162,13 @@ class Worker:
         with self.working("fence"):
             await self.quiescence.reach(self.engine)
         self.cut.clear()
+        self.kept.clear()
         self.lease = None
         self.enter(event)
 
     def note_opened(self, version: str, started: float) -> None:
         """The worker serves (again), after a resume that began at `started`."""
+        self.may_rename = False
         now = self.clock()
         paused = now - self.lease.since if self.lease is not None else None
         self.lease = None
@@ -194,11 +200,16 @@ class Worker:
 
     def memory_left(self) -> int:
         """How many bytes may still be held."""
-        held = [self.good] if self.good.in_memory else []
+        taken = self._held_bytes() + self.adapters.size_bytes
         if (staged := self.staging.staged) is not None and staged.in_memory:
-            held.append(staged)
-        taken = sum(each.checkpoint.size_bytes for each in held) + self.adapters.size_bytes
+            taken += staged.checkpoint.size_bytes
         return max(0, self.staging.rules.budget_bytes - taken)
+
+    def _held_bytes(self) -> int:
+        """Of the last good version, should a load fail."""
+        good = self.good
+        in_memory = isinstance(good, Weights) and good.in_memory
+        return good.checkpoint.size_bytes if in_memory and good.checkpoint else 0
 
     async def _make_room(self, size: int) -> int:
         """Give up the last good version's bytes in memory if both do not fit.
@@ -206,10 +217,10 @@ class Worker:
         Not while a load runs, which may have to put them back.
         """
         budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
-        held = self.good.checkpoint.size_bytes if self.good.in_memory else 0
+        good, held = self.good, self._held_bytes()
         in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
-        if held and held + size > budget and not in_use:
-            good, self.good = self.good, replace(self.good, in_memory=False)
+        if isinstance(good, Weights) and held and held + size > budget and not in_use:
+            self.good = replace(good, in_memory=False)
             await asyncio.to_thread(good.checkpoint.release)
             held = 0
         return budget - held

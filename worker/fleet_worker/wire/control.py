@@ -7,11 +7,12 @@ surface calls the same ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fleet_worker.core.refusals import EngineFailure, Refusal, shorten
 from fleet_worker.protocol import Reason
@@ -27,16 +28,26 @@ class Call:
     Fields:
         path: without the token, should it have stood there.
         rest: of the path, where a route takes all that begin like it.
-        query: the last value of each parameter.
+        query: parameters and their values, as they came.
         client: address of the caller.
     """
 
     method: str
     path: str
     body: bytes = b""
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: tuple[tuple[str, str], ...] = ()
     client: str = ""
     rest: str = ""
+
+    @property
+    def who(self) -> str:
+        """Whom a second driver is told about."""
+        return f"trainer at {self.client}"
+
+    @property
+    def parameters(self) -> Json:
+        """The last value of each parameter."""
+        return dict(self.query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +55,14 @@ class Answer:
     """What goes back.
 
     Fields:
-        content: a JSON object, or its bytes.
+        content: a JSON object, or bytes.
+        media_type: of the bytes.
     """
 
     content: Json | bytes
     status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = b"application/json"
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -70,6 +84,12 @@ class Surface:
     explain: Explain
 
 
+class Lenient(BaseModel):
+    """A body of a trainer's: keys that we do not know are for somebody else."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
 def parsed(model: type[Body], call: Call) -> Body:
     """The body of a call; an absent one is an empty object.
 
@@ -79,10 +99,36 @@ def parsed(model: type[Body], call: Call) -> Body:
     try:
         return model.model_validate_json(call.body or b"{}")
     except ValidationError as error:
-        raise Refusal(Reason.BAD_REQUEST, shorten(problems_of(error))) from error
+        raise Refusal(Reason.BAD_REQUEST, shorten(_problems_of(error))) from error
 
 
-def problems_of(error: ValidationError) -> str:
+def asked(model: type[Body], call: Call, **also: Any) -> Body:
+    """The parameters of a call's query, read as a body is.
+
+    Args:
+        model: What they are.
+        call: The call.
+        also: Parameters that may come several times, as lists.
+    """
+    try:
+        return model.model_validate({**call.parameters, **also})
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, shorten(_problems_of(error))) from error
+
+
+def explain_to_trainer(error: Refusal | EngineFailure, status: int) -> Answer:
+    """An error as trainers know them: 4xx is final, 5xx may be tried again."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if isinstance(error, Refusal) and error.retry_after_seconds is not None:
+        headers = ((b"retry-after", str(math.ceil(error.retry_after_seconds)).encode()),)
+    content = {
+        "status": "error",
+        "error": {"message": error.message, "type": error.reason.value, "code": status},
+    }
+    return Answer(content, status, headers)
+
+
+def _problems_of(error: ValidationError) -> str:
     """Which field and what is wrong with it, but not what was sent."""
     return "; ".join(
         f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}"

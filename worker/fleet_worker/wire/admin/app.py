@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl
@@ -16,15 +17,16 @@ from fleet_worker.wire.asgi import (
     Receive,
     Scope,
     Send,
-    answer_json,
     header_of,
     read_body,
 )
+from fleet_worker.wire.asgi import answer as respond
 from fleet_worker.wire.control import Answer, Call, Handler, Surface
 from fleet_worker.wire.probes import Probes
 
 _LOG = logging.getLogger(__name__)
 _BODY_LIMIT = 64 * 1024
+_TOKEN_PATH = "/t/"  # noqa: S105 - where a token stands, not one
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
@@ -67,7 +69,8 @@ class AdminApp:
         if path in (LIVE_PATH, READY_PATH):
             await self._probes.answer(path, send)
             return
-        if not self._bearer.accepts(header_of(scope["headers"], b"authorization")):
+        token, path = _token_in(path)
+        if not self._is_known(scope, token):
             refusal = Refusal(Reason.UNAUTHORIZED, "a bearer token is needed, and this is none")
             await self._refuse(send, self._default, refusal)
             return
@@ -82,9 +85,15 @@ class AdminApp:
             refusal = Refusal(Reason.BAD_REQUEST, f"a body has at most {_BODY_LIMIT} bytes")
             await self._refuse(send, surface, refusal, status=413)
             return
-        query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+        text = scope.get("query_string", b"").decode("latin-1")
+        query = tuple(parse_qsl(text, keep_blank_values=True))
         client = (scope.get("client") or ("unknown",))[0]
         await self._answer(send, surface, handler, Call(method, path, body, query, client, rest))
+
+    def _is_known(self, scope: Scope, token: str | None) -> bool:
+        if token is not None:
+            return self._bearer.accepts(f"Bearer {token}")
+        return self._bearer.accepts(header_of(scope["headers"], b"authorization"))
 
     def _find(self, method: str, path: str) -> tuple[Surface, Handler, str] | None:
         if (exact := self._routes.get((method, path))) is not None:
@@ -143,5 +152,19 @@ class AdminApp:
         await self._refuse(send, self._default, refusal, status=405 if known else 404)
 
 
+def _token_in(path: str) -> tuple[str | None, str]:
+    """The token in a path, for clients that send no headers, and the path without it.
+
+    `/t/TOKEN/…`; whatever comes later in this module, and its log, sees the path without it.
+    """
+    if not path.startswith(_TOKEN_PATH):
+        return None, path
+    token, slash, rest = path.removeprefix(_TOKEN_PATH).partition("/")
+    return token, slash + rest
+
+
 async def _send(send: Send, answer: Answer) -> None:
-    await answer_json(send, answer.status, answer.content)
+    content = answer.content
+    if not isinstance(content, bytes):
+        content = json.dumps(content).encode()
+    await respond(send, answer.status, content, answer.media_type, answer.headers)

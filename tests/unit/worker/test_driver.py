@@ -1,0 +1,475 @@
+"""A trainer that drives a worker: the same rules, whatever it calls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_engine import touched
+from tests.support.tiny import write_tiny
+from tests.unit.worker.conftest import Bench, Trainer
+
+from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.step_labels import label_of, step_of
+from fleet_worker.protocol import Management, PauseMode, Phase, Reason
+from fleet_worker.runtime.transferring import TransferRoom
+
+WHO = "trainer at 10.0.0.1"
+OTHER = "trainer at 10.0.0.2"
+
+
+@pytest.fixture
+async def trainer(serving: Bench) -> Trainer:
+    return Trainer.of(serving)
+
+
+async def refused(call: Any) -> Refusal:
+    with pytest.raises(Refusal) as refusal:
+        await call
+    return refusal.value
+
+
+def step(trainer: Trainer, number: int, value: float = 1.0) -> str:
+    return str(write_tiny(trainer.bench.root / f"step_{number}", value))
+
+
+# --- which version a folder stands for ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/w/broadcasts/step_41", "41"),
+        ("/w/step-41", "41"),
+        ("/w/step_041/", "41"),
+        ("/w/global_step_7", "7"),
+        ("/w/checkpoints/step_3/weight", "3"),
+        ("/w/step_3/optimizer", None),
+        ("/w/refit", None),
+        ("/weights", None),
+        ("/", None),
+    ],
+)
+def test_the_folder_tells_the_version(path: str, version: str | None) -> None:
+    assert step_of(path) == version
+
+
+def test_a_folder_that_is_written_again_and_again_has_a_mark_of_its_files() -> None:
+    one = label_of("/w/my refit!", {"model.safetensors": (10, 1)})
+    other = label_of("/w/my refit!", {"model.safetensors": (10, 2)})
+
+    assert one != other
+    assert one.startswith("my-refit-")
+    assert label_of("/elsewhere/my refit!", {"model.safetensors": (10, 1)}) == one
+
+
+# --- who may ------------------------------------------------------------------------------------
+
+
+async def test_where_the_operator_brings_the_weights_a_trainer_is_told_where_to_publish(
+    serving: Bench,
+) -> None:
+    driver = Trainer.of(serving, management=Management.OPERATOR).driver
+    calls = (
+        lambda: driver.pause(WHO, PauseMode.KEEP),
+        lambda: driver.resume(WHO),
+        lambda: driver.load(WHO, "/anything"),
+        lambda: driver.name_version(WHO, "1"),
+        lambda: driver.join_transfer(WHO, {}),
+        lambda: driver.begin_transfer(WHO),
+        lambda: driver.receive(WHO, {}),
+        lambda: driver.end_transfer(WHO, None),
+        lambda: driver.put_adapter(WHO, "a", "/anything"),
+        lambda: driver.remove_adapter(WHO, "a"),
+        lambda: driver.drop_prefixes(running=True),
+        lambda: driver.abort(None),
+        lambda: driver.sleep(WHO, 1, PauseMode.ABORT),
+        lambda: driver.wake(WHO, None),
+    )
+    for call in calls:
+        refusal = await refused(call())
+        assert refusal.reason is Reason.NOT_YOURS_TO_DRIVE
+        assert "WeightVersion" in refusal.message
+    assert serving.engine.calls == []
+
+
+async def test_a_second_trainer_is_told_who_holds_the_worker(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    refusal = await refused(trainer.driver.pause(OTHER, PauseMode.KEEP))
+
+    assert refusal.reason is Reason.HELD_BY_ANOTHER
+    assert "10.0.0.1" in refusal.message
+    assert refusal.retry_after_seconds == 60
+    assert (await refused(trainer.driver.resume(OTHER))).reason is Reason.HELD_BY_ANOTHER
+    path = step(trainer, 1)
+    assert (await refused(trainer.driver.load(OTHER, path))).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_the_operator_is_a_second_driver_like_any_other(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+
+    assert (await refused(trainer.bench.pause())).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_a_trainers_pause_ends_by_itself(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    trainer.bench.clock.now += 61
+    await trainer.bench.agent.expire_lease()
+
+    assert trainer.bench.state.phase is Phase.SERVING
+
+
+# --- weights from files -------------------------------------------------------------------------
+
+
+async def test_pause_load_resume_is_a_swap(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    assert await trainer.driver.load(WHO, step(trainer, 5)) == "5"
+    await trainer.driver.resume(WHO)
+
+    state = trainer.bench.state
+    assert (state.phase, state.version) == (Phase.SERVING, "5")
+    assert trainer.bench.engine.label == "5"
+
+
+async def test_every_call_may_come_twice(trainer: Trainer) -> None:
+    path = step(trainer, 5)
+    for _ in range(2):
+        await trainer.driver.pause(WHO, PauseMode.KEEP)
+    for _ in range(2):
+        assert await trainer.driver.load(WHO, path) == "5"
+    for _ in range(2):
+        await trainer.driver.resume(WHO)
+
+    assert trainer.bench.engine.calls.count(f"load {path}") == 1
+
+
+async def test_a_load_without_a_pause_pauses_by_itself(trainer: Trainer) -> None:
+    await trainer.driver.load(WHO, step(trainer, 5))
+
+    assert trainer.bench.engine.calls[0] == "pause keep"
+    assert trainer.bench.engine.calls[-1] == "resume"
+    assert trainer.bench.state.phase is Phase.SERVING
+
+
+@pytest.mark.parametrize("path", [None, ""])
+async def test_no_directory_is_no_path(trainer: Trainer, path: str | None) -> None:
+    assert (await refused(trainer.driver.load(WHO, path))).reason is Reason.BAD_REQUEST
+
+
+async def test_a_bad_directory_changes_nothing(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    path = Path(step(trainer, 5))
+    os.truncate(path / "model.safetensors", 40)
+
+    assert (await refused(trainer.driver.load(WHO, str(path)))).reason is (
+        Reason.CHECKPOINT_TRUNCATED
+    )
+    await trainer.driver.resume(WHO)
+    assert trainer.bench.state.version == "base"
+
+
+async def test_other_files_in_a_folder_that_was_loaded_are_no_version_of_that_number(
+    trainer: Trainer,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.load(WHO, path)
+    write_tiny(Path(path), 7.0)
+    refusal = await refused(trainer.driver.load(WHO, path))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    assert "another number" in refusal.message
+
+
+async def test_a_folder_without_a_number_may_be_written_again(trainer: Trainer) -> None:
+    path = trainer.bench.root / "refit"
+    write_tiny(path, 1.0)
+    first = await trainer.driver.load(WHO, str(path))
+    write_tiny(path, 2.0)
+    second = await trainer.driver.load(WHO, str(path))
+
+    assert first != second
+    assert trainer.bench.state.version == second
+
+
+async def test_a_load_that_broke_the_engine_is_not_resumed_and_not_tried_again(
+    trainer: Trainer,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    trainer.bench.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.load(WHO, path)
+
+    assert (await refused(trainer.driver.resume(WHO))).reason is Reason.BROKEN
+    assert (await refused(trainer.driver.load(WHO, path))).reason is Reason.BROKEN
+    assert not trainer.bench.agent.is_open
+    assert await trainer.driver.load(WHO, step(trainer, 6)) == "6"
+
+
+async def test_a_worker_that_joins_takes_the_update_and_waits_to_be_admitted(
+    joining: Bench,
+) -> None:
+    trainer = Trainer.of(joining)
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.resume(WHO)
+
+    assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "5")
+    assert not joining.agent.is_open
+    await joining.admit("5")
+    assert joining.agent.is_open
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+async def test_a_label_is_set_after_a_load_and_before_the_resume_only(trainer: Trainer) -> None:
+    early = await refused(trainer.driver.name_version(WHO, "41"))
+    assert early.reason is Reason.VERSION_MISMATCH
+
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    paused = await refused(trainer.driver.name_version(WHO, "41"))
+    assert paused.reason is Reason.VERSION_MISMATCH
+
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.name_version(WHO, "41")
+    assert trainer.bench.state.version == trainer.bench.engine.label == "41"
+    await trainer.driver.resume(WHO)
+    late = await refused(trainer.driver.name_version(WHO, "42"))
+    assert late.reason is Reason.VERSION_MISMATCH
+    await trainer.driver.name_version(WHO, "41")
+
+
+async def test_a_label_of_other_weights_is_refused(trainer: Trainer) -> None:
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    await trainer.driver.load(WHO, step(trainer, 6, value=2.0))
+
+    assert (await refused(trainer.driver.name_version(WHO, "5"))).reason is Reason.VERSION_REUSED
+
+
+async def test_a_label_that_is_named_with_the_load_is_the_label(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+
+    assert await trainer.driver.load(WHO, step(trainer, 5), "step_5") == "step_5"
+    bad = await refused(trainer.driver.load(WHO, step(trainer, 6), "no label!"))
+    assert bad.reason is Reason.BAD_REQUEST
+    assert "no label!" not in bad.message
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+
+async def test_a_trainer_may_keep_the_cache_and_the_tokens_say_so(trainer: Trainer) -> None:
+    bench = trainer.bench
+    beginning = bench.agent.kept.begin("base")
+    await trainer.driver.pause(WHO, PauseMode.KEEP, keep_cache=True)
+    pause = bench.state.pause
+    assert pause is not None
+    assert pause.cache_kept
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.resume(WHO)
+
+    assert bench.engine.calls[0] == "pause keep and keep"
+    assert "reset_caches" not in bench.engine.calls
+    assert bench.agent.kept.read_from("5", beginning, found_cached=False) == "base"
+
+
+async def test_a_pause_that_clears_takes_the_cache_from_one_that_kept_it(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP, keep_cache=True)
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    await trainer.driver.load(WHO, step(trainer, 5))
+
+    assert trainer.bench.engine.calls[:2] == ["pause keep and keep", "pause keep"]
+    assert "reset_caches" in trainer.bench.engine.calls
+
+
+async def test_dropping_prefixes_cleans_what_was_kept(trainer: Trainer) -> None:
+    await trainer.driver.pause(WHO, PauseMode.KEEP, keep_cache=True)
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.resume(WHO)
+    trainer.bench.engine.running = 1
+    assert not await trainer.driver.drop_prefixes(running=False)
+    assert trainer.bench.agent.kept.oldest == "base"
+    assert await trainer.driver.drop_prefixes(running=True)
+    assert trainer.bench.agent.kept.oldest is None
+
+
+# --- sleeping -----------------------------------------------------------------------------------
+
+
+async def test_a_worker_sleeps_behind_its_pause_and_serves_when_all_is_awake(
+    trainer: Trainer,
+) -> None:
+    await trainer.driver.sleep(WHO, 1, PauseMode.ABORT)
+    assert trainer.bench.state.phase is Phase.PAUSED
+    await trainer.driver.wake(WHO, ["weights"])
+    assert trainer.bench.state.phase is Phase.PAUSED
+    await trainer.driver.wake(WHO, ["kv_cache"])
+
+    assert trainer.bench.state.phase is Phase.SERVING
+    assert not trainer.bench.engine.paused
+
+
+async def test_a_sleeping_engine_is_woken_for_a_load_and_rests_again(trainer: Trainer) -> None:
+    await trainer.driver.sleep(WHO, 1, PauseMode.ABORT)
+    await trainer.driver.load(WHO, step(trainer, 5))
+
+    calls = trainer.bench.engine.calls
+    assert calls[calls.index("wake None") + 1] == "pause keep"
+    assert trainer.bench.engine.paused
+    await trainer.driver.resume(WHO)
+
+
+async def test_a_pause_that_runs_out_wakes_the_engine(trainer: Trainer) -> None:
+    await trainer.driver.sleep(WHO, 1, PauseMode.ABORT)
+    trainer.bench.clock.now += 61
+    await trainer.bench.agent.expire_lease()
+
+    assert "wake None" in trainer.bench.engine.calls
+    assert trainer.bench.state.phase is Phase.SERVING
+
+
+async def test_a_sleep_that_throws_weights_away_is_refused(trainer: Trainer) -> None:
+    refusal = await refused(trainer.driver.sleep(WHO, 2, PauseMode.ABORT))
+
+    assert refusal.reason is Reason.NOT_AVAILABLE
+    assert trainer.bench.state.phase is Phase.SERVING
+
+
+# --- weights over a collective ------------------------------------------------------------------
+
+ON = TransferRoom("own", has_accelerator=False)
+
+
+async def test_without_a_backend_the_answer_says_so(trainer: Trainer) -> None:
+    refusal = await refused(trainer.driver.join_transfer(WHO, {}))
+
+    assert refusal.reason is Reason.NOT_AVAILABLE
+    assert "--weight-transfer-backend" in refusal.message
+    assert trainer.transfers.state is None
+
+
+async def test_without_a_gpu_the_answer_says_so(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=TransferRoom("nccl", has_accelerator=False))
+    for call in (trainer.driver.join_transfer(WHO, {}), trainer.driver.begin_transfer(WHO)):
+        refusal = await refused(call)
+        assert refusal.reason is Reason.NOT_AVAILABLE
+        assert "GPU" in refusal.message
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_an_update_is_begun_received_and_finished(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {"world_size": 2})
+    await trainer.driver.begin_transfer(WHO)
+    assert serving.state.phase is Phase.LOADING
+    state = trainer.transfers.state
+    assert state is not None
+    assert (state.connected, state.updating) == (True, True)
+    await trainer.driver.receive(WHO, {"names": []})
+    assert await trainer.driver.end_transfer(WHO, "7") == "7"
+
+    assert (serving.state.phase, serving.state.version) == (Phase.PAUSED, "7")
+    assert serving.state.source is None
+    assert serving.engine.calls[-4:] == ["end_transfer", "probe", "reset_caches", "set_version 7"]
+    await trainer.driver.resume(WHO)
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_updates_without_a_name_are_numbered(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    labels = []
+    for _ in range(2):
+        await trainer.driver.begin_transfer(WHO)
+        labels.append(await trainer.driver.end_transfer(WHO, None))
+
+    assert labels == ["update-1", "update-2"]
+
+
+async def test_nothing_is_resumed_in_the_middle_of_an_update(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+
+    assert (await refused(trainer.driver.resume(WHO))).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.driver.begin_transfer(WHO))).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.driver.receive(OTHER, {}))).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_updates_need_a_group_and_a_beginning(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+
+    assert (await refused(trainer.driver.begin_transfer(WHO))).reason is Reason.WRONG_PHASE
+    await trainer.driver.join_transfer(WHO, {})
+    assert (await refused(trainer.driver.receive(WHO, {}))).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.driver.end_transfer(WHO, None))).reason is Reason.WRONG_PHASE
+
+
+async def test_an_update_that_nobody_finishes_ends_with_the_last_good_weights(
+    serving: Bench,
+) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    serving.clock.now += 61
+    await serving.agent.expire_lease()
+
+    assert serving.engine.calls[-6:-4] == ["abandon_transfer", "pause abort"]
+    state = serving.state
+    assert (state.phase, state.version, state.admitted) == (Phase.JOINING, "base", False)
+    assert state.load_failure is not None
+    assert serving.engine.weights != "half"
+
+
+async def test_a_failed_update_puts_the_last_good_weights_back(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    serving.engine.failures["receive"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.receive(WHO, {})
+
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
+    assert serving.ended == []
+
+
+async def test_weights_that_no_file_holds_cannot_be_put_back(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    await trainer.driver.end_transfer(WHO, "7")
+    await trainer.driver.begin_transfer(WHO)
+    serving.engine.failures["receive"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.receive(WHO, {})
+
+    assert len(serving.ended) == 1
+    assert "no file could put it back" in serving.ended[0]
+
+
+async def test_a_label_over_a_collective_stands_for_one_update(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.load(WHO, step(trainer, 5))
+    await trainer.driver.begin_transfer(WHO)
+    refusal = await refused(trainer.driver.end_transfer(WHO, "5"))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "5")
+
+
+async def test_a_file_after_a_collective_is_a_load_like_any_other(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    await trainer.driver.end_transfer(WHO, "7")
+    await trainer.driver.load(WHO, step(trainer, 8))
+    await trainer.driver.resume(WHO)
+
+    assert serving.state.version == "8"
+    assert serving.state.source is not None

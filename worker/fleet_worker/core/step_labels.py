@@ -1,0 +1,43 @@
+"""Which version a trainer means, when it names a directory and nothing else.
+
+Trainers number their steps in the folder's name, `…/step_41` or `…/step_41/weights`: the version is
+the number. Any other folder may be written to again and again: its version is its name with a mark
+of its files, the same on every worker that sees the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+_STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
+_BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME = 40
+_MARK = 8
+
+
+def step_of(path: str) -> str | None:
+    """The number in a folder's name, without leading zeros; None if it has none."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
+        parts.pop()
+    found = _STEP.fullmatch(parts[-1]) if parts else None
+    return str(int(found[1])) if found else None
+
+
+def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:
+    """The version that a directory stands for.
+
+    Args:
+        path: Of the directory.
+        files: Name → size and modification time in ns of all that it holds.
+    """
+    step = step_of(path)
+    if step is not None:
+        return step
+    last = path.rstrip("/").rpartition("/")[2]
+    name = _FORBIDDEN.sub("-", last)[:_NAME].strip("._-") or "weights"
+    mark = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:_MARK]
+    return f"{name}-{mark}"

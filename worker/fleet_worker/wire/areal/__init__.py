@@ -1,0 +1,1 @@
+"""AReaL's routes for weights from disk, on the admin port."""

@@ -1,0 +1,1 @@
+"""Dynamo's engine routes, `POST /engine/*`, on the admin port: flat names, `control/*`, `update/*`."""

@@ -1,0 +1,1 @@
+"""prime-rl's own control routes, on the admin port; it also uses vLLM's `/pause` and `/resume`."""
