@@ -35,7 +35,7 @@ cluster-down: ## End the cluster that `make cluster` or `make demo KEEP=1` left
 ##@ Test
 
 .PHONY: test
-test: lint type test-fast test-cluster test-engine test-e2e ## Everything; sets up what is missing
+test: lint type test-fast test-cluster test-engine test-clients test-e2e ## Everything; sets up what is missing
 
 .PHONY: test-fast
 test-fast: ## Unit, model and contract tests: no cluster, no engine
@@ -48,6 +48,10 @@ test-cluster: ## The dev cluster and the operator on a real control plane
 .PHONY: test-engine
 test-engine: ## The worker on real vLLM
 	@$(PYTEST) tests/engine
+
+.PHONY: test-clients
+test-clients: ## Trainers' clients, as published, against a real worker
+	@$(PYTEST) tests/clients
 
 .PHONY: test-e2e
 test-e2e: ## Chart, operator, workers and a trainer on a real node

@@ -1,6 +1,6 @@
 """Make the Python environments that the project runs in, from the pinned requirement files.
 
-    python3 tools/envs.py dev|operator|worker     print the environment's interpreter, make it first
+    python3 tools/envs.py dev|operator|worker|…   print the environment's interpreter, make it first
     python3 tools/envs.py app                     print the folder with our own unpacked wheel
     python3 tools/envs.py lock                    pin the requirement files anew
 
@@ -34,6 +34,8 @@ ENVIRONMENTS = {
     "dev": "operator and test tools",
     "operator": "what the operator's image holds",
     "worker": "vLLM for CPU; about 6 GB on disk",
+    "clients": "trainers' clients of today, for the conformance tests",
+    "clients-legacy": "the same of the generation before",
 }
 
 
@@ -97,6 +99,8 @@ def lock() -> None:
         "operator": ["--extra", "operator"],
         "dev": ["--extra", "operator", "--group", "dev"],
         "worker": ["--extra", "worker-cpu", "--override", overrides],
+        "clients": ["--group", "clients"],
+        "clients-legacy": ["--group", "clients-legacy"],
     }
     for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"

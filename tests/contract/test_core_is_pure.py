@@ -15,6 +15,8 @@ FILES = [file for core in CORES for file in sorted(core.rglob("*.py"))]
 PURE_MODULES = frozenset(
     [
         "__future__",
+        "base64",
+        "codecs",
         "collections",
         "dataclasses",
         "datetime",

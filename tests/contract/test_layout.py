@@ -143,7 +143,7 @@ def test_pins_hold_no_addresses(file: Path) -> None:
     assert "://" not in file.read_text()
 
 
-@pytest.mark.parametrize("name", ["dev", "operator", "worker"])
+@pytest.mark.parametrize("name", ["dev", "operator", "worker", "clients", "clients-legacy"])
 def test_every_pin_has_a_hash(name: str) -> None:
     requirements = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ")
     pins = [line for line in requirements.splitlines() if re.match(r"[a-z0-9]", line)]

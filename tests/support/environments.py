@@ -23,6 +23,14 @@ def worker_python() -> str:
 
 
 @functools.cache
+def client_python(environment: str) -> str:
+    """The interpreter of one of the environments of trainers' clients."""
+    import envs  # noqa: PLC0415 - makes environments; only needed here
+
+    return str(envs.interpreter_of(environment))
+
+
+@functools.cache
 def app_folder() -> str:
     """Folder with our unpacked wheel: modules and metadata, by which vLLM finds the plugin."""
     if named := os.environ.get("RLFLEET_APP"):

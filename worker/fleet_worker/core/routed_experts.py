@@ -14,15 +14,17 @@ read. Source: `numpy.lib.format`, version 1 and 2; `vllm.utils.serial_utils`, vL
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import re
 
 # The string cannot stand inside of another one, where its quotes would be escaped.
 _FIELD = re.compile(rb'"routed_experts":"([A-Za-z0-9+/=]*)"')
+_HEADER = re.compile(
+    rb"\{'descr': '([^']+)', 'fortran_order': False, 'shape': \((\d+), (\d+), (\d+)\), \}\s*"
+)
 _MAGIC = b"\x93NUMPY"
-_TYPES = {"|u1": "uint8", "<u2": "uint16", "<i4": "int32"}
+_TYPES = {b"|u1": "uint8", b"<u2": "uint16", b"<i4": "int32"}
 
 
 class RoutedExpertsError(ValueError):
@@ -50,10 +52,10 @@ def _object(encoded: bytes, start: int) -> bytes:
         raise RoutedExpertsError("routed experts are not a .npy file")
     size = 2 if file[6] == 1 else 4
     begin = 8 + size + int.from_bytes(file[8 : 8 + size], "little")
-    header = ast.literal_eval(file[8 + size : begin].decode("latin-1").strip())
-    kind, shape = _TYPES.get(header["descr"]), list(header["shape"])
-    if kind is None or header["fortran_order"] or len(shape) != 3:
-        raise RoutedExpertsError(f"routed experts have an unknown form: {header}")
+    header = _HEADER.fullmatch(file, 8 + size, begin)
+    if header is None or (kind := _TYPES.get(header.group(1))) is None:
+        raise RoutedExpertsError("routed experts have an unknown form")
+    shape = [int(each) for each in header.group(2, 3, 4)]
     # A view, not a copy: with many tokens, layers and experts this is most of the reply.
     rows = base64.b64encode(memoryview(file)[begin:])
     described = json.dumps({"shape": shape, "start": start, "dtype": kind}, separators=(",", ":"))

@@ -1,0 +1,140 @@
+"""The `openai` library: chat, streaming, log-probabilities, tools, completions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from meeting import BASE_URL, KEY, MAX_TOKENS, MODEL, SAMPLING, Stamps, tell
+from openai import AsyncOpenAI
+
+SAMPLED = {k: v for k, v in SAMPLING.items() if k != "temperature"} | {"return_token_ids": True}
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "parameters": {
+            "type": "object",
+            "properties": {"where": {"enum": ["here", "there"]}},
+            "required": ["where"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+async def main() -> None:
+    client = AsyncOpenAI(base_url=BASE_URL, api_key=KEY, max_retries=0)
+    stamps = Stamps()
+    stamps.watch(client._client)
+    messages: list[Any] = [{"role": "user", "content": "one"}]
+
+    reply = await client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        logprobs=True,
+        max_completion_tokens=MAX_TOKENS,
+        extra_body=SAMPLED,
+    )
+    choice: Any = reply.choices[0]
+    tell(
+        turn="chat",
+        prompt_ids=reply.prompt_token_ids,  # type: ignore[attr-defined]
+        completion_ids=choice.token_ids,
+        logprobs=[entry.logprob for entry in choice.logprobs.content],
+        weight_versions=choice.weight_versions,
+        finish_reason=choice.finish_reason,
+        message=choice.message.model_dump(exclude_none=True),
+        stamps=stamps.seen[-1],
+    )
+
+    messages += [choice.message.model_dump(exclude_none=True), {"role": "user", "content": "two"}]
+    prompt_ids, ids, logprobs, versions, text = None, [], [], None, ""
+    stream = await client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        logprobs=True,
+        max_completion_tokens=MAX_TOKENS,
+        stream=True,
+        extra_body=SAMPLED,
+    )
+    async for chunk in stream:
+        prompt_ids = getattr(chunk, "prompt_token_ids", None) or prompt_ids
+        for each in chunk.choices:
+            ids += getattr(each, "token_ids", None) or []
+            text += each.delta.content or ""
+            logprobs += [e.logprob for e in each.logprobs.content] if each.logprobs else []
+            versions = getattr(each, "weight_versions", None) or versions
+    tell(
+        turn="stream",
+        prompt_ids=prompt_ids,
+        completion_ids=ids,
+        logprobs=logprobs,
+        weight_versions=versions,
+        stamps=stamps.seen[-1],
+    )
+
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "look"}]
+    calling = await client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        tools=[TOOL],
+        tool_choice="required",
+        logprobs=True,
+        max_completion_tokens=80,
+        extra_body={"return_token_ids": True},
+    )
+    choice = calling.choices[0]
+    call = choice.message.tool_calls[0]
+    tell(
+        turn="tools",
+        prompt_ids=calling.prompt_token_ids,  # type: ignore[attr-defined]
+        completion_ids=choice.token_ids,
+        logprobs=[entry.logprob for entry in choice.logprobs.content],
+        weight_versions=choice.weight_versions,
+        constrained=True,
+        call=call.function.model_dump(),
+        stamps=stamps.seen[-1],
+    )
+
+    messages += [
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "nothing"},
+    ]
+    completion = await client.completions.create(
+        model=MODEL,
+        prompt=calling.prompt_token_ids,  # type: ignore[attr-defined]
+        logprobs=0,
+        max_tokens=MAX_TOKENS,
+        extra_body=SAMPLED,
+    )
+    only: Any = completion.choices[0]
+    tell(
+        turn="completion",
+        prompt_ids=only.prompt_token_ids,
+        completion_ids=only.token_ids,
+        logprobs=only.logprobs.token_logprobs,
+        weight_versions=only.weight_versions,
+        stamps=stamps.seen[-1],
+    )
+    after_tools = await client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        tools=[TOOL],
+        tool_choice="none",
+        logprobs=True,
+        max_completion_tokens=MAX_TOKENS,
+        extra_body=SAMPLED,
+    )
+    choice = after_tools.choices[0]
+    tell(
+        turn="after the tool",
+        prompt_ids=after_tools.prompt_token_ids,  # type: ignore[attr-defined]
+        completion_ids=choice.token_ids,
+        logprobs=[entry.logprob for entry in choice.logprobs.content],
+        weight_versions=choice.weight_versions,
+        stamps=stamps.seen[-1],
+    )
+
+
+asyncio.run(main())
