@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 NAMESPACE = "rl"
 READY_SECONDS = 180
+THINK_SECONDS = 0.4
+"""Between two requests of a client: every token is recomputed in the end."""
 _LOOK_AGAIN_SECONDS = 0.05
 
 
@@ -146,7 +148,7 @@ class Fleet:
         model = self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
 
         async def both() -> Samples:
-            samples, stop = Samples(file), asyncio.Event()
+            samples, stop = Samples(file, THINK_SECONDS), asyncio.Event()
             clients = asyncio.create_task(sample(self.url(), model, samples, stop))
             try:
                 await asyncio.to_thread(work)

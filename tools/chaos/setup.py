@@ -12,6 +12,8 @@ from chaos.fleet import NAMESPACE, Fleet
 from devcluster import Cluster
 from stack.offline import write_checkpoints
 
+LOST_NODE_SECONDS = 20
+
 
 def start_fleet(
     cluster: Cluster,
@@ -39,9 +41,24 @@ def start_fleet(
     cluster.kubectl("create", "namespace", NAMESPACE)
     objects = [
         *stack.weights_volume(folder, NAMESPACE),
-        stack.fleet_manifest(fleet.name, replicas=replicas),
+        _soon_given_up(stack.fleet_manifest(fleet.name, replicas=replicas)),
         stack.weights_manifest(fleet.name, fleet=fleet.name, version="1"),
     ]
     together = {"apiVersion": "v1", "kind": "List", "items": objects}
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(together))
     return fleet
+
+
+def _soon_given_up(manifest: dict[str, Any]) -> dict[str, Any]:
+    """With a node's loss noticed within seconds: people set longer times, tests wait for them."""
+    tolerations = [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    manifest["spec"]["podOverlay"] = {"spec": {"tolerations": tolerations}}
+    return manifest

@@ -31,11 +31,13 @@ class Samples:
     """What the clients saw.
 
     Fields:
+        think_seconds: between two requests of a client.
         retried: attempts without a complete answer, by the act of the story they fell into.
         tokens: by the version that their label names.
     """
 
     file: Path
+    think_seconds: float = THINK_SECONDS
     act: str = "start"
     sent: int = 0
     answered: int = 0
@@ -95,7 +97,7 @@ async def _client(
             samples.lost.append(why)
         else:
             samples.keep(prompt, reply)
-        await asyncio.sleep(THINK_SECONDS)
+        await asyncio.sleep(samples.think_seconds)
 
 
 async def _ask(

@@ -66,7 +66,8 @@ def plan_fleet(
     recycling = recycle(observed, [w for w in failed if _is_wanted(w, observed)], now=now)
     removed = [*_beyond(observed, living, sound, revision), *recycling.actions]
     if not disturbed and not problem:
-        removed += _replaced(observed, sound, outdated)
+        going = {a.uid for a in removed}
+        removed += _replaced(observed, [w for w in sound if w.pod.uid not in going], outdated)
     created = () if problem else _created(observed, default_image, revision, len(outdated))
     return FleetPlan(
         revision=revision,

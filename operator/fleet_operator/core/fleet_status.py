@@ -191,7 +191,8 @@ def _cannot_run(observed: FleetObserved) -> str:
 
 def _will_not_go(observed: FleetObserved, now: datetime) -> str:
     late = timedelta(seconds=STUCK_SECONDS)
-    stuck = [w.pod for w in observed.workers if w.pod.gone_by and now - w.pod.gone_by > late]
+    going = [w.pod for w in observed.workers if w.pod.gone_by]
+    stuck = [p for p in going if p.evicted or (p.gone_by and now - p.gone_by > late)]
     if not stuck:
         return ""
     first = stuck[0]

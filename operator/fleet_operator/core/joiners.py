@@ -111,20 +111,18 @@ def _shut_out(
     """Who cannot take any version that would let him in. Counted in all phases: a load that breaks
     again and again is one problem, not many.
     """
-    ways_in = (wanted, admission.fallback)
-    out = [
-        j
-        for j in joiners
-        if all(j.version != way.version and calls.failure_of(j, way.version) for way in ways_in)
-    ]
-    return problem_of_joiners(out, wanted) if out else None
+    last = admission.fallback  # tried when the wanted version had failed already
+    let_in = {wanted.version, last.version}
+    out = [j for j in joiners if j.version not in let_in and calls.failure_of(j, last.version)]
+    return problem_of_joiners(out, last) if out else None
 
 
 def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Target:
-    """What this joiner prepares: the fallback while the wanted version cannot be had."""
-    failure = calls.failure_of(joiner, wanted.version)
-    if failure is not None and calls.failed_lately(joiner, wanted.version):
-        other = admission.fallback if wanted != admission.fallback else admission.version
-        if calls.failure_of(joiner, other.version) is None:
-            return other
-    return wanted
+    """What this joiner prepares: the fallback while the wanted version cannot be had.
+
+    A worker knows its last failure only. One of the fallback means that the wanted version had
+    failed before it: then it rests, too, or the two would be tried in turn without a pause.
+    """
+    other = admission.fallback if wanted != admission.fallback else admission.version
+    failed = (wanted.version, other.version)
+    return other if any(calls.failed_lately(joiner, version) for version in failed) else wanted

@@ -28,6 +28,7 @@ class PodView:
         running: the worker container runs right now.
         started: its process has answered the startup probe since the container began.
         trouble: the cluster's own words for why the pod does not run (scheduler, image, crash).
+        evicted: it is being deleted since its node is lost; nobody there can confirm its end.
         gone_by: when a pod that is being deleted should have been gone.
         owner: uid of its controller; empty for a pod that nobody owns.
         quarantine: why the operator took it out of service; empty otherwise.
@@ -44,6 +45,7 @@ class PodView:
     started: bool = False
     ready: bool = False
     deleting: bool = False
+    evicted: bool = False
     gone_by: datetime | None = None
     owner: str = ""
     restarts: int = 0

@@ -48,12 +48,22 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         started=bool(container.get("started")),
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
+        evicted="DisruptionTarget" in conditions and _is_evicted(conditions["DisruptionTarget"]),
         gone_by=_time(metadata.get("deletionTimestamp")),
         owner=_owner(metadata),
         restarts=container.get("restartCount", 0),
         trouble=_trouble(status, conditions, container),
         quarantine=_quarantine(metadata),
     )
+
+
+def _is_evicted(disruption: Mapping[str, Any]) -> bool:
+    """Whether it is deleted because its node is lost.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    """
+    reason = disruption.get("reason")
+    return disruption.get("status") == "True" and reason == "DeletionByTaintManager"
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:

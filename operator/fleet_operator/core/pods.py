@@ -66,16 +66,6 @@ def build_pod(
             "enableServiceLinks": False,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
-            # The cluster's default of five minutes is long for a trainer that waits.
-            "tolerations": [
-                {
-                    "key": f"node.kubernetes.io/{state}",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": LOST_NODE_SECONDS,
-                }
-                for state in ("not-ready", "unreachable")
-            ],
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -93,6 +83,7 @@ def build_pod(
     metadata["namespace"] = observed.namespace
     metadata["labels"] = metadata.get("labels", {}) | labels
     metadata["ownerReferences"] = [owner_reference(observed)]
+    merged["spec"]["tolerations"] = _with_lost_nodes(merged["spec"].get("tolerations", []))
     merged["spec"]["hostname"] = name
     merged["spec"]["subdomain"] = names.headless_service_name(observed.name)
     for container in merged["spec"]["containers"]:
@@ -100,6 +91,26 @@ def build_pod(
             container.update({key: worker[key] for key in _NOT_OVERLAID})
             container["env"] = _with_own_variables(container["env"], worker["env"])
     return merged
+
+
+def _with_lost_nodes(tolerations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The overlay's tolerations, and how long a lost node is waited for, unless it says so itself.
+
+    The cluster's default of five minutes is long for a trainer that waits.
+    """
+    told = {t.get("key") for t in tolerations}
+    keys = (f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable"))
+    own = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for key in keys
+        if key not in told
+    ]
+    return [*tolerations, *own]
 
 
 def owner_reference(observed: FleetObserved) -> dict[str, Any]:

@@ -105,6 +105,12 @@ class TestPodsThatDoNotEnd:
         late = self.GOING - timedelta(seconds=seconds_late)
         return up(1).on_node("gpu-7").going(gone_by=late)
 
+    def test_those_of_a_lost_node_are_said_at_once(self):
+        told = stalled(up(0), up(1).on_node("gpu-7").going(gone_by=NOW)._pod(evicted=True))
+
+        assert told is not None
+        assert "policy-1 is on node gpu-7: if that node is gone for good" in told.message
+
     def test_it_is_said_what_they_are_on_and_what_to_do(self):
         told = stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING))
 

@@ -89,6 +89,21 @@ def test_a_pod_with_a_deletion_timestamp_is_going():
     assert pod_view(pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "evicted"),
+    [
+        ("True", "DeletionByTaintManager", True),
+        ("False", "DeletionByTaintManager", False),
+        ("True", "PreemptionByScheduler", False),
+    ],
+)
+def test_a_pod_of_a_lost_node_is_told_from_others_that_are_deleted(status, reason, evicted):
+    disrupted = {"type": "DisruptionTarget", "status": status, "reason": reason}
+
+    assert pod_view(pod(conditions=(disrupted,))).evicted is evicted
+    assert not pod_view(pod()).evicted
+
+
 def test_a_pod_that_is_not_ready_says_so():
     assert not pod_view(pod(conditions=({"type": "Ready", "status": "False"},))).ready
 

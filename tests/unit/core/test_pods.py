@@ -322,6 +322,25 @@ def test_an_overlay_that_is_a_pod_template_is_taken(fragment):
     assert overlay.problem_of(fragment) == ""
 
 
+def _tolerations(**overlaid: Any) -> dict[str, dict[str, Any]]:
+    made = pod(podOverlay={"spec": overlaid})["spec"]["tolerations"]
+    return {t["key"]: t for t in made}
+
+
+def test_a_lost_node_is_not_waited_for_longer_than_a_minute():
+    found = _tolerations(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])
+
+    assert found["nvidia.com/gpu"] == {"key": "nvidia.com/gpu", "operator": "Exists"}
+    assert found["node.kubernetes.io/unreachable"]["tolerationSeconds"] == pods.LOST_NODE_SECONDS
+    assert found["node.kubernetes.io/not-ready"]["tolerationSeconds"] == pods.LOST_NODE_SECONDS
+
+
+def test_an_overlay_may_say_how_long_a_lost_node_is_waited_for():
+    own = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 5}
+
+    assert _tolerations(tolerations=[own])["node.kubernetes.io/unreachable"] == own
+
+
 # --- revisions --------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Canary
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import names, some, unready
@@ -65,15 +65,17 @@ def _judge(view: RolloutView) -> Step:
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = Problem(reason=reason, message=verdict.message, halt=True)
+    asked = _next_calls(view, goal, chosen)
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING,
-        actions=(*_next_calls(view, goal, chosen), *_let_go(view)),
+        actions=(*asked, *_let_go(view)),
         note=f"{some(chosen)} is judged with {goal.version}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,
-        disturbed=any(w.version == goal.version for w in chosen),
+        disturbed=any(w.version == goal.version for w in chosen)
+        or any(isinstance(a, Fence) for a in asked),
     )
     # Where versions must not mix, nobody may open beside a member that is elsewhere.
     agree = all(m.version == view.applied.version for m in view.members)

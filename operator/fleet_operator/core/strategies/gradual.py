@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import Apply, WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import names, some, unready, why
@@ -60,7 +60,8 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         note=_note(view, goal, behind),
         problem=problem,
         failed=names(failed),
-        disturbed=any(m.standing is Standing.HELD or m.operation for m in behind),
+        disturbed=any(m.standing is Standing.HELD or m.operation for m in behind)
+        or any(isinstance(a, Apply) for a in actions),
     )
     return with_joiners(view, taken, _admission(view, goal, stopped=stays or problem is not None))
 
@@ -81,7 +82,9 @@ def _swapped(
     ready = [m for m in behind if m.standing is Standing.OPEN and m.staged_version == goal.version]
     idle = [m for m in ready if not m.operation and not m.call.startswith("apply")]
     if at_once is not None:
-        serving = sum(m.standing is Standing.OPEN for m in view.members) - (len(ready) - len(idle))
+        # Those beyond the replicas are about to go: they do not count.
+        kept = [m for m in view.members if m.pod.ordinal < view.replicas]
+        serving = sum(m.standing is Standing.OPEN for m in kept) - (len(ready) - len(idle))
         away = view.replicas - serving
         idle = idle[: max(0, at_once - away)]
     reason = f"it holds version {goal.version}"
