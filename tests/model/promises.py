@@ -173,14 +173,17 @@ class Promises:
         self.served = min(ahead, default=places[-1])
 
     def _is_forgotten(self) -> bool:
-        """Whether nobody alive and nothing written knows that the newer version was served.
+        """Whether nobody who can tell, and nothing written, knows that the newer version was served.
 
-        It takes an operator that dies before its status is stored and the death of every worker.
+        It takes an operator that dies before its status is stored and the loss of every worker.
         """
         recorded, newer = self.sim.fleet.applied, self.wishes[self.served]
-        known = recorded is not None and recorded.version == newer
-        living = (p.worker for p in self.sim.pods.values())
-        return not known and not any(w.weights == newer and w.admitted for w in living)
+        if recorded is not None and recorded.version == newer:
+            return False
+        return not any(
+            p.worker.weights == newer and p.worker.admitted and self.sim.can_tell(p)
+            for p in self.sim.pods.values()
+        )
 
     def note_leader(self) -> None:
         """A new leader: where versions mix it knows what is written, and no more."""

@@ -64,6 +64,15 @@ def test_a_canary_is_set_apart_when_its_requests_have_ended():
     assert action.drain_timeout_seconds == 60
 
 
+@pytest.mark.parametrize(
+    ("first", "disturbed"),
+    [(known(0), False), (known(0).staged("42"), True), (loaded(0), True)],
+    ids=["staging", "set apart in this step", "loaded"],
+)
+def test_the_fleet_is_left_alone_otherwise_while_a_canary_is_apart(first, disturbed):
+    assert STEP(make_view(first, old(1))).disturbed is disturbed
+
+
 def test_a_silent_worker_is_no_canary():
     assert told(STEP(make_view(known(0).silent(), known(1))).actions) == ["stage 42 on policy-1"]
 

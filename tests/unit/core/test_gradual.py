@@ -51,6 +51,18 @@ def test_rolling(workers, at_once, done):
     assert told(rolling.step(view(*workers, maxUnavailable=at_once)).actions) == done
 
 
+def test_workers_beyond_the_replicas_do_not_count_as_serving():
+    workers = [staged(0), make_worker(1).joining("41"), staged(2)]
+
+    assert "apply" not in str(told(rolling.step(view(*workers, replicas=2)).actions))
+
+
+def test_the_fleet_is_left_alone_otherwise_from_the_step_that_takes_somebody_away():
+    assert rolling.step(view(staged(0), staged(1))).disturbed
+    assert rolling.step(view(swapping(0), staged(1))).disturbed
+    assert not rolling.step(view(old(0), staged(1), suspended=True)).disturbed
+
+
 def test_in_flight_everybody_goes_as_soon_as_he_can():
     taken = in_flight.step(view(staged(0), old(1), staged(2)))
 

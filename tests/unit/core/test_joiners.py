@@ -81,6 +81,18 @@ class TestWhenAVersionCannotBeHad:
         assert done(waiting) == []
         assert done(waiting, mixed=True) == ["admit 41 on policy-0"]
 
+    def test_where_the_fallback_fails_too_both_rest(self):
+        refused = joiner().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=4)
+        made = decide(refused)
+
+        assert made.actions == ()
+        assert made.requeue_after_seconds == 6
+
+    def test_then_the_wanted_version_is_tried_first(self):
+        assert done(joiner().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=11)) == [
+            "stage 42 on policy-0"
+        ]
+
     def test_it_is_tried_again_after_a_while(self):
         refused = joiner().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
 
@@ -137,6 +149,13 @@ class TestShutOut:
 
     def test_where_there_is_another_way_in_nothing_is_said(self):
         assert decide(self.REFUSED, fallback="41").problem is None
+
+    def test_where_the_other_way_in_has_failed_too_it_is_said(self):
+        refused = joiner().refused("41", Reason.SOURCE_NOT_FOUND)
+        problem = decide(refused, fallback="41").problem
+
+        assert problem is not None
+        assert problem.message.startswith("1 workers cannot join at version 41")
 
     def test_nor_of_one_that_is_in_place(self):
         waiting = joiner(version="42").refused("42", Reason.SOURCE_NOT_FOUND)

@@ -97,6 +97,13 @@ def test_a_template_change_with_workers_to_spare(workers, surge, done):
     assert told(made.actions) == done
 
 
+def test_workers_that_are_scaled_away_do_not_count_as_serving():
+    workers = [old(0), old(1), up(2), up(3)]
+    made = plan(*workers, replicas=2, update={"maxUnavailable": 1})
+
+    assert told(made.actions) == ["DeletePod policy-0", "DeletePod policy-2", "DeletePod policy-3"]
+
+
 def test_a_spare_worker_that_fails_goes_for_good():
     made = plan(up(0), up(1), up(2).quarantined(), replicas=2, update={"maxSurge": 1})
 
