@@ -265,3 +265,46 @@ def test_errors_carry_no_stamps(worker: WorkerProcess, home: str) -> None:
         assert reply.status_code == 400
         assert "x-weight-version-start" not in reply.headers
         assert "weight_versions" not in reply.text
+
+
+def test_a_kept_cache_shows_in_the_spans_of_whatever_reads_it(
+    driven: WorkerProcess, weights: Weights
+) -> None:
+    """As prime-rl does it: the cache is kept over the load, and salts keep new requests apart."""
+    before = driven.state()["version"]
+    prompt = list(range(10, 110))  # long enough to be found in the cache again
+
+    def spans_of(salt: str, **options: Any) -> list[Json]:
+        body = {"prompt": prompt, "cache_salt": salt, "ignore_eos": True, "max_tokens": 4}
+        reply = ask(driven, COMPLETION, **{**body, **options})
+        assert reply.status_code == 200, reply.text
+        (spans,) = versions_in(reply.json())
+        return spans
+
+    def control(path: str, body: Json | None = None) -> None:
+        reply = driven.admin.post(path, json=body)
+        assert reply.status_code == 200, reply.text
+
+    assert spans_of("one") == [{"version": before, "start": 0, "end": 4}]
+    running: list[list[Json]] = []
+    thread = threading.Thread(target=lambda: running.append(spans_of("one", max_tokens=LONG)))
+    thread.start()
+    eventually(lambda: driven.state()["requests_running"] > 0)
+    tokens = driven.metric("vllm:generation_tokens_total")
+    eventually(lambda: driven.metric("vllm:generation_tokens_total") > tokens)
+    control("/pause?mode=keep&clear_cache=false")
+    control("/update_weights", {"weight_dir": str(weights.b)})
+    control("/resume")
+    thread.join(timeout=60)
+    after = driven.state()["version"]
+
+    (first, second) = running[0]
+    assert (first["version"], first.get("kv_from")) == (before, None)
+    assert (second["version"], second["kv_from"]) == (after, before)
+    (found,) = spans_of("one")
+    assert (found["version"], found["kv_from"]) == (after, before)
+    (apart,) = spans_of("two")
+    assert apart == {"version": after, "start": 0, "end": 4}, "nothing in the cache was its own"
+    control("/reset_prefix_cache")
+    (clean,) = spans_of("one")
+    assert clean == {"version": after, "start": 0, "end": 4}

@@ -40,6 +40,8 @@ API_SERVER_NAMES = (
         "vllm.sampling_params", "SamplingParams", ("output_kind", "prompt_logprobs", "detokenize")
     ),
     Name("vllm.sampling_params", "RequestOutputKind.FINAL_ONLY"),
+    Name("vllm.renderers.online_renderer", "_reused_prompt_token_ids", ("request", "messages")),
+    Name("vllm.config", "AuxOutputConfig.enable_return_routed_experts"),
     Name("vllm.outputs", "CompletionOutput.__dataclass_fields__"),
     Name("vllm.outputs", "WeightVersionSpan", ("version", "start", "end")),
     Name(_CLIENT, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fleet_worker.adapters.engine_names import UnsupportedEngineError
 from fleet_worker.adapters.vocabulary import TokenizerVocabulary
 from fleet_worker.core.model_facts import Facts
 
@@ -24,11 +25,17 @@ def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts
         names: The models that requests may name.
 
     Errors:
-        KeyError: this vLLM describes its token route otherwise.
+        UnsupportedEngineError: this vLLM describes its token route otherwise.
     """
     tokenizer = client.get_tokenizer()
     config = client.vllm_config.model_config
-    schema = app.openapi()["components"]["schemas"][_SCHEMA]["properties"]
+    schemas = app.openapi().get("components", {}).get("schemas", {})
+    schema = schemas.get(_SCHEMA, {}).get("properties", {})
+    sampling = schema.get("sampling_params", {}).get("properties", {})
+    if not sampling:
+        raise UnsupportedEngineError(
+            f"vLLM does not describe /inference/v1/generate as {_SCHEMA} with sampling_params"
+        )
     return Facts(
         names=names,
         max_length=int(config.max_model_len),
@@ -36,6 +43,6 @@ def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts
         id_limit=max(int(config.get_vocab_size()), int(tokenizer.max_token_id) + 1),
         vocabulary=TokenizerVocabulary(tokenizer),
         generate_keys=frozenset(schema),
-        sampling_keys=frozenset(schema["sampling_params"]["properties"]),
+        sampling_keys=frozenset(sampling),
         routes_experts=bool(client.vllm_config.aux_output_config.enable_return_routed_experts),
     )

@@ -1,0 +1,58 @@
+"""What vLLM is asked about the model that it serves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet_worker.adapters.engine_names import UnsupportedEngineError
+from fleet_worker.adapters.model_facts import facts_of
+
+
+class FakeClient:
+    """As much of vLLM's engine client as is asked."""
+
+    def __init__(self, vocabulary: int, last_token: int) -> None:
+        config = SimpleNamespace(max_model_len=4096, get_vocab_size=lambda: vocabulary)
+        experts = SimpleNamespace(enable_return_routed_experts=True)
+        self.vllm_config = SimpleNamespace(model_config=config, aux_output_config=experts)
+        self.tokenizer = SimpleNamespace(max_token_id=last_token, added_tokens_decoder={})
+
+    def get_tokenizer(self) -> Any:
+        return self.tokenizer
+
+
+def described(**properties: Any) -> Any:
+    schema = {"components": {"schemas": {"GenerateRequest": {"properties": properties}}}}
+    return SimpleNamespace(openapi=lambda: schema)
+
+
+TOKENS = described(token_ids={}, sampling_params={"properties": {"max_tokens": {}}})
+
+
+@pytest.mark.parametrize(("vocabulary", "last_token", "limit"), [(512, 500, 512), (500, 511, 512)])
+def test_an_id_is_one_of_the_model_or_of_its_tokenizer(
+    vocabulary: int, last_token: int, limit: int
+) -> None:
+    facts = facts_of(FakeClient(vocabulary, last_token), TOKENS, lambda: ("policy",))
+
+    assert facts.id_limit == limit
+    assert (facts.max_length, facts.routes_experts) == (4096, True)
+    assert facts.generate_keys == {"token_ids", "sampling_params"}
+    assert facts.sampling_keys == {"max_tokens"}
+    assert list(facts.names()) == ["policy"]
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        SimpleNamespace(openapi=dict),
+        described(),
+        described(token_ids={}, sampling_params={"$ref": "elsewhere"}),
+    ],
+)
+def test_a_route_that_is_described_otherwise_is_an_error_that_says_so(app: Any) -> None:
+    with pytest.raises(UnsupportedEngineError, match="/inference/v1/generate"):
+        facts_of(FakeClient(512, 511), app, tuple)
