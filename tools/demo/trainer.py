@@ -76,7 +76,10 @@ class Trainer:
     def __init__(self, place: Place, image: str) -> None:
         self._place = place
         apply(place, manifests(image))
-        kubectl(place, "wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=120s")
+        ready = ("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=120s")
+        if kubectl(place, *ready, check=False).returncode:
+            events = kubectl(place, "describe", f"pod/{POD}").stdout.partition("Events:")[2]
+            raise CommandError(f"the trainer's pod does not start:{events}")
         command = ["kubectl", "-n", NAMESPACE, "exec", "-i", POD, "--"]
         self._shell = subprocess.Popen(
             [*command, "python3", f"{_CODE}/trainer_pod.py"],

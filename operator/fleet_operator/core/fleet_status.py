@@ -99,6 +99,9 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
+    # The Service follows the kubelet's probe, which sees an admission a second later.
+    unseen = [w.pod for w in observed.workers if w.standing is Standing.OPEN and not w.pod.ready]
+    to_come = f"{told}; {len(unseen)} are not in the Service yet"
     obstacles = (
         (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
         (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
@@ -107,6 +110,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
         (problem, problem.reason if problem else ConditionReason.HALTED, told),
         (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
         (missing, ConditionReason.WAITING_FOR_WORKERS, told),
+        (unseen, ConditionReason.WAITING_FOR_WORKERS, to_come),
     )
     for holds, reason, message in obstacles:
         if holds:

@@ -98,6 +98,13 @@ def test_availability(workers, holds, reason):
     assert (told.status, told.reason) == (holds, reason)
 
 
+def test_ready_means_that_clients_reach_every_worker():
+    told = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
+
+    assert (told.status, told.reason) == ("False", "WaitingForWorkers")
+    assert "1 are not in the Service yet" in told.message
+
+
 class TestPodsThatDoNotEnd:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 
