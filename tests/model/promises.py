@@ -209,14 +209,17 @@ class Promises:
         extra = [w for w in observed.workers if w.pod.ordinal >= spec.replicas]
         if pod.ordinal >= spec.replicas and len(extra) > spec.update.max_surge:
             return  # scaled away
-        least = spec.replicas - spec.update.max_unavailable
+        admitted = {w.pod.uid for w in observed.workers if w.state and w.state.admitted}
         seen = {w.pod.uid for w in observed.workers if w.pod.ready}
+        if pod.uid not in seen | admitted:
+            return  # it has come back to clients, and the operator cannot know yet
+        least = spec.replicas - spec.update.max_unavailable
         self._enough_serve(least, seen, f"{pod.name} is deleted")
 
     def note_call(self, pod: FakePod, flight: Flight) -> None:
         """A call is about to be taken by a worker."""
         leader = self.sim.leader
-        observed, rollout = leader.observed, self.rollout
+        observed, rollout = leader.observed, _rollout_of(leader.wanted or self.sim.wanted)
         gradual = rollout.strategy == "Rolling" or (
             rollout.strategy == "Canary" and rollout.canary.then == "Rolling"
         )

@@ -63,12 +63,17 @@ def plan_fleet(
     failed = [w for w in living if _has_failed(w)]
     sound = [w for w in living if not _has_failed(w)]
     outdated = [w for w in sound if _is_wanted(w, observed) and w.pod.revision != revision]
-    recycling = recycle(observed, [w for w in failed if _is_wanted(w, observed)], now=now)
-    removed = [*_beyond(observed, living, sound, revision), *recycling.actions]
+    last = observed.spec.replicas + min(observed.spec.update.max_surge, len(outdated))
+    recycling = recycle(observed, [w for w in failed if w.pod.ordinal < last], now=now)
+    removed = [
+        *(_delete(w, _scaled(observed)) for w in failed if w.pod.ordinal >= last),
+        *_beyond(observed, sound, revision),
+        *recycling.actions,
+    ]
     if not disturbed and not problem:
         going = {a.uid for a in removed}
         removed += _replaced(observed, [w for w in sound if w.pod.uid not in going], outdated)
-    created = () if problem else _created(observed, default_image, revision, len(outdated))
+    created = () if problem else _created(observed, default_image, revision, last)
     return FleetPlan(
         revision=revision,
         actions=(*created, *_adopted(observed, living), *removed),
@@ -81,13 +86,11 @@ def plan_fleet(
 
 
 def _created(
-    observed: FleetObserved, image: str, revision: str, outdated: int
+    observed: FleetObserved, image: str, revision: str, last: int
 ) -> tuple[CreatePod, ...]:
     # A pod that is being deleted still holds its name: its successor follows when it is gone.
     taken = {w.pod.ordinal for w in observed.workers}
-    surge = min(observed.spec.update.max_surge, outdated)
-    wanted = range(observed.spec.replicas + surge)
-    missing = [n for n in wanted if n not in taken][:CREATE_AT_ONCE]
+    missing = [n for n in range(last) if n not in taken][:CREATE_AT_ONCE]
     manifests = (pods.build_pod(observed, n, image, revision=revision) for n in missing)
     return tuple(
         CreatePod(name=m["metadata"]["name"], manifest=m, reason="a worker is missing")
@@ -105,23 +108,25 @@ def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPo
     )
 
 
-def _beyond(
-    observed: FleetObserved, living: list[WorkerView], sound: list[WorkerView], revision: str
-) -> list[DeletePod]:
+def _beyond(observed: FleetObserved, sound: list[WorkerView], revision: str) -> list[DeletePod]:
     """Pods of ordinals that are not wanted.
 
     As many as `maxSurge` may be there to bridge a template change: they stay until the workers that
-    they stand in for serve with today's template. More than that were scaled away.
+    they stand in for serve with today's template. More than that were scaled away, and one of an
+    older template that does not serve bridges nothing.
     """
-    extra = [w for w in living if not _is_wanted(w, observed)]
-    extra.sort(key=lambda w: -w.pod.ordinal)
-    if 0 < len(extra) <= observed.spec.update.max_surge:
+    extra = sorted((w for w in sound if not _is_wanted(w, observed)), key=lambda w: -w.pod.ordinal)
+    bridges = [w for w in extra if w.pod.revision == revision or _may_serve(w)]
+    if 0 < len(bridges) <= observed.spec.update.max_surge:
         wanted = [w for w in sound if _is_wanted(w, observed)]
         serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
         if serving < observed.spec.replicas:
-            return []
-    reason = f"the fleet has {observed.spec.replicas} replicas now"
-    return [_delete(w, reason) for w in extra]
+            extra = [w for w in extra if w.pod.revision != revision and not _may_serve(w)]
+    return [_delete(w, _scaled(observed)) for w in extra]
+
+
+def _scaled(observed: FleetObserved) -> str:
+    return f"the fleet has {observed.spec.replicas} replicas now"
 
 
 def _replaced(

@@ -15,6 +15,9 @@ IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
 
 
+ONE_MORE = {"maxUnavailable": 0, "maxSurge": 1}
+
+
 def plan(*workers: AWorker, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
     fleet = make_fleet(*workers, status=status, **spec)  # type: ignore[arg-type]
     return plan_fleet(fleet, default_image=IMAGE, disturbed=False, now=NOW)
@@ -102,6 +105,26 @@ def test_workers_that_are_scaled_away_do_not_count_as_serving():
     made = plan(*workers, replicas=2, update={"maxUnavailable": 1})
 
     assert told(made.actions) == ["DeletePod policy-0", "DeletePod policy-2", "DeletePod policy-3"]
+
+
+def test_a_spare_worker_that_fails_is_made_anew_like_the_others():
+    made = plan(old(0), old(1), up(2).ended(), replicas=2, update=ONE_MORE)
+
+    assert told(made.actions) == ["DeletePod policy-2"]
+    assert [r.pod for r in made.recycled] == ["policy-2"]
+
+
+def test_a_spare_worker_of_a_template_that_never_came_up_makes_room_for_a_better_one():
+    never_up = coming(2).of_revision("broken")
+    made = plan(old(0), old(1), never_up, replicas=2, update=ONE_MORE)
+
+    assert told(made.actions) == ["DeletePod policy-2"]
+
+
+def test_a_spare_worker_that_serves_bridges_whatever_its_template():
+    made = plan(old(0), coming(1), old(2), replicas=2, update=ONE_MORE)
+
+    assert made.actions == ()
 
 
 def test_a_spare_worker_that_fails_goes_for_good():
