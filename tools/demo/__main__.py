@@ -115,7 +115,7 @@ def prepare_own(cluster_id: str, *, keep: bool, screen: Screen) -> tuple[Place, 
 
 def prepare_existing(parsed: argparse.Namespace, screen: Screen) -> tuple[Place, str]:
     """The current kubeconfig's cluster, with images and a storage class that people name."""
-    place = ExistingCluster()
+    place = ExistingCluster(keep=parsed.keep)
     screen.say("$ helm upgrade --install rlfleet charts/rlfleet")
     repository, _, tag = parsed.operator_image.rpartition(":")
     values = f"image.repository={repository},image.tag={tag},worker.image={parsed.worker_image}"

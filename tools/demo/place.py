@@ -100,7 +100,8 @@ LEADER_PATTERN = r"python3 -m fleet_operator"
 class ExistingCluster:
     """The cluster of the current kubeconfig."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
         if shutil.which("kubectl") is None or shutil.which("helm") is None:
             raise CommandError("kubectl and helm must be on the PATH for CLUSTER=existing")
         self.environment = dict(os.environ)
@@ -131,7 +132,13 @@ class ExistingCluster:
         return "the operator's pods were deleted without grace"
 
     def close(self) -> None:
-        """End the proxy."""
+        """End the proxy, and delete what the demo has made, unless it is kept."""
+        if not self._keep:
+            ours = (f"ifl/{FLEET}", f"wv/{WEIGHTS}", "pod/trainer", "configmap/trainer")
+            kubectl(self, "delete", *ours, "--ignore-not-found", "--wait=false", check=False)
+            print(
+                f"Left on your cluster: the release rlfleet, namespace {NAMESPACE} with its claim."
+            )
         self._proxy.terminate()
         self._proxy.wait()
 
