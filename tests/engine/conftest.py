@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.requirements import DATA, covered
+from tests.engine.requirements import CONTROL, DATA, covered
 from tests.support.checkpoints import write_checkpoints
 from tests.support.environments import ENGINE_ARGUMENTS, REPOSITORY, app_folder
 from tests.support.worker import WorkerProcess
@@ -181,8 +181,7 @@ def home(worker: WorkerProcess, weights: Weights, new_version: Callable[[], str]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many rules of the wire contract have tests; that all have is a test of its own."""
-    with_tests = [rule for rule in DATA if covered().get(rule)]
-    terminalreporter.write_line(
-        f"rules of the public port with tests: {len(with_tests)} of {len(DATA)}"
-    )
+    """Say how many rules of both ports have tests; that all have is a test of its own."""
+    for port, rules in (("public", DATA), ("admin", CONTROL)):
+        held = sum(bool(covered().get(rule)) for rule in rules)
+        terminalreporter.write_line(f"rules of the {port} port with tests: {held} of {len(rules)}")

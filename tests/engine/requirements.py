@@ -21,6 +21,20 @@ DATA = (
 )
 """Rules of the public port."""
 
+CONTROL = (
+    *(f"ST-{number}" for number in (1, 2, 3, 4, 6)),
+    *(f"PA-{number}" for number in range(1, 6)),
+    *(f"WU-{number}" for number in range(1, 9)),
+    *(f"LO-{number}" for number in range(1, 9)),
+    "SE-1",
+    "SE-2",
+    "SE-4",
+    "DI-1",
+    "DI-2",
+    "DI-4",
+)
+"""Rules of the admin port. ST-5 is a rule of fleets, DI-3 one of clients."""
+
 _TESTS = Path(__file__).resolve().parent
 _FOLDERS = (_TESTS, _TESTS.parent / "clients")
 _NAME = re.compile(r"test_((?:[a-z]{2}_\d+_)+)")

@@ -111,6 +111,8 @@ class Driver:
         agent = self.agent
         if agent.phase is Phase.JOINING and agent.load_failure is None:
             return
+        if self.transfers.is_open:
+            raise Refusal(Reason.WRONG_PHASE, "an update has begun and is not finished")
         if agent.phase is Phase.JOINING or agent.version is None:
             raise Refusal(
                 Reason.BROKEN,

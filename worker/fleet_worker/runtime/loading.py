@@ -120,7 +120,7 @@ def note_loaded(
         seconds: How long it took.
     """
     previous, worker.good = worker.good, weights
-    worker.kept.loaded(weights.version, worker.version, cleared=not _keeps_cache(worker))
+    worker.kept.loaded(weights.version, previous.version, cleared=not _keeps_cache(worker))
     worker.version = weights.version
     worker.labels.remember(weights.version, identity)
     if previous.checkpoint is not None and previous.checkpoint is not weights.checkpoint:

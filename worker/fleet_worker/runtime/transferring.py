@@ -101,6 +101,7 @@ class Transfers:
                 " (init_weight_transfer_engine)",
             )
         self._worker.enter(Event.LOAD)
+        self._worker.version = None  # it may be half of one and half of another for a while
         self._began = self._worker.clock()
         with self._worker.working("load"):
             await self._or_recover(self._begin())
