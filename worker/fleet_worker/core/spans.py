@@ -11,6 +11,7 @@ without choices (`/v1/responses`, `/v1/messages`) get one list over all tokens o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,12 +19,7 @@ from typing import Any
 
 FIELD = "weight_versions"
 # `stop_reason` of a chat is null or follows a `finish_reason`; of a message it is the end itself.
-_ENDS = (
-    b'"finish_reason":"',
-    b'"stop_reason":"',
-    b'"type":"response.completed"',
-    b'"type":"response.incomplete"',
-)
+_END = re.compile(rb'_reason":"|"type":"response\.(?:completed|incomplete)"')
 
 
 class Dialect(Enum):
@@ -106,7 +102,7 @@ def may_end(piece: bytes) -> bool:
 
     Asked before anything is taken apart: almost all events are tokens in the middle.
     """
-    return any(sign in piece for sign in _ENDS)
+    return _END.search(piece) is not None
 
 
 def joined(spans: Spans) -> list[Span] | None:

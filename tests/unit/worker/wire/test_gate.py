@@ -136,7 +136,9 @@ async def test_a_reply_that_is_given_up_closes_the_engines_stream() -> None:
     async def endless(*_: object, **__: object) -> AsyncGenerator[Any, None]:
         try:
             while True:
-                yield SimpleNamespace(outputs=[FakeChoice(0)])
+                yield SimpleNamespace(
+                    outputs=[FakeChoice(0)], num_cached_tokens=0, lora_request=None
+                )
         finally:
             closed.set()
 

@@ -66,6 +66,7 @@ class Stamping:
         self._tokens = tokens
         self._reply = reply
         self._demand = demand
+        self._demands = not demand.is_any
         self._order = order
         self._on_unlabelled = on_unlabelled
         self._start: Message | None = None
@@ -138,7 +139,7 @@ class Stamping:
         body, more = message.get("body", b""), message.get("more_body", False)
         try:
             self._check_tokens()
-            if (version := self._tokens.adapter or self._tokens.last_version) is not None:
+            if self._demands and (version := self._tokens.policy) is not None:
                 check_version(self._demand, version)
             body = self._changed_events(body, last=not more)
         except WireError as error:
@@ -153,7 +154,7 @@ class Stamping:
             await self._send_start()
             body, self._pieces = b"".join([*self._pieces, body]), []
         if body or not more:
-            await self._send({**message, "body": body})
+            await self._send(message if body is message.get("body") else {**message, "body": body})
         if not more:
             self._look_for_unlabelled()
             self._check_first_version()

@@ -62,6 +62,11 @@ class Tokens:
         self._counts: dict[int, int] = {}
         self._prompts = 0
 
+    @property
+    def policy(self) -> str | None:
+        """The version that a demand means: of the adapter, or else of the latest token."""
+        return self.adapter or self.last_version
+
     def begin(self, sampling_params: Any) -> Generation:
         """The next prompt's generation begins; prompts come in the order of the reply's choices."""
         number, self._prompts = self._prompts, self._prompts + 1
@@ -77,15 +82,16 @@ class Tokens:
         self.last_version = self._version()
         if self.first_version is None:
             self.first_version = self.last_version
-        # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
-        found_cached = getattr(output, "num_cached_tokens", None) != 0
-        lora = getattr(output, "lora_request", None)
-        self.adapter = version_of(lora.lora_name) if lora is not None else None
+        lora = output.lora_request
+        if lora is not None:
+            self.adapter = version_of(lora.lora_name)
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
             if choice.finish_reason is None:
                 continue
+            # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
+            found_cached = output.num_cached_tokens != 0
             spans = choice.weight_versions
             self.spans[index] = (
                 None
