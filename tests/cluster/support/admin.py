@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from tests.cluster.support.client import Client
 
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -41,17 +42,17 @@ class Admin:
 
     def __init__(self, credentials: Credentials, *, token: str = "") -> None:
         self._server = credentials.server
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=credentials.tls, limit=0),
-            headers={"Authorization": f"Bearer {token or credentials.token}"},
-            timeout=aiohttp.ClientTimeout(total=10),
-        )
+        self._client = Client(credentials.tls)
+        self._headers = {
+            "Authorization": f"Bearer {token or credentials.token}",
+            "Accept-Encoding": "identity",
+        }
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self._client.close()
 
     async def get(self, path: str) -> Json | None:
         """An object or a list; None if it is not there."""
@@ -81,11 +82,18 @@ class Admin:
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
         """Events until the stream ends."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
-        asked = {**params, "watch": "1"}
-        url = self._server + path
-        async with self._session.get(url, params=asked, timeout=timeout) as response:
+        response = await self._client.request(
+            "GET",
+            self._server + path,
+            params={**params, "watch": "1"},
+            headers=self._headers,
+            timeout=timeout,
+        )
+        try:
             async for line in response.content:
                 yield json.loads(line)
+        finally:
+            response.close()
 
     async def _request(
         self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
@@ -93,17 +101,19 @@ class Admin:
         async with asyncio.timeout(60):
             while True:
                 try:
-                    async with self._session.request(
+                    response = await self._client.request(
                         method,
                         self._server + path,
                         data=None if body is None else json.dumps(body),
-                        headers={"Content-Type": kind},
-                    ) as response:
+                        headers=self._headers | {"Content-Type": kind},
+                        timeout=aiohttp.ClientTimeout(total=10),
+                    )
+                    async with response:
                         answer = await response.json(content_type=None)
-                        if response.status < 400:
-                            return answer
-                        if response.status not in {429, 500, 503}:
-                            raise ApiError(response.status, str(answer.get("message", answer)))
+                    if response.status < 400:
+                        return answer
+                    if response.status not in {429, 500, 503}:
+                        raise ApiError(response.status, str(answer.get("message", answer)))
                 except (aiohttp.ClientConnectionError, TimeoutError):
                     pass  # It is being restarted.
                 await asyncio.sleep(0.2)

@@ -16,6 +16,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 from tests.cluster.support.admin import Credentials
+from tests.cluster.support.client import Client
 from tests.cluster.support.faults import Fault, Faults
 
 _RESOURCE = re.compile(
@@ -24,7 +25,7 @@ _RESOURCE = re.compile(
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?$"
 )
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_HOP = {"transfer-encoding", "connection", "keep-alive", "content-encoding", "content-length"}
+_HOP = {"transfer-encoding", "connection", "keep-alive", "content-length"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +84,10 @@ class ApiProxy:
         self._server = server
         self._streams: dict[int, web.Request] = {}
         self._runner: web.AppRunner
-        self._upstream: aiohttp.ClientSession
+        self._upstream: Client
 
     async def __aenter__(self) -> Self:
-        self._upstream = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._server.tls, limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-        )
+        self._upstream = Client(self._server.tls)
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", self._pass)
         self._runner = web.AppRunner(
@@ -171,9 +168,14 @@ class ApiProxy:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in {"host", *_HOP}}
         body = await request.read()
         try:
-            async with self._upstream.request(
-                request.method, url, headers=headers, data=body or None
-            ) as answer:
+            answer = await self._upstream.request(
+                request.method,
+                url,
+                headers=headers,
+                data=body or None,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+            async with answer:
                 if fault is Fault.LOST_ANSWER:
                     await answer.read()
                     return _reset(request)
