@@ -1,0 +1,44 @@
+"""Paths, headers and variables of the environment."""
+
+from __future__ import annotations
+
+STATE_PATH = "/v1/worker/state"
+STAGE_PATH = "/v1/worker/stage"
+PAUSE_PATH = "/v1/worker/pause"
+LOAD_PATH = "/v1/worker/load"
+APPLY_PATH = "/v1/worker/apply"
+RESUME_PATH = "/v1/worker/resume"
+ADMIT_PATH = "/v1/worker/admit"
+PROBE_PATH = "/v1/worker/probe"
+FENCE_PATH = "/v1/worker/fence"
+ADAPTERS_PATH = "/v1/worker/adapters/"
+"""Followed by the adapter's name."""
+DRAIN_PATH = "/v1/worker/drain"
+LIVE_PATH = "/livez"
+READY_PATH = "/readyz"
+
+HEADER_VERSION_START = "x-weight-version-start"
+"""Version of the first token of a reply; on every reply with tokens, streamed or not."""
+HEADER_VERSION_END = "x-weight-version-end"
+"""Version of the last token of a reply; only where the reply is not streamed."""
+HEADER_VERSION_EXACT = "x-weight-version-exact"
+"""On a request: its tokens must all be of this version, else 409."""
+HEADER_VERSION_MIN = "x-weight-version-min"
+"""On a request: its tokens must be of this numbered version or a later one, else 409."""
+HEADER_VERSION = "x-weight-version"
+"""The worker's version, with a 409."""
+
+ENV_WORKER_NAME = "RLFLEET_WORKER_NAME"
+"""Pod name; shown in state and logs."""
+ENV_ADMIN_HOST = "RLFLEET_ADMIN_HOST"
+ENV_ADMIN_PORT = "RLFLEET_ADMIN_PORT"
+"""Where this worker's admin port listens, for `drain`."""
+ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a secret
+"""File that holds the bearer token of the admin port; read again when it changes."""
+ENV_START_VERSION = "RLFLEET_START_VERSION"
+ENV_START_PATH = "RLFLEET_START_PATH"
+"""The version that the fleet serves now and its directory, filled in at every container start.
+
+A (re)started worker starts on it, if it passes the checks, so that it need not load twice; else on
+the model's own weights.
+"""
