@@ -1,7 +1,7 @@
 """Asking vLLM about the model that it serves, and about what it takes in a request of tokens.
 
-The keys come from the application's own description (`/openapi.json`): vLLM's classes move from
-module to module, the description of its routes does not.
+The keys come from the application's own description (as `/openapi.json` shows it): vLLM's classes
+move from module to module, the description of its routes does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from typing import Any
 from fleet_worker.adapters.engine_names import UnsupportedEngineError
 from fleet_worker.adapters.vocabulary import TokenizerVocabulary
 from fleet_worker.core.model_facts import Facts
+from fleet_worker.core.routes import TOKEN_ROUTE
 
 _SCHEMA = "GenerateRequest"
+
+
+def _description(app: Any) -> dict[str, Any]:
+    """The OpenAPI document of the token route alone; that of all routes takes a second to make."""
+    from fastapi.openapi.utils import get_openapi  # noqa: PLC0415 - comes with vLLM
+
+    routes = [each for each in app.routes if getattr(each, "path", None) == TOKEN_ROUTE]
+    return dict(get_openapi(title="vLLM", version="", routes=routes))
 
 
 def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts:
@@ -29,7 +38,7 @@ def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts
     """
     tokenizer = client.get_tokenizer()
     config = client.vllm_config.model_config
-    schemas = app.openapi().get("components", {}).get("schemas", {})
+    schemas = _description(app).get("components", {}).get("schemas", {})
     schema = schemas.get(_SCHEMA, {}).get("properties", {})
     sampling = schema.get("sampling_params", {}).get("properties", {})
     if not sampling:

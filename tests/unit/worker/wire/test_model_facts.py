@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_worker.adapters import model_facts
 from fleet_worker.adapters.engine_names import UnsupportedEngineError
 from fleet_worker.adapters.model_facts import facts_of
 
@@ -25,8 +26,13 @@ class FakeClient:
 
 
 def described(**properties: Any) -> Any:
-    schema = {"components": {"schemas": {"GenerateRequest": {"properties": properties}}}}
-    return SimpleNamespace(openapi=lambda: schema)
+    return {"components": {"schemas": {"GenerateRequest": {"properties": properties}}}}
+
+
+@pytest.fixture(autouse=True)
+def _fake_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI, which describes routes, is in the engine's environment."""
+    monkeypatch.setattr(model_facts, "_description", lambda described: described)
 
 
 TOKENS = described(token_ids={}, sampling_params={"properties": {"max_tokens": {}}})
@@ -48,7 +54,7 @@ def test_an_id_is_one_of_the_model_or_of_its_tokenizer(
 @pytest.mark.parametrize(
     "app",
     [
-        SimpleNamespace(openapi=dict),
+        {},
         described(),
         described(token_ids={}, sampling_params={"$ref": "elsewhere"}),
     ],
