@@ -190,10 +190,11 @@ def test_pa_5_how_long_a_worker_is_paused_is_seen_and_counted_and_ends(
     state = driven.state()
     assert state["pause"]["paused_seconds"] >= 0
     assert driven.metric("rlfleet_worker_phase", phase="paused") == 1
+    assert driven.metric("rlfleet_worker_paused_seconds") > 0
     before = driven.metric("rlfleet_worker_pause_seconds_count")
     eventually(lambda: driven.state()["phase"] == "serving")
     assert driven.metric("rlfleet_worker_pause_seconds_count") == before + 1
-    assert driven.metric("rlfleet_worker_lease_expiries") >= 1
+    assert driven.metric("rlfleet_worker_lease_expiries_total") >= 1
 
 
 @pytest.fixture

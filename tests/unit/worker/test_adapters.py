@@ -488,3 +488,18 @@ async def test_a_label_stands_for_one_adapter_only(lab: Lab) -> None:
 
     assert refusal.reason is Reason.VERSION_REUSED
     await lab.put("1", lab.write("other", seed=2), name="another")
+
+
+async def test_metrics_name_the_versions_that_requests_get(lab: Lab) -> None:
+    def value(name: str, **labels: str) -> float | None:
+        return lab.bench.registry.get_sample_value(f"rlfleet_worker_{name}", labels)
+
+    await lab.put("1", lab.write("1"))
+    with lab.bench.agent.adapters.using("tuned"):
+        await lab.put("2", lab.write("2", seed=2))
+        assert value("adapter_info", adapter="tuned", version="2") == 1
+        assert value("adapter_info", adapter="tuned", version="1") is None
+        assert (value("adapter_slots"), value("adapter_slots_used")) == (2, 2)
+    await soon(lambda: lab.in_slots == ["tuned@2"])
+    await lab.remove()
+    assert value("adapter_info", adapter="tuned", version="2") is None

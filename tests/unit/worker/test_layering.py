@@ -40,7 +40,7 @@ def test_only_adapters_import_the_engine(file: Path) -> None:
 def test_core_imports_the_standard_library_and_the_protocol_only(file: Path) -> None:
     for name in imports_of(file):
         root = name.partition(".")[0]
-        ours = name.startswith("fleet_worker.protocol") or name.startswith("fleet_worker.core")
+        ours = name.startswith(("fleet_worker.protocol", "fleet_worker.core"))
         assert ours or root in sys.stdlib_module_names, name
 
 

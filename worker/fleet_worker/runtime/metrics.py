@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fleet_worker.protocol import Phase, Reason
@@ -119,10 +119,39 @@ class _StateCollector(Collector):
         if agent.version is not None:
             version.add_metric([agent.version], 1)
         yield version
+        adapters = GaugeMetricFamily(
+            _PREFIX + "adapter_info",
+            "1 for the version of each adapter that requests get",
+            labels=["adapter", "version"],
+        )
+        for adapter in agent.adapters.states():
+            if adapter.version is not None:
+                adapters.add_metric([adapter.name, adapter.version], 1)
+        yield adapters
+        lease, slots = agent.lease, agent.adapters.slots
         gauges = (
             ("admitted", "Whether the latch is open", float(agent.is_open)),
             ("requests_held", "Requests that wait for a resume", agent.requests()[1]),
-            ("lease_expiries", "Pauses that nobody renewed in time", agent.lease_expiries),
+            (
+                "paused_seconds",
+                "How long the present pause has lasted; 0 without one",
+                agent.clock() - lease.since if lease is not None else 0,
+            ),
+            (
+                "adapter_slots",
+                "Versions of adapters that there is room for",
+                slots.total if slots else 0,
+            ),
+            (
+                "adapter_slots_used",
+                "Versions of adapters in the engine",
+                slots.used if slots else 0,
+            ),
+        )
+        yield CounterMetricFamily(
+            _PREFIX + "lease_expiries",
+            "Pauses that nobody renewed in time",
+            value=agent.lease_expiries,
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(_PREFIX + name, text, value=float(value))
