@@ -82,7 +82,7 @@ class Leader:
 
     fleet, weights: statuses as computed last; what the planners see.
     written: what it believes to be stored, by uid.
-    wanted, pods: what its watches have brought.
+    wanted, pods: what its watches have brought, as it was at `seen_until`.
     todo: what it has decided and not done yet.
     """
 
@@ -96,6 +96,7 @@ class Leader:
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     goal: str = ""
     sequence: int = 0
+    seen_until: float = 0
     wanted: Wanted | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)

@@ -248,7 +248,7 @@ def history(seed: int, *, rollout: Settings | None = None, reconciles: int = 120
         fleet.settle_or_say()
     at_rest = fleet.converged()
     writes = fleet.run_quietly()
-    # What is stalled is tried again every ten seconds, and a status tells of it.
-    if writes > (0 if at_rest else 4):
+    # What is stalled is tried again and again, and a status tells of it, once a second at most.
+    if writes > (0 if at_rest else 10):
         fleet.fail(7, f"{writes} writes of a fleet at rest")
     return fleet

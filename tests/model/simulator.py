@@ -294,8 +294,13 @@ class Simulation:
         """A new leader: nothing in memory, a new term."""
         written = {"fleet": self.fleet_stored, **self.weights_stored}
         self.leader = Leader(
-            self.leader.term + 1, self.fleet_stored, dict(self.weights_stored), written=written
+            self.leader.term + 1,
+            self.fleet_stored,
+            dict(self.weights_stored),
+            written=written,
+            seen_until=self.now,  # it has listed everything
         )
+        self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")
         self.promises.note_leader()
 
@@ -349,10 +354,10 @@ class Simulation:
         return self.leader is not leader
 
     def _watch(self, leader: Leader) -> None:
-        """The watches bring what was a while ago."""
-        then = self.now - self.lag_seconds
+        """The watches bring what was a while ago; they never go back in time."""
+        then = leader.seen_until = max(leader.seen_until, self.now - self.lag_seconds)
         leader.wanted = next(w for t, w in reversed(self.wanted_before) if t <= then or t == 0)
-        if self.lag_seconds:
+        if then < self.now:
             found = (p for t, p in reversed(self.pods_before) if t <= then)
             leader.look_at_pods(next(found, self.pods_before[0][1]))
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.leader import Flight, Leader
 
-from fleet_operator.core.actions import Apply, Load, Stage, WorkerCall
+from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
 from fleet_worker.protocol import Phase, Reason
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Wire:
         if sim.happens(sim.faults.call_lost):
             leader.miss(uid, sim.now)
             return
-        late = sim.happens(sim.faults.answer_late)
+        late = sim.happens(sim.faults.answer_late) and not isinstance(call, Admit | Resume)
         lost = sim.happens(sim.faults.answer_lost)
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
         flight = Flight(

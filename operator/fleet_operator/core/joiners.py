@@ -124,5 +124,11 @@ def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Targe
     failed before it: then it rests, too, or the two would be tried in turn without a pause.
     """
     other = admission.fallback if wanted != admission.fallback else admission.version
+    if (
+        admission.mixed
+        and joiner.version == other.version
+        and calls.failure_of(joiner, wanted.version)
+    ):
+        return other  # it is welcome with what it has
     failed = (wanted.version, other.version)
     return other if any(calls.failed_lately(joiner, version) for version in failed) else wanted

@@ -40,9 +40,18 @@ def problem_of(
 
 def problem_of_joiners(failed: Sequence[WorkerView], goal: Target) -> Problem:
     """The problem that workers cannot join, since they cannot take what the fleet serves."""
+    return _problem_of_some(failed, goal, f"cannot join at version {goal}")
+
+
+def problem_of_stragglers(failed: Sequence[WorkerView], goal: Target) -> Problem:
+    """The problem that workers go on with an older version, since they cannot take this one."""
+    return _problem_of_some(failed, goal, f"cannot take version {goal} and serve an older one")
+
+
+def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> Problem:
     message = (
-        f"{len(failed)} workers cannot join at version {goal}. {_causes(failed, goal)}. Checked "
-        f"again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
+        f"{len(failed)} workers {what}. {_causes(failed, goal)}. Checked again every "
+        f"{calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
     )
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:

@@ -136,6 +136,18 @@ class TestFailures:
         assert taken.problem is None
         assert "apply 42 on policy-1" in told(taken.actions)
 
+    def test_who_is_left_behind_is_said_when_nobody_else_is_left_to_swap(self):
+        refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
+
+        assert self.under_way(refused, staged(1), maxFailures=1).problem is None
+        problem = self.under_way(refused, new(1), maxFailures=1).problem
+        assert problem is not None
+        assert not problem.halt
+        assert problem.message.startswith(
+            "1 workers cannot take version 42 (/weights/step_42) and serve an older one. "
+            "CheckpointTruncated: injected (policy-0)."
+        )
+
     def test_after_the_end_it_is_no_failure_of_the_rollout_but_of_a_joiner(self):
         applied = {"phase": RolloutPhase.APPLIED, "applied": "42"}
         problem = in_flight.step(view(self.BROKE, new(1), **applied)).problem

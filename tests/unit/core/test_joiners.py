@@ -81,6 +81,12 @@ class TestWhenAVersionCannotBeHad:
         assert done(waiting) == []
         assert done(waiting, mixed=True) == ["admit 41 on policy-0"]
 
+    def test_one_whose_engine_takes_long_to_recover_is_welcome_with_what_it_has(self):
+        broke = joiner(version="41").failed_to_load("42", age_seconds=99)
+
+        assert done(broke, mixed=True) == ["admit 41 on policy-0"]
+        assert done(broke) == ["stage 42 on policy-0"]
+
     def test_where_the_fallback_fails_too_both_rest(self):
         refused = joiner().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=4)
         made = decide(refused)

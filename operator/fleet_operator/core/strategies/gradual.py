@@ -12,7 +12,8 @@ held counts as away.
 Failure. A refusal while staging stops new swaps and is said; who serves goes on serving. A swap
 that fails inside the engine counts against `maxFailures`; beyond it the rollout halts: with `Halt`
 everybody stays where he is, two versions go on serving, and it is said; with `Rollback` the goal is
-the applied version again.
+the applied version again. Those that may fail go on serving what they have; when nobody else is
+left to swap, it is said.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import Apply, WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some, unready, why
+from fleet_operator.core.problems import names, problem_of_stragglers, some, unready, why
 from fleet_operator.core.step import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
@@ -53,12 +54,13 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     if problem is None:
         actions += _swapped(view, goal, [m for m in behind if m not in failed], at_once)
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in stuck)
+    left_behind = bool(behind) and all(m in failed for m in behind)
     taken = Step(
         goal=goal,
         phase=phase,
         actions=actions,
         note=_note(view, goal, behind),
-        problem=problem,
+        problem=problem or (problem_of_stragglers(behind, goal) if left_behind else None),
         failed=names(failed),
         disturbed=any(m.standing is Standing.HELD or m.operation for m in behind)
         or any(isinstance(a, Apply) for a in actions),
