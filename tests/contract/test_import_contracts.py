@@ -43,7 +43,11 @@ BREACHES = [
         "import fleet_worker.core.flags",
     ),
     ("operator-knows-the-protocol", "fleet_operator/core/pods.py", "from fleet_worker import core"),
-    ("worker-knows-no-operator", "fleet_worker/protocol/__init__.py", "import fleet_operator.errors"),
+    (
+        "worker-knows-no-operator",
+        "fleet_worker/protocol/__init__.py",
+        "import fleet_operator.errors",
+    ),
     ("worker-layers", "fleet_worker/protocol/__init__.py", "import fleet_worker.core.flags"),
     ("worker-layers", "fleet_worker/core/flags.py", "import fleet_worker.runtime.logs"),
     ("worker-layers", "fleet_worker/runtime/agent.py", "import fleet_worker.wire.asgi"),

@@ -36,7 +36,7 @@ TOP = frozenset(
 LATER = frozenset({"bench"})
 """Entries that the design names and that come with what fills them."""
 TIERS = frozenset(
-    ["bench", "cluster", "contract", "e2e", "engine", "gpu", "model", "support", "unit"]
+    ["bench", "clients", "cluster", "contract", "e2e", "engine", "gpu", "model", "support", "unit"]
 )
 MAX_LINES = 500
 MEDIAN_LINES = 150
