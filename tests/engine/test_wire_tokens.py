@@ -436,3 +436,21 @@ def test_without_a_limit_a_completion_goes_on_to_the_end_of_the_context(
 
     assert found["usage"]["completion_tokens"] == 20
     assert found["usage"]["prompt_tokens_details"]["cached_tokens"] is not None
+
+
+def test_messages_that_fill_the_context_to_the_last_token_are_refused_in_the_same_words(
+    worker: WorkerProcess, home: str
+) -> None:
+    def length(words: int) -> int:
+        return int(must(worker, "/tokenize", messages=messages(words))["count"])
+
+    def messages(words: int) -> list[Json]:
+        return [{"role": "user", "content": "a" + " the" * words}]
+
+    words = 4096 - length(0)
+    assert length(words) == 4096
+    for options in ({}, {"logprobs": True}):
+        status, message = refused(worker, CHAT, messages=messages(words), **options)
+        assert status == 400
+        assert "this model's maximum context length is" in message
+    assert ask(worker, CHAT, messages=messages(words - 1)).status_code == 200

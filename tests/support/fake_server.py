@@ -112,6 +112,8 @@ class FakeServer:
     Fields:
         prompts: what the engine says, one a prompt.
         reply: the whole reply, or the events of a stream, instead of one made of the outputs.
+        early: events of a stream that come before the engine has said anything.
+        refusal: the body of a 400, which every request gets.
         hold: what requests wait for before they reach the engine.
         cut: streams are sent in pieces of this length and the rest.
         asked: paths and bodies of the requests that came through.
@@ -122,6 +124,8 @@ class FakeServer:
     def __init__(self) -> None:
         self.prompts: list[Steps] = []
         self.reply: Any = None
+        self.early: list[Any] = []
+        self.refusal: dict[str, Any] | None = None
         self.n = 1
         self.request_id = "cmpl-1-0"
         self.hold: asyncio.Event | None = None
@@ -144,6 +148,9 @@ class FakeServer:
         )
         if self.hold is not None:
             await self.hold.wait()
+        if self.refusal is not None:
+            await answer_json(send, 400, self.refusal)
+            return
         if body.get("fail"):
             await answer_json(send, 400, {"error": {"code": 400}})
             return
@@ -170,6 +177,9 @@ class FakeServer:
     async def _stream(self, streams: list[AsyncGenerator[Any, None]], send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for event in self.early:
+            body = event_bytes(event)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         events = list(self.reply or ())
         for number, stream in enumerate(streams):
             async for output in stream:

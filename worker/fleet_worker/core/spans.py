@@ -138,7 +138,10 @@ def event_of(head: bytes, content: dict[str, Any]) -> bytes:
 
 def compact(content: dict[str, Any]) -> bytes:
     """JSON as replies have it: no spaces, letters as they are."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a letter of two, which JSON can say and UTF-8 cannot
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 def first_and_last(spans: Spans, order: Mapping[str, int]) -> tuple[str, str] | None:

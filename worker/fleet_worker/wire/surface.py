@@ -28,6 +28,7 @@ class Reply:
         patch: changes bytes, of a whole reply or an event, without taking them apart.
         whole: changes a whole reply.
         chunk: changes an event of a stream.
+        refusal: changes the body of a 400.
     """
 
     dialect: Dialect = Dialect.CHOICES
@@ -35,6 +36,7 @@ class Reply:
     patch: Callable[[bytes], bytes] | None = None
     whole: Callable[[Json], Json] | None = None
     chunk: Callable[[Json], Json] | None = None
+    refusal: Callable[[Json], Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)

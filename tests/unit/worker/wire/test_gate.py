@@ -256,3 +256,20 @@ async def test_plain_answers_say_how_long_they_are() -> None:
 
     await answer(send, 200, b"alive", b"text/plain")
     assert (b"content-length", b"5") in sent[0]["headers"]
+
+
+async def test_a_prompt_with_half_a_letter_goes_through(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    body = b'{"prompt": "\\ud83d", "logprobs": 0, "return_token_ids": true}'
+    await port.client.post("/v1/completions", content=body)
+
+    assert port.server.asked[0][1]["prompt"] == "\ud83d"
+
+
+async def test_vllms_refusal_of_a_full_context_is_explained(port: FakePort) -> None:
+    port.server.refusal = {"error": {"message": "max_tokens must be at least 1, got 0."}}
+    reply = await port.ask(prompt="long")
+
+    assert reply.status_code == 400
+    assert "maximum context length" in reply.json()["error"]["message"]
+    assert int(reply.headers["content-length"]) == len(reply.content)

@@ -132,3 +132,18 @@ async def test_a_body_is_handed_on_once_and_then_what_else_comes() -> None:
 )
 def test_only_an_object_is_translated(body: bytes, content: Any) -> None:
     assert object_of(body) == content
+
+
+async def test_a_latch_that_closes_while_a_body_comes_in_holds_for_it(
+    port: FakePort, serving: Bench
+) -> None:
+    port.server.prompts = [ONE]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"model":'
+        await serving.fence()
+        yield b'"policy"}'
+
+    reply = await port.client.post("/v1/completions", content=pieces())
+    assert reply.status_code == 503
+    assert port.server.asked == []

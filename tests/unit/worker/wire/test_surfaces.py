@@ -235,6 +235,14 @@ def test_a_request_is_sent_on(
             id="a prompt of ids that is too long",
         ),
         pytest.param(
+            COMPLETION,
+            {"prompt": [[1], [1, 999]]},
+            400,
+            "prompt",
+            "id 999",
+            id="an unknown id in the second of two prompts",
+        ),
+        pytest.param(
             CHAT, {"nvext": {"token_data": []}}, 400, "nvext.token_data", "empty", id="no data"
         ),
         pytest.param(
@@ -396,3 +404,26 @@ def test_a_request_is_not_changed_under_its_sender() -> None:
     surfaces().translate(GENERATE, body)
 
     assert body == {"token_ids": [1], "sampling_params": {"cache_salt": "7"}}
+
+
+NO_ROOM = {"error": {"message": "max_tokens must be at least 1, got 0. (parameter=…)", "code": 400}}
+
+
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 1}])
+def test_no_room_for_a_token_is_said_in_words_that_clients_know(asked: dict[str, Any]) -> None:
+    explain = surfaces().translate(COMPLETION, {"prompt": "long", **asked}).reply.refusal
+
+    assert explain is not None
+    error = explain(NO_ROOM)["error"]
+    assert error["message"].startswith("this model's maximum context length is 100 tokens")
+    assert error["code"] == 400
+    other = {"error": {"message": "something else"}}
+    assert explain(other) == other
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
+def test_who_asks_for_no_tokens_is_told_so(key: str) -> None:
+    explain = surfaces().translate(CHAT, {"messages": MESSAGES, key: 0}).reply.refusal
+
+    assert explain is not None
+    assert explain(NO_ROOM) == NO_ROOM

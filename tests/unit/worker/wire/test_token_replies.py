@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
+from tests.unit.worker.conftest import Bench
 
 CHAT, TOKEN_CHAT, COMPLETION = (
     "/v1/chat/completions",
@@ -211,7 +212,8 @@ def opening(*prompt: int) -> dict[str, Any]:
 
 
 def events_of(reply: httpx.Response) -> list[Any]:
-    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line]
+    written = [line for line in reply.text.splitlines() if line.startswith("data: ")]
+    lines = [line.removeprefix("data: ") for line in written]
     return [json.loads(line) if line != "[DONE]" else line for line in lines]
 
 
@@ -327,3 +329,43 @@ async def test_generate_in_text_names_its_tokens(port: FakePort) -> None:
 
     (named,) = reply.json()["choices"][0]["logprobs"]["content"]
     assert (named["token"], named["token_id"], named["bytes"]) == (r"\xe2", 0xE2, [0xE2])
+
+
+@pytest.mark.parametrize("names", [["token_id:97"], ["token_id:97", "token_id:99"]])
+async def test_a_completion_whose_lists_are_of_other_tokens_does_not_go_out(
+    port: FakePort, names: list[str]
+) -> None:
+    lists = {
+        "tokens": names,
+        "token_logprobs": [-0.5] * len(names),
+        "top_logprobs": [None] * len(names),
+    }
+    choice = {"index": 0, "token_ids": [97, 98], "logprobs": lists}
+    port.server.prompts, port.server.reply = [ONE], {"choices": [choice]}
+
+    assert (await port.ask(COMPLETION, logprobs=0)).status_code == 500
+    echoed = await port.ask(COMPLETION, logprobs=0, echo=True)
+    assert echoed.status_code == 200, "with the prompt before them there are more"
+
+
+async def test_a_responses_stream_waits_for_its_first_token_to_be_announced(
+    port: FakePort, serving: Bench
+) -> None:
+    async def swap() -> None:
+        await serving.stage("1")
+        await serving.pause()
+        await serving.load("1")
+        await serving.resume("1")
+
+    port.server.early = [b'event: response.created\ndata: {"type":"response.created"}\n\n']
+    ending = {"type": "response.completed", "response": {"id": "x"}}
+    port.server.reply = [{"type": "response.output_text.delta", "delta": "a"}, ending]
+    steps: Any = [swap, [FakeChoice(0)], [ended(0, ("1", 0, 2))]]
+    port.server.prompts = [steps]
+    reply = await port.ask("/v1/responses", stream=True)
+
+    assert reply.headers["x-weight-version-start"] == "1"
+    kinds = [event["type"] for event in events_of(reply)[:-1] if isinstance(event, dict)]
+    assert kinds == ["response.created", "response.output_text.delta", "response.completed"]
+    assert '"weight_versions":[{"version":"1"' in reply.text
+    assert port.unlabelled() == 0

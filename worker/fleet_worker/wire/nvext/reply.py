@@ -118,8 +118,6 @@ class _Data:
             values = [entry.get("logprob") for entry in logprobs["content"]]
         else:
             values = list(logprobs["token_logprobs"])
-        if len(values) != len(self.completion_ids()):
-            raise broken_reply("the engine's token ids and log-probabilities are not as many")
         return [0.0 if value is None else value for value in values]
 
     def prompt_logprobs(self) -> list[Any] | None:

@@ -7,7 +7,12 @@ from fleet_worker.wire.errors import bad_request
 from fleet_worker.wire.openai.reply import reply_of
 from fleet_worker.wire.surface import Facts, Forward, Json, Reply
 from fleet_worker.wire.tokens.reply import experts_of
-from fleet_worker.wire.tokens.request import asked_of, asking_for_ids, checked_ids
+from fleet_worker.wire.tokens.request import (
+    asked_of,
+    asking_for_ids,
+    checked_ids,
+    explained,
+)
 
 # Keys of the token path that belong to another route: vLLM ignores them here without a word.
 _ELSEWHERE = ("token_ids", "prompt_token_ids", "sampling_params", "content_parts", "features")
@@ -18,11 +23,13 @@ TEMPLATE_KEYS = ("add_generation_prompt", "continue_final_message")
 def translate(path: str, body: Json, facts: Facts) -> Forward:
     """Ask for ids where log-probabilities are asked for; everything else goes as it came."""
     check_keys(path, body)
-    if path == "/v1/completions" and _is_ids(body.get("prompt")):
-        checked_ids(body["prompt"], facts, "prompt")
+    if path == "/v1/completions":
+        for prompt in _prompts_of_ids(body.get("prompt")):
+            checked_ids(prompt, facts, "prompt")
     asked = asked_of(body)
     if not asked.logprobs:
-        return Forward(path, reply=Reply(dialect_of(path), patch=experts_of(body, facts)))
+        patch, refusal = experts_of(body, facts), explained(body, facts)
+        return Forward(path, reply=Reply(dialect_of(path), patch=patch, refusal=refusal))
     return Forward(path, asking_for_ids(body, logprobs=True), reply_of(body, asked, facts))
 
 
@@ -44,5 +51,10 @@ def check_keys(path: str, body: Json) -> None:
             )
 
 
-def _is_ids(prompt: object) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and all(type(p) is int for p in prompt)
+def _prompts_of_ids(prompt: object) -> list[object]:
+    """Those of a completion's prompts that are given as ids: one list, or a list of lists."""
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    if type(prompt[0]) is int:
+        return [prompt]
+    return [each for each in prompt if isinstance(each, list)]

@@ -22,6 +22,7 @@ from fleet_worker.core.spans import (
 from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
 from fleet_worker.wire.asgi import Message, Send, header_of
 from fleet_worker.wire.errors import WireError, answer_error, broken_reply
+from fleet_worker.wire.public.body import object_of
 from fleet_worker.wire.public.demanding import check_spans, check_version
 from fleet_worker.wire.public.tracking import Tokens
 from fleet_worker.wire.surface import Reply
@@ -106,6 +107,8 @@ class Stamping:
                 return
             self._look_for_unlabelled()
             headers += self._version_headers()
+        elif self._start["status"] == 400 and self._reply.refusal is not None:
+            body = self._explained(body)
         headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         await self._send({**self._start, "headers": headers})
@@ -125,6 +128,12 @@ class Stamping:
         if stamps:
             stamp(reply, self._tokens.spans, self._reply.dialect)
         return compact(reply)
+
+    def _explained(self, body: bytes) -> bytes:
+        refusal = object_of(body)
+        if refusal is None or self._reply.refusal is None:
+            return body
+        return compact(self._reply.refusal(refusal))
 
     def _version_headers(self) -> list[tuple[bytes, bytes]]:
         versions = first_and_last(self._tokens.spans, self._order)

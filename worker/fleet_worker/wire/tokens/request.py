@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,22 @@ def overlong(facts: Facts, length: int, param: str) -> WireError:
         f" {length}, and one more has to fit",
         param,
     )
+
+
+def explained(body: Json, facts: Facts) -> Callable[[Json], Json]:
+    """Says in the usual words that a prompt leaves no room, where vLLM blames `max_tokens`.
+
+    It computes that there is room for 0 tokens, and then refuses to make 0 tokens.
+    """
+    asked = [body.get(key) for key in ("max_tokens", "max_completion_tokens")]
+
+    def explain(refusal: Json) -> Json:
+        message = str((refusal.get("error") or {}).get("message"))
+        if 0 in asked or not message.startswith("max_tokens must be at least 1, got 0"):
+            return refusal
+        return overlong(facts, facts.max_length, "prompt").as_json()
+
+    return explain
 
 
 def check_single(body: Json, param: str) -> None:
