@@ -206,10 +206,12 @@ def waits(worker: WorkerView, version: str) -> Failure | None:
     return said if said is not None and said.reason in _NOT_YET else None
 
 
-def failed_lately(worker: WorkerView, version: str) -> bool:
-    """Whether a new attempt should wait."""
+def failed_lately(worker: WorkerView, version: str, *, within_seconds: float = math.inf) -> bool:
+    """Whether a new attempt should wait, for what the worker said in the last so many seconds."""
     failure = last_answer(worker, version)
-    return failure is not None and retry_in_seconds(worker, failure) > 0
+    if failure is None or failure.age_seconds + worker.state_age_seconds >= within_seconds:
+        return False
+    return retry_in_seconds(worker, failure) > 0
 
 
 def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:

@@ -56,6 +56,10 @@ class RolloutView:
         """Why a worker could not take the goal in this attempt, if it could not."""
         return calls.failure_of(worker, goal.version, within_seconds=self.rollout_seconds)
 
+    def failed_lately(self, worker: WorkerView, goal: Target) -> bool:
+        """Whether it should not be asked again yet. A new attempt does not wait for an old one."""
+        return calls.failed_lately(worker, goal.version, within_seconds=self.rollout_seconds)
+
     @property
     def held(self) -> tuple[WorkerView, ...]:
         """Members that hold their requests."""

@@ -27,12 +27,18 @@ def _staging(since_seconds: float) -> WeightsStatus:
     )
 
 
-def _fleet(*, age_seconds: float, since_seconds: float = 5, strategy: str = "Synchronized"):
+def _fleet(
+    *,
+    age_seconds: float,
+    since_seconds: float = 5,
+    strategy: str = "Synchronized",
+    reason: Reason = UNREADY,
+):
     weights = make_weights("42", status=_staging(since_seconds))
     applied = {"version": "41", "source": {"path": "/weights/step_41"}}
     return make_fleet(
         *(
-            make_worker(n).serving("41").refused("42", UNREADY, age_seconds=age_seconds)
+            make_worker(n).serving("41").refused("42", reason, age_seconds=age_seconds)
             for n in range(2)
         ),
         wants=weights,
@@ -56,6 +62,16 @@ def test_a_source_that_is_being_written_is_no_problem_and_the_note_says_what_is_
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
 def test_it_is_looked_at_again_after_a_second(strategy):
     step = plan_rollout(_fleet(age_seconds=1.5, strategy=strategy), now=NOW).step
+
+    assert told(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
+
+
+@pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
+def test_a_new_attempt_does_not_wait_for_the_failures_of_the_one_before(strategy):
+    begun = _fleet(
+        age_seconds=5, since_seconds=2, strategy=strategy, reason=Reason.SOURCE_NOT_FOUND
+    )
+    step = plan_rollout(begun, now=NOW).step
 
     assert told(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
 

@@ -89,7 +89,7 @@ def _judge(view: RolloutView) -> Step:
 def _next_calls(view: RolloutView, goal: Target, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
     made = []
     for worker in chosen:
-        if worker.operation or calls.failed_lately(worker, goal.version):
+        if worker.operation or view.failed_lately(worker, goal):
             continue
         call = _next_call(view, goal, worker)
         if call is not None:

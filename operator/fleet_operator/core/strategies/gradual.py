@@ -74,7 +74,7 @@ def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actio
         for m in waiting
         if m.standing is Standing.OPEN
         and m.operation != f"stage {goal.version}"
-        and not calls.failed_lately(m, goal.version)
+        and not view.failed_lately(m, goal)
     )
 
 

@@ -89,7 +89,7 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         for m in waiting
         if m.standing is not Standing.UNKNOWN
         and m.operation != f"stage {goal.version}"
-        and not calls.failed_lately(m, goal.version)
+        and not view.failed_lately(m, goal)
     )
     failed = [*refused, *(m for m in overdue if m not in refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
