@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.cluster.support.stage import FLEET, Stage
@@ -120,6 +121,49 @@ async def test_scaling_goes_through_kubectl_and_takes_the_last_away_first(stage:
     await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
     await stage.applied("1", replicas=1)
     assert stage.kubelet.worker(f"{FLEET}-0").start_version == "1"
+
+
+async def test_every_strategy_takes_its_version_to_all_workers(stage: Stage) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+
+    for version, strategy in enumerate(("InFlight", "Rolling", "Canary"), start=2):
+        await stage.publish(str(version), rollout={"strategy": strategy})
+        await stage.applied(str(version))
+    assert (await stage.weights())["status"]["canary"]["passed"] is True
+
+
+async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a_restart(
+    stage: Stage,
+) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})
+    await stage.applied("1", replicas=2)
+    await stage.make_adapter("math", version="1")
+
+    def all_have(version: str) -> Callable[[], Awaitable[bool]]:
+        async def have() -> bool:
+            return [w.adapters for w in stage.kubelet.workers] == [{"math": version}] * 2
+
+        return have
+
+    await stage.until(all_have("1"), "all workers have the adapter")
+    await stage.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
+    await stage.kubelet.kill(f"{FLEET}-1")
+    worker = stage.kubelet.worker(f"{FLEET}-1")
+    await stage.until(lambda: _generates(worker), "the worker is admitted again")
+    assert worker.adapters == {"math": "1"}
+    patch = '{"spec":{"version":"2"}}'
+    await stage.kubectl("patch", "wv/math", "--type=merge", "-p", patch)
+    await stage.until(all_have("2"), "all workers have the next version")
+    await stage.kubectl("delete", "wv/math")
+    await stage.until(lambda: _have_none(stage), "no worker has it any more")
+    await stage.applied("1", replicas=2)
+
+
+async def _have_none(stage: Stage) -> bool:
+    return not any(w.adapters for w in stage.kubelet.workers)
 
 
 async def _generates(worker) -> bool:

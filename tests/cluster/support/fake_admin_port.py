@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiohttp import web
+from tests.model.fake_state import Ticket
 from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.api.source import WeightSource
@@ -16,67 +17,73 @@ from fleet_worker import protocol
 
 TICK_SECONDS = 0.02
 
-Make = Callable[[dict[str, Any]], actions.WorkerCall]
 _WHO = {"pod_uid": "", "pod_name": "", "reason": "asked over HTTP"}
 _LONG = {"timeout_seconds": 600.0}
 
-
-def _pause_fields(body: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "mode": body["mode"],
-        "drain_timeout_seconds": body["drain_timeout_seconds"],
-        "lease_seconds": body["lease_seconds"],
-    }
-
-
+Make = Callable[[Any], actions.WorkerCall]
 _CALLS: dict[str, tuple[type[protocol.Message], Make]] = {
     protocol.STAGE_PATH: (
         protocol.StageRequest,
-        lambda b: actions.Stage(
-            version=b["version"],
-            source=WeightSource(path=b["source"]["path"]),
-            digest=b.get("digest"),
-            **_LONG,
-            **_WHO,
+        lambda r: actions.Stage(
+            version=r.version, source=_source(r.source), digest=r.digest, **_LONG, **_WHO
         ),
     ),
     protocol.PAUSE_PATH: (
         protocol.PauseRequest,
-        lambda b: actions.Pause(**_pause_fields(b), **_WHO),
+        lambda r: actions.Pause(**_pause(r), **_WHO),
     ),
     protocol.LOAD_PATH: (
         protocol.LoadRequest,
-        lambda b: actions.Load(version=b["version"], **_LONG, **_WHO),
+        lambda r: actions.Load(version=r.version, **_LONG, **_WHO),
     ),
     protocol.APPLY_PATH: (
         protocol.ApplyRequest,
-        lambda b: actions.Apply(version=b["version"], **_pause_fields(b), **_LONG, **_WHO),
+        lambda r: actions.Apply(version=r.version, **_pause(r), **_LONG, **_WHO),
     ),
     protocol.RESUME_PATH: (
         protocol.OpenRequest,
-        lambda b: actions.Resume(version=b["version"], **_WHO),
+        lambda r: actions.Resume(version=r.version, **_WHO),
     ),
     protocol.ADMIT_PATH: (
         protocol.OpenRequest,
-        lambda b: actions.Admit(version=b["version"], **_WHO),
+        lambda r: actions.Admit(version=r.version, **_WHO),
     ),
     protocol.FENCE_PATH: (
         protocol.FenceRequest,
-        lambda b: actions.Fence(
-            drain_timeout_seconds=b["drain_timeout_seconds"], **_WHO | {"reason": b["reason"]}
-        ),
+        lambda r: actions.Fence(drain_timeout_seconds=r.drain_timeout_seconds, **_WHO),
+    ),
+    protocol.PROBE_PATH: (
+        protocol.ProbeRequest,
+        lambda r: actions.Probe(prompts=r.prompts, max_tokens=r.max_tokens, **_LONG, **_WHO),
     ),
 }
 
 
+def _pause(request: protocol.PauseRequest | protocol.ApplyRequest) -> dict[str, Any]:
+    return {
+        "mode": str(request.mode),
+        "drain_timeout_seconds": request.drain_timeout_seconds,
+        "lease_seconds": request.lease_seconds,
+    }
+
+
+def _source(source: protocol.Source) -> WeightSource:
+    return WeightSource(path=source.path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call as it came in. `taken`: whether the worker did as it was told."""
+    """One call as it came in."""
 
     at: float
     action: actions.WorkerCall
     epoch: protocol.Epoch
-    taken: bool
+    ticket: Ticket
+
+    @property
+    def taken(self) -> bool:
+        """Whether the worker did, or does, as it was told."""
+        return self.ticket.reason is None
 
 
 class FakeAdminPort:
@@ -96,6 +103,8 @@ class FakeAdminPort:
         app.router.add_get(protocol.STATE_PATH, self._state)
         for path in _CALLS:
             app.router.add_put(path, self._call)
+        app.router.add_put(f"{protocol.ADAPTERS_PATH}{{name}}", self._put_adapter)
+        app.router.add_delete(f"{protocol.ADAPTERS_PATH}{{name}}", self._remove_adapter)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.address, self._port).start()
@@ -110,28 +119,44 @@ class FakeAdminPort:
     async def _state(self, request: web.Request) -> web.Response:
         if refusal := self._unauthorized(request):
             return refusal
-        return _message(self._seen())
+        return _message(self.worker.state(_now()))
 
     async def _call(self, request: web.Request) -> web.Response:
+        kind, make = _CALLS[request.path]
+        return await self._take(request, kind, make)
+
+    async def _put_adapter(self, request: web.Request) -> web.Response:
+        def make(put: protocol.AdapterRequest) -> actions.WorkerCall:
+            name, source = request.match_info["name"], _source(put.source)
+            return actions.PutAdapter(
+                adapter=name, version=put.version, source=source, **_LONG, **_WHO
+            )
+
+        return await self._take(request, protocol.AdapterRequest, make)
+
+    async def _remove_adapter(self, request: web.Request) -> web.Response:
+        def make(_: protocol.AdapterRemoval) -> actions.WorkerCall:
+            return actions.RemoveAdapter(adapter=request.match_info["name"], **_WHO)
+
+        return await self._take(request, protocol.AdapterRemoval, make)
+
+    async def _take(
+        self, request: web.Request, kind: type[protocol.Message], make: Make
+    ) -> web.Response:
         if refusal := self._unauthorized(request):
             return refusal
-        kind, make = _CALLS[request.path]
-        message = kind.model_validate_json(await request.read())
-        body = message.model_dump(mode="json", by_alias=True)
-        action, epoch = make(body), protocol.Epoch.model_validate(body["epoch"])
-        state, reason = self.worker.call(action, epoch, _now())
-        self.calls.append(Call(at=_now(), action=action, epoch=epoch, taken=reason is None))
-        while reason is None and state.operation and state.operation.kind == action.kind:
+        body = kind.model_validate_json(await request.read())
+        action, epoch = make(body), body.epoch
+        ticket = self.worker.take(action, epoch, _now())
+        self.calls.append(Call(at=_now(), action=action, epoch=epoch, ticket=ticket))
+        while not ticket.done:
             await asyncio.sleep(TICK_SECONDS)
-            state = self._seen()
-        if reason is None:
+            self.worker.tick(_now())
+        state = self.worker.state(_now())
+        if ticket.reason is None:
             return _message(state)
-        refused = protocol.ErrorDetail(reason=reason, message="refused by the fake worker")
+        refused = protocol.ErrorDetail(reason=ticket.reason, message="refused by the fake worker")
         return _message(protocol.ErrorReply(error=refused, state=state), status=409)
-
-    def _seen(self) -> protocol.WorkerState:
-        self.worker.tick(_now())
-        return self.worker.state(_now())
 
     def _unauthorized(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Authorization") == f"Bearer {self._token}":

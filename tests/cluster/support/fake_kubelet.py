@@ -2,7 +2,7 @@
 
 What a kubelet would write, it writes: addresses, container states, readiness. Pods are bound by the
 real scheduler, deleted by the real controllers; this ends them. Addresses are of the loopback
-network, one a pod.
+network, one a pod; endpoints of Services cannot hold such, which their controller deplores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tests.cluster.support.admin import Admin, ApiError, Json
 from tests.cluster.support.fake_admin_port import TICK_SECONDS, FakeAdminPort
-from tests.model.fake_worker import ENGINE_START_SECONDS, FakeWorker
+from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.api import names
 from fleet_worker import protocol
@@ -73,7 +73,7 @@ class FakeKubelet:
         port.worker.start_version, port.worker.start_source = await self._start_weights(
             self._pods[port.worker.uid]
         )
-        port.worker.kill(self._started_at())
+        port.worker.kill(_now())
         await port.open()
 
     # --- the node ---------------------------------------------------------------------------------
@@ -162,9 +162,10 @@ class FakeKubelet:
             metadata["uid"],
             int(labels[names.LABEL_ORDINAL]),
             labels[names.LABEL_REVISION],
-            self._started_at(),
+            _now(),
             version,
             source,
+            self._starts_in,
         )
         worker.label = worker.weights = version
         worker.source, worker.slow_seconds = source, self.slow_seconds
@@ -194,10 +195,6 @@ class FakeKubelet:
                 data = (found or {}).get("data", {})
                 given[variable["name"]] = data.get(reference["key"], given[variable["name"]])
         return given[protocol.ENV_START_VERSION], given[protocol.ENV_START_PATH]
-
-    def _started_at(self) -> float:
-        """When the engine began to start, for it to be up after the time that was asked for."""
-        return _now() - ENGINE_START_SECONDS + self._starts_in
 
     async def _show(self, pod: Json, port: FakeAdminPort) -> None:
         metadata, worker = pod["metadata"], port.worker

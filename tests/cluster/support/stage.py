@@ -155,6 +155,18 @@ class Stage:
         for plural, kind, wanted in kinds:
             await self.admin.create(f"{root}/{plural}", head | {"kind": kind, "spec": wanted})
 
+    async def make_adapter(self, name: str, *, version: str) -> None:
+        """A WeightVersion for an adapter of the fleet, named like it."""
+        wanted = {
+            "fleetRef": {"name": FLEET},
+            "adapter": name,
+            "version": version,
+            "source": {"path": f"/weights/{name}_{{version}}"},
+        }
+        made = {"apiVersion": "rlfleet.dev/v1alpha1", "kind": "WeightVersion"}
+        made |= {"metadata": {"name": name}, "spec": wanted}
+        await self.admin.create(f"{GROUP}/namespaces/{self.namespace}/weightversions", made)
+
     async def publish(self, version: str, **spec: Any) -> None:
         """What a trainer does."""
         patch = {"spec": {"version": version, **spec}}
