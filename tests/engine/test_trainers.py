@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support.adapters import write_adapter
 from tests.support.checkpoints import copy_of
+from tests.support.environments import engine_environment, worker_python
 from tests.support.trainer import Trainer
 from tests.support.waiting import eventually
-from tests.support.worker import WorkerProcess, token_request
+from tests.support.worker import TOKEN, WorkerProcess, token_request
 
 _steps = itertools.count(1000)
 
@@ -200,13 +202,38 @@ def test_trl_sends_its_weights_over_a_transfer_without_any_header(
         trainer.must("/finish_weight_update", weight_version=label)
         assert trainer.must("/reset_prefix_cache")["success"] is True
         assert trainer.told("/weight_info") == {"weight_version": label}
-        trainer.must("/resume")
 
     assert (half["phase"], half["version"], half["transfer"]["updating"]) == ("loading", None, True)
     state = driven.state()
     assert (state["version"], state["source"]) == (label, None)
     assert state["transfer"]["updates"] >= 1
     assert driven.greedy() == expected
+
+
+_SYNC = """
+import sys
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+client = HTTPVLLMWeightSyncClient(sys.argv[1])
+client.init_weight_transfer_engine({"world_size": 2})
+client.start_weight_update()
+client.update_weights({"file": sys.argv[2]})
+client.finish_weight_update(sys.argv[3])
+"""
+
+
+def test_vllms_own_client_for_weight_transfer_works_as_it_is(
+    driven: WorkerProcess, weights: Weights
+) -> None:
+    before, label = driven.greedy(), f"sync-{next(_steps)}"
+    address = f"http://127.0.0.1:{driven.admin_port}/t/{TOKEN}"
+    command = [worker_python(), "-c", _SYNC, address, str(weights.b / "model.safetensors"), label]
+    done = subprocess.run(
+        command, env=engine_environment(), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert driven.state()["phase"] == "serving"
+    assert driven.state()["version"] == label
+    assert driven.greedy() != before
 
 
 def test_a_transfer_that_fails_leaves_the_last_good_weights_behind_the_latch(run: Run) -> None:

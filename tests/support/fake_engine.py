@@ -88,6 +88,9 @@ class FakeEngine:
     async def join_transfer(self, info: Mapping[str, Any]) -> None:
         await self._do("join_transfer", f"join_transfer {dict(info)}")
 
+    async def leave_transfer(self) -> None:
+        await self._do("leave_transfer")
+
     async def begin_transfer(self) -> None:
         assert self.paused, "weights may only change while nothing generates"
         await self._do("begin_transfer")

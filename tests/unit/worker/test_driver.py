@@ -373,11 +373,40 @@ async def test_an_update_is_begun_received_and_finished(serving: Bench) -> None:
     await trainer.driver.receive(WHO, {"names": []})
     assert await trainer.driver.end_transfer(WHO, "7") == "7"
 
-    assert (serving.state.phase, serving.state.version) == (Phase.PAUSED, "7")
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.state.source is None
-    assert serving.engine.calls[-4:] == ["end_transfer", "probe", "reset_caches", "set_version 7"]
+    assert serving.engine.calls[-5:-1] == [
+        "end_transfer",
+        "probe",
+        "reset_caches",
+        "set_version 7",
+    ]
     await trainer.driver.resume(WHO)
-    assert serving.state.phase is Phase.SERVING
+
+
+async def test_a_trainer_that_pauses_by_itself_resumes_by_itself(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    await trainer.driver.begin_transfer(WHO)
+    await trainer.driver.end_transfer(WHO, None)
+    assert serving.state.phase is Phase.PAUSED
+    await trainer.driver.name_version(WHO, "7")
+    await trainer.driver.resume(WHO)
+
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
+
+
+async def test_a_group_that_was_left_must_be_joined_again(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    busy = await refused(trainer.driver.leave_transfer(WHO))
+    await trainer.driver.end_transfer(WHO, None)
+    await trainer.driver.leave_transfer(WHO)
+
+    assert busy.reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.driver.begin_transfer(WHO))).reason is Reason.WRONG_PHASE
 
 
 async def test_updates_without_a_name_are_numbered(serving: Bench) -> None:
@@ -408,6 +437,7 @@ async def test_updates_need_a_group_and_a_beginning(serving: Bench) -> None:
     await trainer.driver.join_transfer(WHO, {})
     assert (await refused(trainer.driver.receive(WHO, {}))).reason is Reason.WRONG_PHASE
     assert (await refused(trainer.driver.end_transfer(WHO, None))).reason is Reason.WRONG_PHASE
+    assert serving.state.phase is Phase.SERVING
 
 
 async def test_an_update_that_nobody_finishes_ends_with_the_last_good_weights(

@@ -59,6 +59,7 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.list_loras"),
     Name("vllm.lora.request", "LoRARequest", ("lora_name", "lora_int_id", "lora_path")),
     Name(_CLIENT, "AsyncLLM.init_weight_transfer_engine", ("request",)),
+    Name(_CLIENT, "AsyncLLM.shutdown_weight_transfer_engine"),
     Name(_CLIENT, "AsyncLLM.start_weight_update"),
     Name(_CLIENT, "AsyncLLM.update_weights", ("request",)),
     Name(_CLIENT, "AsyncLLM.finish_weight_update"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -12,7 +14,11 @@ _BATCH = 16
 
 
 def log_probabilities(
-    directory: str, pairs: Sequence[tuple[Tokens, Tokens]], *, device: str
+    directory: str,
+    pairs: Sequence[tuple[Tokens, Tokens]],
+    *,
+    device: str,
+    adapter: str | None = None,
 ) -> list[list[float]]:
     """The log-probability of every completion token, given all tokens before it.
 
@@ -20,6 +26,7 @@ def log_probabilities(
         directory: A checkpoint; only safetensors are read.
         pairs: (prompt, completion), both at least one token long.
         device: For torch.
+        adapter: Directory of a plain LoRA adapter that is added to the weights.
 
     Returns:
         One list a pair, one number a completion token, in nats.
@@ -31,6 +38,8 @@ def log_probabilities(
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, local_files_only=True, use_safetensors=True
     )
+    if adapter is not None:
+        _add(model, Path(adapter))
     model = model.to(device).eval()
     results: list[list[float]] = [[] for _ in pairs]
     # Sequences of about one length together: padding costs as much as tokens.
@@ -41,6 +50,25 @@ def log_probabilities(
             for i, values in zip(batch, _batch(model, [pairs[i] for i in batch]), strict=True):
                 results[i] = values
     return results
+
+
+def _add(model: torch.nn.Module, adapter: Path) -> None:
+    """Add an adapter to the weights that it lies over: W + (alpha / r) B A.
+
+    Source: LoRA (https://arxiv.org/abs/2106.09685), files as PEFT writes them.
+    """
+    from safetensors.torch import load_file  # noqa: PLC0415 - heavy
+
+    config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    rank = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    for name, down in tensors.items():
+        module, found, _ = name.removeprefix("base_model.model.").partition(".lora_A.")
+        if found:
+            up = tensors[name.replace(".lora_A.", ".lora_B.")]
+            weight = model.get_parameter(f"{module}.weight")
+            with torch.no_grad():
+                weight += (config["lora_alpha"] / rank) * (up.float() @ down.float())
 
 
 def _batch(model: torch.nn.Module, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[list[float]]:

@@ -23,6 +23,10 @@ class WeightTransfer:
         request = _module().WeightTransferInitRequest(init_info=dict(info))
         await self._client.init_weight_transfer_engine(request)
 
+    async def leave(self) -> None:
+        """Leave the trainer's group."""
+        await self._client.shutdown_weight_transfer_engine()
+
     async def begin(self) -> None:
         """Make the model ready to receive."""
         await self._client.start_weight_update()

@@ -128,6 +128,10 @@ class VllmEngine:
         """Join a trainer's group."""
         await self._call(self._transfer.join(info), touched=False)
 
+    async def leave_transfer(self) -> None:
+        """Leave the trainer's group."""
+        await self._call(self._transfer.leave(), touched=False)
+
     async def begin_transfer(self) -> None:
         """Make the model ready to receive weights."""
         await self._call(self._transfer.begin(), touched=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fleet_worker.audit.judge import Tally, judge
 from fleet_worker.audit.records import BadRecordError, Record, read_records
 from fleet_worker.audit.report import table
-from fleet_worker.audit.versions import Checkpoints, UnknownVersionError, neighbours
+from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError, neighbours
 
 WRONG_LABEL = 1
 UNUSABLE = 2
@@ -19,8 +19,8 @@ UNUSABLE = 2
 # the mean. Larger models round more, their versions differ less: look at the columns, then choose.
 _TOLERANCE = 0.25
 
-Recompute = Callable[[str, Sequence[Record]], list[list[float]]]
-"""(directory, records) → log-probability of every sampled token of every record."""
+Recompute = Callable[[Source, Sequence[Record]], list[list[float]]]
+"""(weights, records) → log-probability of every sampled token of every record."""
 
 
 def audit(arguments: Sequence[str], recompute: Recompute | None = None) -> int:
@@ -35,7 +35,7 @@ def audit(arguments: Sequence[str], recompute: Recompute | None = None) -> int:
     """
     parsed = _parser().parse_args(arguments)
     try:
-        checkpoints = Checkpoints.parse(parsed.checkpoints)
+        checkpoints = Checkpoints.parse(parsed.checkpoints, parsed.adapters)
         records = _records(Path(parsed.replies))
         tallies, order = run(
             records, checkpoints, recompute or _by_transformers(parsed.device), parsed.tolerance
@@ -56,21 +56,19 @@ def run(
     Returns:
         Version → tally, and the versions in the order of the run.
     """
-    named = [{span.version for span in record.weight_versions} for record in records]
+    named = [{span.weights for span in record.weight_versions} for record in records]
     order = checkpoints.in_order(set().union(*named))
     beside = {version: neighbours(order, version) for version in set().union(*named)}
     needed = [versions.union(*(beside[v] for v in versions)) for versions in named]
     # Before any model is loaded: one that is not named is found at once.
-    directories = {v: checkpoints.directory_of(v) for v in set().union(*needed)}
+    sources = {v: checkpoints.source_of(v) for v in set().union(*needed)}
     results: list[dict[str, list[float]]] = [{} for _ in records]
     for version in order:
         wanted = [i for i, versions in enumerate(needed) if version in versions]
         if not wanted:
             continue
-        directory = directories[version]
-        for i, values in zip(
-            wanted, recompute(directory, [records[i] for i in wanted]), strict=True
-        ):
+        computed = recompute(sources[version], [records[i] for i in wanted])
+        for i, values in zip(wanted, computed, strict=True):
             results[i][version] = values
     tallies: dict[str, Tally] = {}
     for record, recomputed in zip(records, results, strict=True):
@@ -89,10 +87,11 @@ def _records(replies: Path) -> list[Record]:
 def _by_transformers(device: str) -> Recompute:
     from fleet_worker.adapters.teacher import log_probabilities  # noqa: PLC0415 - imports torch
 
-    return lambda directory, records: log_probabilities(
-        directory,
+    return lambda source, records: log_probabilities(
+        source.directory,
         [(record.prompt_token_ids, record.token_ids) for record in records],
         device=device,
+        adapter=source.adapter,
     )
 
 
@@ -108,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="VERSION=DIR|TEMPLATE",
         help="where versions are, in the order of the run; a template holds {version}",
+    )
+    parser.add_argument(
+        "--adapters",
+        nargs="+",
+        default=[],
+        metavar="VERSION=DIR|TEMPLATE",
+        help="the same for the versions of a LoRA adapter",
     )
     parser.add_argument("--tolerance", type=float, default=_TOLERANCE, help="nats (%(default)s)")
     parser.add_argument("--device", default="cpu", help="for torch (%(default)s)")

@@ -62,12 +62,12 @@ def judge(
         tolerance: Largest distance that is rounding, in nats.
     """
     for span in record.weight_versions:
-        tally = tallies.setdefault(span.version, Tally())
+        tally = tallies.setdefault(span.weights, Tally())
         tally.replies += 1
         for i in range(span.start, span.end):
             recorded = record.logprobs[i]
-            distance = abs(recorded - recomputed[span.version][i])
-            others = [abs(recorded - recomputed[v][i]) for v in neighbours[span.version]]
+            distance = abs(recorded - recomputed[span.weights][i])
+            others = [abs(recorded - recomputed[v][i]) for v in neighbours[span.weights]]
             tally.tokens += 1
             tally.total += distance
             tally.worst = max(tally.worst, distance)
@@ -78,7 +78,7 @@ def judge(
                 tally.agreeing += 1
                 tally.telling += bool(others) and min(others) > tolerance
             else:
-                tally.wrong.append(_described(record, span.version, i, distance, recomputed))
+                tally.wrong.append(_described(record, span.weights, i, distance, recomputed))
 
 
 def _described(

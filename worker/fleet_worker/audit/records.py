@@ -8,14 +8,24 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 
+WITH = "+"
+"""Stands between the two versions in the name of base weights with an adapter; labels have none."""
+
+
 class SpanRecord(BaseModel):
-    """Tokens `start` ≤ i < `end` are said to come from `version`."""
+    """Tokens `start` ≤ i < `end` are said to come from `version`, with `adapter` if there was one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: str
     start: int
     end: int
+    adapter: str | None = None
+
+    @property
+    def weights(self) -> str:
+        """Name of the weights that made them: `version`, or `version+adapter`."""
+        return self.version if self.adapter is None else f"{self.version}{WITH}{self.adapter}"
 
 
 class Record(BaseModel):

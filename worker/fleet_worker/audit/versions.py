@@ -6,6 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fleet_worker.audit.records import WITH
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where weights are: a checkpoint, and the adapter that lies over it, if any."""
+
+    directory: str
+    adapter: str | None = None
+
 
 class UnknownVersionError(Exception):
     """No checkpoint was named for a version that a reply carries."""
@@ -18,14 +28,16 @@ class Checkpoints:
     Fields:
         named: version → directory, in the order of the run.
         template: directory with `{version}` in it, or None.
+        adapters: the same for versions of adapters; None if there are none.
     """
 
     named: dict[str, str]
     template: str | None = None
+    adapters: Checkpoints | None = None
 
     @classmethod
-    def parse(cls, arguments: Sequence[str]) -> Checkpoints:
-        """From `VERSION=DIR` and `DIR/with/{version}`.
+    def parse(cls, arguments: Sequence[str], adapters: Sequence[str] = ()) -> Checkpoints:
+        """From `VERSION=DIR` and `DIR/with/{version}`, and the same of adapters.
 
         Errors:
             ValueError: neither, or two templates.
@@ -42,7 +54,22 @@ class Checkpoints:
                 raise ValueError(f"{argument!r} is neither VERSION=DIR nor a path with {{version}}")
         if len(templates) > 1:
             raise ValueError("at most one template can be given")
-        return cls(named, templates[0] if templates else None)
+        beside = cls.parse(adapters) if adapters else None
+        return cls(named, templates[0] if templates else None, beside)
+
+    def source_of(self, weights: str) -> Source:
+        """Where weights are. `weights`: as `SpanRecord.weights` names them.
+
+        Errors:
+            UnknownVersionError: nothing names them.
+        """
+        version, _, adapter = weights.partition(WITH)
+        directory = self.directory_of(version)
+        if not adapter:
+            return Source(directory)
+        if self.adapters is None:
+            raise UnknownVersionError(f"no --adapters are given, and a reply names {adapter}")
+        return Source(directory, self.adapters.directory_of(adapter))
 
     def directory_of(self, version: str) -> str:
         """The directory of a version's checkpoint.
@@ -58,10 +85,21 @@ class Checkpoints:
 
     def in_order(self, seen: Iterable[str]) -> list[str]:
         """All versions in the order of the run: the named ones as given, then those of the
-        template by number.
+        template by number; behind each those with an adapter over it.
         """
-        others = sorted({v for v in seen if v not in self.named}, key=_natural)
-        return [*self.named, *others]
+        over: dict[str, set[str]] = {}
+        for weights in seen:
+            version, _, adapter = weights.partition(WITH)
+            over.setdefault(version, set()).update({adapter} - {""})
+        others = sorted({v for v in over if v not in self.named}, key=_natural)
+        return [
+            weights
+            for version in (*self.named, *others)
+            for weights in (
+                version,
+                *(f"{version}{WITH}{a}" for a in sorted(over.get(version, ()), key=_natural)),
+            )
+        ]
 
 
 def neighbours(order: Sequence[str], version: str) -> list[str]:

@@ -61,6 +61,7 @@ class Driver:
         self.agent = agent
         self.transfers = transfers
         self._rules = rules
+        self._pauses_for_update = False
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -204,14 +205,25 @@ class Driver:
             self.agent.check_holder(who)
             await self.transfers.join(info)
 
-    async def begin_transfer(self, who: str) -> None:
-        """Make the model ready to receive; a worker that serves is paused for it."""
+    async def leave_transfer(self, who: str) -> None:
+        """Leave the trainer's group."""
         self.check_may_drive()
-        self.transfers.check_available()
+        async with self.agent.lock:
+            self.agent.check_holder(who)
+            await self.transfers.leave()
+
+    async def begin_transfer(self, who: str) -> None:
+        """Make the model ready to receive; a worker that serves is paused until the end of it."""
+        self.check_may_drive()
+        self.transfers.check_ready()
+        serves = self.agent.phase is Phase.SERVING
         await self.pause(who, PauseMode.KEEP, keep_cache=self._keeps_cache)
         async with self.agent.lock:
             self.agent.check_holder(who)
             await self.transfers.begin()
+            # Some trainers pause and resume by themselves; those that do neither expect that
+            # generating goes on.
+            self._pauses_for_update = serves
 
     async def receive(self, who: str, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """Receive some weights."""
@@ -222,13 +234,16 @@ class Driver:
             await self.transfers.receive(info)
 
     async def end_transfer(self, who: str, label: str | None) -> str:
-        """All has been received; still paused."""
+        """All has been received; paused as it was before."""
         self.check_may_drive()
         label = _label(label) if label is not None else None
         await self._renew(who)
         async with self.agent.lock:
             self.agent.check_holder(who)
-            return await self.transfers.end(label)
+            label = await self.transfers.end(label)
+        if self._pauses_for_update:
+            await self.resume(who)
+        return label
 
     # --- adapters ------------------------------------------------------------------------------
 

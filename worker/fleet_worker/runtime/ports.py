@@ -64,6 +64,9 @@ class Engine(Protocol):
     async def join_transfer(self, info: Mapping[str, Any]) -> None:
         """Join a trainer's group, from which weights come; blocks until all have joined."""
 
+    async def leave_transfer(self) -> None:
+        """Leave the trainer's group."""
+
     async def begin_transfer(self) -> None:
         """Make the model ready to receive weights; until the end it is not to be used."""
 

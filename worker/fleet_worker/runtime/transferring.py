@@ -89,8 +89,25 @@ class Transfers:
             await self._worker.engine.join_transfer(info)
         self._connected = True
 
+    async def leave(self) -> None:
+        """Leave the trainer's group."""
+        self.check_available()
+        if self.is_open:
+            raise Refusal(Reason.WRONG_PHASE, "an update has begun and is not finished")
+        await self._worker.engine.leave_transfer()
+        self._connected = False
+
     async def begin(self) -> None:
         """Make the model ready to receive; from here on it is not to be used."""
+        self.check_ready()
+        self._worker.enter(Event.LOAD)
+        self._worker.version = None  # it may be half of one and half of another for a while
+        self._began = self._worker.clock()
+        with self._worker.working("load"):
+            await self._or_recover(self._begin())
+
+    def check_ready(self) -> None:
+        """Refuse to begin an update that could not be received."""
         self.check_available()
         if self.is_open:
             raise Refusal(Reason.WRONG_PHASE, "an update has begun and is not finished")
@@ -100,11 +117,6 @@ class Transfers:
                 "no trainer's group has been joined since this process started"
                 " (init_weight_transfer_engine)",
             )
-        self._worker.enter(Event.LOAD)
-        self._worker.version = None  # it may be half of one and half of another for a while
-        self._began = self._worker.clock()
-        with self._worker.working("load"):
-            await self._or_recover(self._begin())
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
         """Receive some weights."""

@@ -43,6 +43,7 @@ class EngineRoutes:
             "update_weights_from_distributed": self.from_distributed,
             "update_weights_from_tensor": self.from_tensor,
             "init_weights_update_group": self.join_group,
+            "destroy_weights_update_group": self.leave_group,
             "get_weight_version": self.get_version,
             "set_weight_version": self.set_version,
         }
@@ -151,6 +152,11 @@ class EngineRoutes:
         info = parsed(request.JoinGroup, call).as_init_info()
         await self._driver.join_transfer(call.who, info)
         return _ok("joined")
+
+    async def leave_group(self, call: Call) -> Answer:
+        """`destroy_weights_update_group`."""
+        await self._driver.leave_transfer(call.who)
+        return _ok("left")
 
     async def begin_transfer(self, call: Call) -> Answer:
         """`start_weight_update`."""

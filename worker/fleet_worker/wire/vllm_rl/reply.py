@@ -35,6 +35,7 @@ class VllmRl:
             ("GET", "/is_paused"): self.is_paused,
             ("GET", "/get_world_size"): self.world_size,
             ("POST", "/init_weight_transfer_engine"): self.join_transfer,
+            ("POST", "/shutdown_weight_transfer_engine"): self.leave_transfer,
             ("POST", "/start_weight_update"): self.begin_transfer,
             ("POST", "/finish_weight_update"): self.end_transfer,
             ("POST", "/update_weight_version"): self.name_version,
@@ -109,6 +110,11 @@ class VllmRl:
         info = parsed(request.JoinTransfer, call).init_info
         await self._driver.join_transfer(call.who, info)
         return Answer({"message": "Weight transfer initialized"})
+
+    async def leave_transfer(self, call: Call) -> Answer:
+        """`POST /shutdown_weight_transfer_engine`."""
+        await self._driver.leave_transfer(call.who)
+        return Answer({"message": "Weight transfer shut down"})
 
     async def begin_transfer(self, call: Call) -> Answer:
         """`POST /start_weight_update`."""
