@@ -36,9 +36,13 @@ def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
     subprocess.run(command, check=True, timeout=300, env=environment())
 
 
-def audit(file: Path, checkpoints: Mapping[str, Path]) -> subprocess.CompletedProcess[str]:
-    """Audit a file of replies. `checkpoints`: version → directory, in the order of the run."""
+def audit(
+    file: Path, checkpoints: Mapping[str, Path], adapters: Mapping[str, Path] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Audit a file of replies. Both maps: version → directory, in the order of the run."""
     named = [f"{version}={directory}" for version, directory in checkpoints.items()]
+    if adapters:
+        named += ["--adapters", *(f"{v}={directory}" for v, directory in adapters.items())]
     python = str(envs.interpreter_of("worker"))
     return subprocess.run(
         [python, "-m", "fleet_worker", "audit", str(file), "--checkpoints", *named],

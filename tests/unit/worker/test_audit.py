@@ -12,14 +12,19 @@ import pytest
 from fleet_worker.audit.command import UNUSABLE, WRONG_LABEL, audit
 from fleet_worker.audit.judge import Tally, judge
 from fleet_worker.audit.records import BadRecordError, Record, read_records
-from fleet_worker.audit.versions import Checkpoints, UnknownVersionError, neighbours
+from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError, neighbours
 
 # What each checkpoint would have said of every token: far apart, as with random weights.
 TRUTH = {"/w/1": -1.0, "/w/2": -4.0, "/w/3": -7.0}
 
 
-def recompute(directory: str, records: Sequence[Record]) -> list[list[float]]:
-    return [[TRUTH[directory]] * len(record.token_ids) for record in records]
+# What an adapter adds to it.
+OVER = {None: 0.0, "/a/5": -20.0, "/a/6": -40.0}
+
+
+def recompute(source: Source, records: Sequence[Record]) -> list[list[float]]:
+    value = TRUTH[source.directory] + OVER[source.adapter]
+    return [[value] * len(record.token_ids) for record in records]
 
 
 def record(*spans: tuple[str, int, int], logprobs: Sequence[float] | None = None) -> dict[str, Any]:
@@ -191,12 +196,52 @@ def test_neighbours_are_the_versions_before_and_after() -> None:
 def test_each_checkpoint_is_loaded_once(tmp_path: Path) -> None:
     loads: list[str] = []
 
-    def counting(directory: str, records: Sequence[Record]) -> list[list[float]]:
-        loads.append(directory)
-        return recompute(directory, records)
+    def counting(source: Source, records: Sequence[Record]) -> list[list[float]]:
+        loads.append(source.directory)
+        return recompute(source, records)
 
     file = tmp_path / "replies.jsonl"
     records = [record(("1", 0, 2), ("2", 2, 3)), record(("2", 0, 2)), record(("3", 0, 1))]
     file.write_text("".join(json.dumps(each) + "\n" for each in records))
     assert audit([str(file), "--checkpoints", "/w/{version}"], counting) == 0
     assert sorted(loads) == ["/w/1", "/w/2", "/w/3"]
+
+
+def adapted(version: str, adapter: str, *, made_by: str) -> dict[str, Any]:
+    """A reply that says it came from base weights with an adapter, and one that did."""
+    logprobs = [TRUTH[f"/w/{version}"] + OVER[made_by]] * 3
+    reply = record((version, 0, 3), logprobs=logprobs)
+    reply["weight_versions"][0]["adapter"] = adapter
+    return reply
+
+
+def run_adapted(tmp_path: Path, *records: dict[str, Any], adapters: str = "/a/{version}") -> int:
+    file = tmp_path / "replies.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in records))
+    named = ["--checkpoints", "/w/{version}", "--adapters", adapters]
+    return audit([str(file), *named], recompute)
+
+
+def test_tokens_of_an_adapter_are_judged_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true = [adapted("1", "5", made_by="/a/5"), adapted("2", "6", made_by="/a/6")]
+
+    assert run_adapted(tmp_path, *true, record(("1", 0, 3))) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert rows == ["1", "1+5", "2+6"]
+
+
+@pytest.mark.parametrize("made_by", [None, "/a/6"])
+def test_a_wrong_adapter_is_caught(tmp_path: Path, made_by: str | None) -> None:
+    lying = adapted("1", "5", made_by=made_by)
+    true = adapted("1", "6", made_by="/a/6")
+
+    assert run_adapted(tmp_path, lying, true) == WRONG_LABEL
+
+
+def test_an_adapter_that_nothing_names_cannot_be_judged(tmp_path: Path) -> None:
+    reply = adapted("1", "5", made_by="/a/5")
+
+    assert run(tmp_path, [reply]) == UNUSABLE
+    assert run_adapted(tmp_path, reply, adapters="6=/a/6") == UNUSABLE

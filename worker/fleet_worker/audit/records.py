@@ -7,7 +7,6 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-
 WITH = "+"
 """Stands between the two versions in the name of base weights with an adapter; labels have none."""
 
