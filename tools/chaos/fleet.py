@@ -143,13 +143,16 @@ class Fleet:
             self._url = f"http://127.0.0.1:{port}"
         return self._url
 
-    def while_sampling(self, file: Path, work: Callable[[], Any]) -> Samples:
-        """Do something while clients generate through the Service; keeps their replies."""
-        model = self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
+    def while_sampling(self, file: Path, work: Callable[[], Any], *, model: str = "") -> Samples:
+        """Do something while clients generate through the Service; keeps their replies.
+
+        `model`: what they name; the fleet's own if empty.
+        """
+        named = model or self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
 
         async def both() -> Samples:
             samples, stop = Samples(file, THINK_SECONDS), asyncio.Event()
-            clients = asyncio.create_task(sample(self.url(), model, samples, stop))
+            clients = asyncio.create_task(sample(self.url(), named, samples, stop))
             try:
                 await asyncio.to_thread(work)
             finally:

@@ -32,6 +32,7 @@ class Samples:
 
     Fields:
         think_seconds: between two requests of a client.
+        reasons: why attempts had no complete answer, beginning with the status if there was one.
         retried: attempts without a complete answer, by the act of the story they fell into.
         tokens: by the version that their label names.
     """
@@ -43,6 +44,7 @@ class Samples:
     answered: int = 0
     lost: list[str] = field(default_factory=list)
     retried: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     mixed_replies: int = 0
 
@@ -92,6 +94,7 @@ async def _client(
             if reply is not None:
                 break
             samples.retried[samples.act] += 1
+            samples.reasons[why] += 1
             await asyncio.sleep(RETRY_SECONDS)
         if reply is None:
             samples.lost.append(why)

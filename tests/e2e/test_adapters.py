@@ -1,0 +1,131 @@
+"""LoRA adapters on a fleet of its own: rolled out, swapped under load, put back, taken away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.adapters import write_adapter
+
+import stack
+from chaos.fleet import Fleet
+from chaos.processes import signal_worker
+from demo.sampler import TOKENS
+from stack.offline import audit
+
+NAME = "adapted"
+ADAPTER = "sql"
+
+
+class AdapterFleet(Fleet):
+    """Seen through its adapter: what clients name, and the WeightVersion that is patched."""
+
+    def restarts(self) -> int:
+        (pod,) = self.pods().values()
+        return pod["status"]["containerStatuses"][0]["restartCount"]
+
+    def write(self, version: int) -> Path:
+        folder = self.weights / f"sql_{version}"
+        return write_adapter(folder, seed=version)
+
+
+@pytest.fixture(scope="module")
+def adapted(shared_fleet: Fleet) -> Iterator[AdapterFleet]:
+    """One worker with room for one adapter, on the model's own weights."""
+    fleet = AdapterFleet(shared_fleet.cluster, shared_fleet.weights, iter(()), name=NAME)
+    manifest = stack.fleet_manifest(NAME, replicas=1)
+    manifest["spec"]["adapters"] = {"max": 1, "maxRank": 8}
+    pointer = stack.weights_manifest(NAME, fleet=NAME, version="1")
+    pointer["spec"] |= {"adapter": ADAPTER, "source": {"path": "/weights/sql_{version}"}}
+    fleet.write(1)
+    for made in (manifest, pointer):
+        fleet.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    fleet.wait_whole()
+    yield fleet
+    fleet.kubectl("delete", "wv,ifl", NAME)
+
+
+def labels(samples_file: Path) -> set[tuple[str, str]]:
+    records = map(json.loads, samples_file.read_text().splitlines())
+    return {(s["version"], s["adapter"]) for r in records for s in r["weight_versions"]}
+
+
+def test_new_requests_get_the_new_version_without_a_pause_and_every_token_says_which(
+    adapted: AdapterFleet, tmp_path: Path
+) -> None:
+    folders = {str(n): adapted.write(n) for n in (1, 2, 3)}
+    replies = tmp_path / "replies.jsonl"
+
+    samples = adapted.while_sampling(
+        replies, lambda: [adapted.roll_out(n) for n in (2, 3)], model=ADAPTER
+    )
+
+    assert samples.lost == []
+    assert samples.retried == {}
+    assert sum(samples.tokens.values()) == samples.answered * TOKENS
+    # Nobody was held up: a reply is of one version from its first token to its last.
+    assert samples.mixed_replies == 0
+    assert labels(replies) <= {("base", "1"), ("base", "2"), ("base", "3")}
+    assert ("base", "3") in labels(replies)
+    judged = audit(replies, {"base": adapted.weights / "base"}, folders)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_a_bad_adapter_is_said_and_the_version_before_goes_on(adapted: AdapterFleet) -> None:
+    before = adapted.get(f"wv/{NAME}")["status"]["applied"]["version"]
+    good = adapted.write(10)
+    bad = adapted.weights / "sql_11"
+    shutil.copytree(good, bad)
+    file = bad / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+    adapted.publish("11")
+
+    stalled = adapted.eventually(lambda: adapted.condition("Stalled"), "Stalled")
+    assert stalled["reason"] == "CheckpointTruncated"
+    assert adapted.get(f"wv/{NAME}")["status"]["applied"]["version"] == before
+    adapted.publish("10")
+    adapted.wait_ready()
+
+
+def test_a_worker_that_starts_anew_is_admitted_with_its_adapter_only(
+    adapted: AdapterFleet, tmp_path: Path
+) -> None:
+    adapted.write(20)
+    adapted.roll_out(20)
+
+    def kill_and_wait() -> None:
+        signal_worker(adapted, f"{NAME}-0", "worker", "SIGKILL")
+        adapted.eventually(adapted.restarts, "its container starts again")
+        adapted.wait_served()
+
+    samples = adapted.while_sampling(tmp_path / "replies.jsonl", kill_and_wait, model=ADAPTER)
+
+    # Clients met a closed latch or nobody, never a worker that does not know the adapter.
+    assert not [why for why in samples.reasons if "404" in why]
+    assert labels(tmp_path / "replies.jsonl") <= {("base", "20")}
+
+
+def test_without_its_weight_version_an_adapter_leaves(adapted: AdapterFleet) -> None:
+    pointer = stack.weights_manifest("second", fleet=NAME, version="1")
+    pointer["spec"] |= {"adapter": "other", "source": {"path": "/weights/sql_{version}"}}
+    adapted.kubectl("apply", "-f", "-", stdin=json.dumps(pointer))
+    stalled = adapted.eventually(lambda: adapted.condition("Stalled", "wv/second"), "Stalled")
+    assert stalled["reason"] == "NoRoomForAdapters"
+
+    manifest = adapted.get(f"wv/{NAME}")
+    adapted.kubectl("delete", "wv", NAME)
+    adapted.wait_ready("wv/second")
+    adapted.kubectl("delete", "wv", "second")
+
+    kept = {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "spec": manifest["spec"],
+    }
+    again = kept | {"metadata": {"name": NAME}}
+    adapted.kubectl("apply", "-f", "-", stdin=json.dumps(again))
+    adapted.wait_ready()
