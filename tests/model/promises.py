@@ -61,6 +61,7 @@ class Promises:
 
     Fields:
         wishes: versions in the order in which the trainer asked for them, and was entitled to.
+        runs: the run of each wish.
         served: where in them the fleet stands; of a version that was asked for twice, the first
             time that fits.
         agree: whether versions do not mix; after a change of strategy, from when they do not.
@@ -70,6 +71,7 @@ class Promises:
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
         self.wishes = ["base", simulation.version]
+        self.runs: list[str | None] = [None, None]
         self.served = 0
         self.agree = True
         self.taken: set[str] = set()
@@ -99,7 +101,7 @@ class Promises:
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
-        serving = [p for p in self.sim.pods.values() if self.sim.serves(p)]
+        serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.lied]
         for pod in self.sim.pods.values():
             self._labels_are_true(pod)
             self._pauses_end(pod)
@@ -151,15 +153,19 @@ class Promises:
         """The trainer, or a person, has changed something."""
         version, spec = self.sim.version, self.sim.wanted.base_spec
         self.modes.add(self.rollout.pause.mode)
-        if spec is None or version == self.wishes[-1] or self._is_a_rewind(version):
-            return
-        self.wishes.append(version)
+        if spec is not None and version == self.wishes[-1]:
+            self.runs[-1] = spec.run_id
+        elif spec is not None and not self._is_a_rewind(version):
+            self.wishes.append(version)
+            self.runs.append(spec.run_id)
 
     def _is_a_rewind(self, version: str) -> bool:
         """Whether a run asks for less than it has served, and nobody says that it may."""
         spec = self.sim.wanted.base_spec
         wanted, reached = number_of(version), number_of(self.wishes[self.served])
         if spec is None or spec.run_id is None or spec.rollback or wanted is None:
+            return False
+        if spec.run_id != self.runs[self.served]:
             return False
         return reached is not None and wanted < reached
 

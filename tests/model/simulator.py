@@ -484,6 +484,7 @@ class Simulation:
         """Faults end: what is broken is repaired, what is lost comes back."""
         self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
         self.ghosts.clear()
+        self.wire.mend()
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
             self.return_node(node)
         for pod in self.pods.values():

@@ -44,7 +44,7 @@ class Wire:
             if pod is None or not self._reaches(pod) or sim.happens(sim.faults.call_lost):
                 leader.miss(seen.uid, sim.now)
                 continue
-            worker = pod.worker
+            worker, pod.lied = pod.worker, False
             leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:
@@ -83,6 +83,13 @@ class Wire:
         for stray in [s for s in self.strays if s.arrives_at <= sim.now]:
             self.strays.remove(stray)
             self._arrive(stray)
+
+    def mend(self) -> None:
+        """Who waits for an answer that will not come gives it up soon."""
+        sim = self.simulation
+        for flight in sim.leader.flights.values():
+            if flight.answer_seconds is None:
+                flight.given_up_at = min(flight.given_up_at, sim.now + SHORT_CALL_SECONDS)
 
     def swaps_under_way(self) -> bool:
         """Whether some worker swaps by itself, or will."""
@@ -145,6 +152,7 @@ class Wire:
         if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:
             claimed = {"version": flight.action.version, "staged": None}
             flight.state = flight.state.model_copy(update=claimed)
+            pod.lied = True
         flight.back_at = sim.now + flight.answer_seconds
 
     def _reaches(self, pod: FakePod) -> bool:
