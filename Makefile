@@ -57,6 +57,10 @@ test-clients: ## Trainers' clients, as published, against a real worker
 test-e2e: ## Chart, operator, workers and a trainer on a real node
 	@$(PYTEST) tests/e2e
 
+.PHONY: bench-worker
+bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
+	@$(PYTHON) -m bench_worker
+
 .PHONY: lint
 lint: ## Style, imports between layers, generated files
 	@$(PYTHON) -m ruff check

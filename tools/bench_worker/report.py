@@ -1,0 +1,100 @@
+"""The figures as JSON, and as a table in docs/performance.md between two marks."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "bench" / "results" / "worker.json"
+PAGE = REPOSITORY / "docs" / "performance.md"
+BEGIN, END = "<!-- bench-worker: begin -->", "<!-- bench-worker: end -->"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    memory = Path("/proc/meminfo").read_text().split()[1]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory) / 1024**2),
+        "load_average_at_start": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }
+
+
+def write(results: dict[str, Any]) -> None:
+    """Write both."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}{END}{after}")
+
+
+def table(results: dict[str, Any]) -> str:
+    """The figures, in words and rows."""
+    m = results["machine"]
+    where = f"{m['cores']} cores of {m['cpu']}, {m['memory_gib']} GiB"
+    load = f"load average {m['load_average_at_start']} at the start"
+    lines = [f"Measured on {where}, {load}, vLLM {results['vllm']}."]
+    lines += _rows("Public port", "stock `vllm serve`", "worker", "worker / stock", "goal")
+    for row in results["public_port"]:
+        lines += _public(row)
+    swap, start = results["swap"], results["start"]
+    size = f"{swap['size_bytes'] / 1e9:.2f} GB"
+    pause, staged = swap["pause_over_bare"], swap["staged_over_unstaged"]
+    lines += _rows("Weights and start", "seconds", "ratio", "goal")
+    lines += [
+        _cells(f"bare `reload_weights` of {size}, cached", f"{swap['bare_warm']:.2f}", "", ""),
+        _cells(
+            "pause of a staged swap, from pause to resume",
+            f"{swap['pause_warm']:.2f}",
+            f"{pause:.2f} of bare",
+            "≤ 1.2",
+        ),
+        _cells("bare `reload_weights`, files not cached", f"{swap['bare_cold']:.2f}", "", ""),
+        _cells(
+            "pause of a staged swap, files not cached any more",
+            f"{swap['pause_cold']:.2f}",
+            f"{staged:.2f} of unstaged",
+            "≤ 0.5",
+        ),
+        _cells("staging, while requests are served", f"{swap['stage_cold']:.2f}", "", ""),
+        _cells("process start to `/health` of stock vLLM", f"{start['stock']:.1f}", "", ""),
+        _cells(
+            "process start to `joining`",
+            f"{start['joining']:.1f}",
+            f"{start['joining'] / start['stock']:.2f} of stock",
+            "",
+        ),
+        _cells("what the latch adds: `joining` to serving", f"{start['latch']:.3f}", "", ""),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _public(row: dict[str, Any]) -> list[str]:
+    kind = "streamed" if row["streamed"] else "whole replies"
+    name = f"{row['streams']} at once, {kind}"
+    key = "tokens_per_second"
+    stock, ours = row["stock"], row["worker"]
+    ratio = f"{row[f'{key}_ratio']:.3f}"
+    made = [_cells(f"{name}: tokens/s", f"{stock[key]:.0f}", f"{ours[key]:.0f}", ratio, "≥ 0.98")]
+    for share in ("p50", "p99"):
+        times = [f"{1000 * each[share]:.0f} ms" for each in (stock, ours)]
+        made.append(_cells(f"{name}: {share}", *times, f"{row[f'{share}_ratio']:.3f}", "≤ 1.05"))
+    return made
+
+
+def _rows(*heads: str) -> list[str]:
+    return ["", _cells(*heads), _cells(*("---" for _ in heads))]
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
