@@ -101,6 +101,20 @@ class TestRefused:
 
         assert fleet.serving == ["2", "2", "2"]
 
+    def test_one_that_refuses_is_left_behind_when_the_budget_allows_and_it_is_said(self):
+        fleet = Simulation(seed=3, rollout={"maxFailures": 1})
+        fleet.settle()
+        fleet.log.clear()
+        fleet.spoil("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.until(lambda: fleet.serving == ["2", "2"])
+
+        assert calls(fleet).count("pause on policy-1") == 1
+        assert not fleet.pod(0).worker.admitted
+        assert "1 workers cannot join at version 2" in fleet.stalled.message
+        fleet.repair()
+        fleet.settle()
+
     def test_a_new_worker_that_cannot_take_what_is_served_is_said(self, fleet):
         fleet.bad_versions.add("1")
         fleet.applied_written = None

@@ -153,6 +153,14 @@ class TestFailures:
         taken = step(make_view(refused, staged(1), maxFailures=1))
         assert told(taken.actions) == ["fence on policy-0"]
 
+    def test_one_that_was_left_behind_is_not_let_in_again_at_the_old_version(self):
+        left = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
+
+        assert told(step(make_view(left, staged(1), maxFailures=1)).actions) == [
+            "pause on policy-1"
+        ]
+        assert "admit 41 on policy-0" in told(step(make_view(left, old(1), maxFailures=1)).actions)
+
     @pytest.mark.parametrize(
         ("phase", "workers", "limit"),
         [

@@ -191,8 +191,9 @@ def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -
         return Admission(version=goal, fallback=view.applied, open_now=True, first=True)
     if not behind:
         return Admission(version=goal, fallback=goal, open_now=True)
-    if view.held:
-        # Their latch is closed: they may load the goal beside the members, and open with them.
+    if view.held or taken.phase is RolloutPhase.PAUSING:
+        # Their latch is closed: they may load the goal beside the members, and open with them. One
+        # that was left behind would come in at the old version again and again.
         return Admission(version=goal, fallback=goal, open_now=False)
     with_one_voice = all(m.version == view.applied.version for m in view.members)
     coming = None if taken.problem else goal
