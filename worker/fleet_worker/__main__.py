@@ -27,7 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     split = raw.index("--") if "--" in raw else len(raw)
     parsed = parser.parse_args(raw[:split])
     if parsed.command == "serve":
-        from fleet_worker.runtime.serve import serve  # noqa: PLC0415 - one command is run
+        try:
+            from fleet_worker.runtime.serve import serve  # noqa: PLC0415 - one command is run
+        except ModuleNotFoundError as error:
+            parser.error(f"{error.name} is missing: install rlfleet[worker], or use its image")
 
         parsed.engine_arguments = raw[split + 1 :]
         return serve(parsed)

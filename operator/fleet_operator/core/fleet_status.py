@@ -190,7 +190,11 @@ def _cannot_run(observed: FleetObserved) -> str:
     troubled = [w.pod for w in observed.workers if w.pod.trouble and not w.pod.deleting]
     if not troubled:
         return ""
-    return f"{len(troubled)} workers cannot run. {troubled[0].name}: {troubled[0].trouble}"
+    first = troubled[0]
+    return (
+        f"{len(troubled)} workers cannot run. {first.name}: {first.trouble}. They are tried again by "
+        f"themselves; `kubectl describe pod {first.name}` and its log tell more"
+    )
 
 
 def _will_not_go(observed: FleetObserved, now: datetime) -> str:

@@ -145,7 +145,8 @@ class TestWhatNeedsAPerson:
         told = stalled(up(0), up(1).troubled(words), up(2).troubled("ErrImagePull"))
 
         assert told is not None
-        assert told.message == f"2 workers cannot run. policy-1: {words}"
+        assert told.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
+        assert "kubectl describe pod policy-1" in told.message
 
     def test_pods_that_cannot_be_made(self):
         fleet = make_fleet(up(0))
