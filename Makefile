@@ -35,7 +35,12 @@ cluster-down: ## End the cluster that `make cluster` or `make demo KEEP=1` left
 ##@ Test
 
 .PHONY: test
-test: lint type test-fast test-cluster test-engine test-clients test-e2e ## Everything; sets up what is missing
+test: lint type test-fast prepare test-cluster test-engine test-clients test-e2e ## Everything; sets up what is missing
+
+.PHONY: prepare
+prepare: ## Build and fetch what clusters and engines need; done once, with its progress
+	@$(PYTHON) -m devcluster build
+	@for env in operator worker clients clients-legacy; do $(ENVS) $$env >/dev/null; done
 
 .PHONY: test-fast
 test-fast: ## Unit, model and contract tests: no cluster, no engine
