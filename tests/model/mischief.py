@@ -227,9 +227,20 @@ def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:
     return fleet
 
 
-def history(seed: int, *, rollout: Settings | None = None, reconciles: int = 120) -> Simulation:
-    """One random history, to its end: repaired and converged, or stalled with a reason; quiet."""
+def history(
+    seed: int,
+    *,
+    rollout: Settings | None = None,
+    reconciles: int = 120,
+    watch: Callable[[Simulation], None] | None = None,
+) -> Simulation:
+    """One random history, to its end: repaired and converged, or stalled with a reason; quiet.
+
+    `watch`: is given the simulation before anything happens to it.
+    """
     fleet = new_fleet(seed, rollout=rollout)
+    if watch is not None:
+        watch(fleet)
     mischief, chance = Mischief(fleet), fleet.random
     # Some histories have but one kind of fault: what many hide from each other shows there.
     rough = chance.random() < 0.7
