@@ -68,7 +68,7 @@ async def lab(
     made = Lab(serving)
     yield made
     serving.agent.adapters.close()
-    assert list(private.iterdir()) == []
+    await soon(lambda: list(private.iterdir()) == [])
 
 
 # --- putting ------------------------------------------------------------------------------------

@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from fleet_worker.core import fencing
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, after
 from fleet_worker.protocol import (
-    AdapterRemoval,
-    AdapterRequest,
     ApplyRequest,
-    Epoch,
     FenceRequest,
     LoadRequest,
     OpenRequest,
@@ -33,45 +28,16 @@ from fleet_worker.protocol import (
     Reason,
     StageRequest,
 )
-from fleet_worker.runtime import adapting, loading, pausing, probing, sleeping
-from fleet_worker.runtime.adapters import Adapters
+from fleet_worker.runtime import loading, pausing, probing, sleeping
+from fleet_worker.runtime.adapter_calls import AdapterCalls
 from fleet_worker.runtime.logs import fields
-from fleet_worker.runtime.metrics import WorkerMetrics
-from fleet_worker.runtime.ports import Clock, Engine
-from fleet_worker.runtime.staging import StageRules, Weights
-from fleet_worker.runtime.worker import Worker
+from fleet_worker.runtime.staging import Weights
 
 _LOG = logging.getLogger(__name__)
 
 
-class Agent(Worker):
+class Agent(AdapterCalls):
     """A worker that can be driven."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        initial: Weights,
-        rules: StageRules,
-        *,
-        clock: Clock,
-        metrics: WorkerMetrics,
-        end_process: Callable[[str], None],
-        adapters: Adapters | None = None,
-    ) -> None:
-        """See `Worker`."""
-        super().__init__(
-            engine,
-            initial,
-            rules,
-            clock=clock,
-            metrics=metrics,
-            end_process=end_process,
-            adapters=adapters,
-        )
-        self.lock = asyncio.Lock()
-        self.on_expired: Callable[[], Awaitable[None]] = _nothing
-        self._clearing: set[asyncio.Task[None]] = set()
-        self.adapters.on_idle = self._clear_adapters_soon
 
     async def ready(self) -> None:
         """The engine is up: close it to everybody, label its weights, wait to be admitted."""
@@ -86,7 +52,7 @@ class Agent(Worker):
 
     async def stage(self, request: StageRequest) -> None:
         """`PUT stage`: check a version and hold its bytes; without the lock, it disturbs nobody."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         if self.phase in (Phase.STARTING, Phase.BROKEN, Phase.DRAINING):
             reason = Reason.BROKEN if self.phase is Phase.BROKEN else Reason.WRONG_PHASE
             raise Refusal(reason, f"a worker that is {self.phase} stages nothing")
@@ -112,7 +78,7 @@ class Agent(Worker):
             keep_cache: Leave what was computed for later weights to read; no call of the operator's
                 asks for that.
         """
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         self.check_holder(request.holder)
         if pausing.renew(self, request, keep_cache=keep_cache):
             return
@@ -129,7 +95,7 @@ class Agent(Worker):
 
     async def load(self, request: LoadRequest) -> None:
         """`PUT load`: put the staged version into the engine."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
@@ -143,7 +109,7 @@ class Agent(Worker):
 
     async def apply(self, request: ApplyRequest) -> None:
         """`PUT apply`: pause, load and resume under one lock; refused, the old weights serve on."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
@@ -160,7 +126,7 @@ class Agent(Worker):
 
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the version is the one in the engine."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
@@ -177,7 +143,7 @@ class Agent(Worker):
 
     async def fence(self, request: FenceRequest) -> None:
         """`PUT fence`: close the latch at once, let requests end if there is time, end the rest."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         self.close_latch(cut=request.drain_timeout_seconds == 0)
         async with self.lock:
             if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
@@ -189,33 +155,9 @@ class Agent(Worker):
 
     async def probe(self, request: ProbeRequest) -> None:
         """`PUT probe`: run prompts on the weights in the engine."""
-        self._obey(request.epoch)
+        self.obey(request.epoch)
         async with self.lock:
             await probing.probe(self, request)
-
-    async def put_adapter(self, name: str, request: AdapterRequest) -> None:
-        """`PUT adapters/{name}`: check and hold it first, then put it into the engine."""
-        self._obey(request.epoch)
-        self.check_holder(request.holder)
-        try:
-            adapting.check_fits(self, name)
-            if self.adapters.serves(name, request):
-                return
-            await self._put_adapter(name, request)
-        except (Refusal, EngineFailure) as why:
-            self.adapter_failure = adapting.fault_of(self, name, request, why)
-            raise
-        if self.adapter_failure is not None and self.adapter_failure.name == name:
-            self.adapter_failure = None
-
-    async def remove_adapter(self, name: str, request: AdapterRemoval) -> None:
-        """`DELETE adapters/{name}`: serve it no more."""
-        self._obey(request.epoch)
-        self.check_holder(request.holder)
-        self.adapters.check_on()
-        async with self.lock:
-            self.check_holder(request.holder)
-            await self.adapters.remove(name)
 
     async def drain(self, *, patience_seconds: float) -> None:
         """`POST drain`: end all requests with the tokens they have; the process ends next."""
@@ -283,42 +225,7 @@ class Agent(Worker):
         self.enter(event)
         self.note_opened(version, started)
 
-    async def _put_adapter(self, name: str, request: AdapterRequest) -> None:
-        files = await adapting.prepare(self, name, request)
-        used = False
-        try:
-            async with self.lock:
-                self.check_holder(request.holder)
-                adapting.check_fits(self, name)
-                if not self.adapters.serves(name, request):
-                    with self.working("adapter", request.version):
-                        await self.adapters.put(name, request, files)
-                    used = True
-        finally:
-            if not used:
-                await asyncio.to_thread(files.close)
-
-    def _clear_adapters_soon(self) -> None:
-        async def clear_out() -> None:
-            async with self.lock:
-                await self.adapters.clear_out()
-
-        task = asyncio.get_running_loop().create_task(clear_out())
-        self._clearing.add(task)
-        task.add_done_callback(self._clearing.discard)
-
     def _has(self, version: str) -> bool:
         """Whether loading a version would change nothing: it is in the engine, not staged anew."""
         staged = self.staging.staged
         return version == self.version and (staged is None or staged.version != version)
-
-    def _obey(self, epoch: Epoch) -> None:
-        self.epoch = fencing.newest(self.epoch, epoch)
-
-    def check_holder(self, holder: str) -> None:
-        """Refuse with `HeldByAnother` if somebody else's lease runs."""
-        fencing.check_holder(self.lease, holder, self.clock())
-
-
-async def _nothing() -> None:
-    return

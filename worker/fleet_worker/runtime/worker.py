@@ -7,7 +7,7 @@ latch and the metrics read it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -63,6 +63,8 @@ class Worker:
         changed: set whenever something changed that the watch waits for.
         cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
+        lock: calls that change something hold it, so that they never interleave.
+        on_expired: what else ends with a lease, besides a pause.
         adapters: LoRA adapters in the engine.
         may_rename: no token was made yet by the weights that were loaded last.
         asleep: the engine has given its memory up.
@@ -111,6 +113,8 @@ class Worker:
         self.changed = asyncio.Event()
         self.cut = asyncio.Event()
         self.quiescence = Quiescence()
+        self.lock = asyncio.Lock()
+        self.on_expired: Callable[[], Awaitable[None]] = _nothing
         self._disposals: set[asyncio.Future[None]] = set()
         self.labels = Labels()
         self.labels.remember(initial.version, initial.checkpoint.identity)
@@ -224,3 +228,7 @@ class Worker:
             await asyncio.to_thread(good.checkpoint.release)
             held = 0
         return budget - held
+
+
+async def _nothing() -> None:
+    return
