@@ -57,3 +57,13 @@ def test_a_forked_engine_sets_its_own_handler(kept: KeptSigterm) -> None:
         os._exit(0 if signal.getsignal(signal.SIGTERM) is theirs else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_whoever_has_taken_the_guarded_function_along_gets_through_after_the_release(
+    kept: KeptSigterm,
+) -> None:
+    taken_along = signal.signal  # as uvloop does, which is imported meanwhile
+    kept.release()
+    taken_along(signal.SIGTERM, theirs)
+
+    assert signal.getsignal(signal.SIGTERM) is theirs

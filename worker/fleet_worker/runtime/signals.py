@@ -33,6 +33,8 @@ class KeptSigterm:
     def release(self) -> None:
         """Let others set handlers again; ours stays until they do."""
         signal.signal = self._set
+        # uvloop was imported meanwhile and has kept what it found under that name.
+        self._process = 0
 
     def _guarded(self, number: int, handler: Any) -> Any:
         # A forked child is vLLM's engine, which has to stop its own way.
