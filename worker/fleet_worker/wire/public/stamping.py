@@ -1,28 +1,16 @@
-"""What happens to a reply as it goes out: checks, the surface's changes, the weight versions."""
+"""What happens to a reply as it goes out: it is checked, changed, and announced by its versions."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 
 from fleet_worker.core.demands import Demand
-from fleet_worker.core.spans import (
-    Dialect,
-    Spans,
-    compact,
-    event_of,
-    first_and_last,
-    may_end,
-    parsed_event,
-    split_events,
-    stamp,
-    stamp_event,
-)
+from fleet_worker.core.spans import Dialect, event_of, first_and_last
 from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
 from fleet_worker.wire.asgi import Message, Send, header_of
 from fleet_worker.wire.errors import WireError, answer_error, broken_reply
-from fleet_worker.wire.public.body import object_of
+from fleet_worker.wire.public.changing import Changes
 from fleet_worker.wire.public.demanding import check_spans, check_version
 from fleet_worker.wire.public.tracking import Tokens
 from fleet_worker.wire.surface import Reply
@@ -65,7 +53,8 @@ class Stamping:
         """
         self._send = send
         self._tokens = tokens
-        self._reply = reply
+        self._dialect = reply.dialect
+        self._changes = Changes(reply, tokens)
         self._demand = demand
         self._demands = not demand.is_any
         self._order = order
@@ -73,7 +62,6 @@ class Stamping:
         self._start: Message | None = None
         self._streamed = False
         self._pieces: list[bytes] = []
-        self._rest = b""
 
     async def __call__(self, message: Message) -> None:
         """Take one message of the reply."""
@@ -97,7 +85,7 @@ class Stamping:
             try:
                 self._check_tokens()
                 check_spans(self._demand, self._tokens.spans)
-                body = self._changed(body)
+                body = self._changes.whole(body)
             except WireError as error:
                 await answer_error(self._send, error)
                 return
@@ -107,33 +95,12 @@ class Stamping:
                 return
             self._look_for_unlabelled()
             headers += self._version_headers()
-        elif self._start["status"] == 400 and self._reply.refusal is not None:
-            body = self._explained(body)
+        elif self._start["status"] == 400:
+            body = self._changes.refusal(body)
         headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         await self._send({**self._start, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
-
-    def _changed(self, body: bytes) -> bytes:
-        if self._reply.patch is not None:
-            body = self._reply.patch(body)
-        stamps = bool(self._tokens.spans) and self._writes_stamps
-        if self._reply.whole is None and not stamps:
-            return body
-        reply = json.loads(body)
-        if not isinstance(reply, dict):
-            return body
-        if self._reply.whole is not None:
-            reply = self._reply.whole(reply)
-        if stamps:
-            stamp(reply, self._tokens.spans, self._reply.dialect)
-        return compact(reply)
-
-    def _explained(self, body: bytes) -> bytes:
-        refusal = object_of(body)
-        if refusal is None or self._reply.refusal is None:
-            return body
-        return compact(self._reply.refusal(refusal))
 
     def _version_headers(self) -> list[tuple[bytes, bytes]]:
         versions = first_and_last(self._tokens.spans, self._order)
@@ -150,7 +117,7 @@ class Stamping:
             self._check_tokens()
             if self._demands and (version := self._tokens.policy) is not None:
                 check_version(self._demand, version)
-            body = self._changed_events(body, last=not more)
+            body = self._changes.events(body, last=not more)
         except WireError as error:
             await self._cut_short(error)
         except Exception:  # noqa: BLE001 - as above
@@ -167,34 +134,6 @@ class Stamping:
         if not more:
             self._look_for_unlabelled()
             self._check_first_version()
-
-    def _changed_events(self, body: bytes, *, last: bool) -> bytes:
-        reply = self._reply
-        cut = self._rest or not body.endswith(b"\n\n")
-        busy = reply.patch is not None or reply.chunk is not None
-        if not cut and not busy and (not self._writes_stamps or not may_end(body)):
-            return body
-        events, self._rest = split_events(self._rest + body)
-        body = b"".join(self._changed_event(event) for event in events)
-        if last:
-            body, self._rest = body + self._rest, b""
-        return body
-
-    def _changed_event(self, event: bytes) -> bytes:
-        if self._reply.patch is not None:
-            event = self._reply.patch(event)
-        stamps = self._writes_stamps and may_end(event)
-        if self._reply.chunk is None and not stamps:
-            return event
-        parsed = parsed_event(event)
-        if parsed is None or parsed[1].get("error"):
-            return event
-        head, content = parsed
-        if self._reply.chunk is not None:
-            content = self._reply.chunk(content)
-        if stamps:
-            stamp_event(content, self._tokens.spans, self._reply.dialect)
-        return event_of(head, content)
 
     async def _send_start(self) -> None:
         start, self._start = self._start or {}, None
@@ -215,14 +154,9 @@ class Stamping:
     # --- what must be true ---------------------------------------------------------------------
 
     @property
-    def _writes_stamps(self) -> bool:
-        """Whether the spans are still to be written; vLLM does not know where keys come from."""
-        return not self._reply.is_stamped or _says_more(self._tokens.spans)
-
-    @property
     def _is_early(self) -> bool:
         """Events of `/v1/responses` that come before the first token, and wait for it."""
-        waits = self._reply.dialect is Dialect.RESPONSE and self._start is not None
+        waits = self._dialect is Dialect.RESPONSE and self._start is not None
         return waits and self._tokens.first_version is None
 
     def _check_tokens(self) -> None:
@@ -244,7 +178,3 @@ class Stamping:
                 self._tokens.first_version,
                 versions[0],
             )
-
-
-def _says_more(spans: Spans) -> bool:
-    return any(not span.is_plain for each in spans.values() for span in each or ())
