@@ -165,3 +165,29 @@ def test_what_is_handed_over_is_taken_and_without_it_the_plugin_refuses(
     handover.hand_over(handed)
 
     assert handover.handed_over() is handed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"driver_lease_seconds": 0.0}, "driver-lease"),
+        ({"driver_lease_seconds": 100_000.0}, "driver-lease"),
+        ({"weight_transfer_backend": "ipc"}, "pickles"),
+    ],
+    ids=str,
+)
+def test_trainers_get_no_endless_leases_and_no_pickles(
+    prepare: Prepare, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Refusal, match=words):
+        prepare(**changes)
+
+
+def test_what_a_trainer_may_do_is_handed_over(prepare: Prepare) -> None:
+    handover = prepare(
+        weights_management="External", max_loras=3, weight_transfer_backend="nccl"
+    ).handover
+
+    assert handover.driver.management == "External"
+    assert handover.adapters.slots == 3
+    assert handover.transfer.backend == "nccl"

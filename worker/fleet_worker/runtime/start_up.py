@@ -41,6 +41,7 @@ from fleet_worker.runtime.staging import StageRules, Weights
 from fleet_worker.runtime.transferring import TransferRoom
 
 _LOG = logging.getLogger(__name__)
+_LONGEST_LEASE_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def prepare(
     with token_file.open():
         pass  # unreadable, nobody could ever drive this worker
     _check_label(arguments.version, "--version")
+    _check_driving(arguments)
     admin_socket = _bind(arguments.admin_host, arguments.admin_port)
     try:
         return _prepare(arguments, started, environment, admin_socket, token_file)
@@ -131,6 +133,19 @@ def _check_label(label: str, name: str) -> None:
         TypeAdapter(VersionLabel).validate_python(label)
     except ValidationError as error:
         raise Refusal(Reason.BAD_REQUEST, f"{name} is not a label of a version") from error
+
+
+def _check_driving(arguments: argparse.Namespace) -> None:
+    if not 0 < arguments.driver_lease_seconds <= _LONGEST_LEASE_SECONDS:
+        raise Refusal(
+            Reason.BAD_REQUEST,
+            f"--driver-lease-seconds must be positive and at most {_LONGEST_LEASE_SECONDS}",
+        )
+    if arguments.weight_transfer_backend == "ipc":
+        raise Refusal(
+            Reason.BAD_REQUEST,
+            "--weight-transfer-backend ipc is not served: its handles travel as pickles",
+        )
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -17,6 +17,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fleet_worker.core.refusals import EngineFailure, Refusal, shorten
 from fleet_worker.protocol import Reason
 
+SMALL_BODY = 64 * 1024
+LARGE_BODY = 16 * 1024 * 1024
+"""Names, types and shapes of all tensors of a model with many experts are a few MiB."""
+
 Json = dict[str, Any]
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -77,11 +81,13 @@ class Surface:
     Fields:
         routes: (method, path) → handler. A path that ends with `/` takes all that begin like it.
         explain: how this kind of client is told that something was refused or failed.
+        body_limit: bytes that a body may have.
     """
 
     name: str
     routes: Mapping[tuple[str, str], Handler]
     explain: Explain
+    body_limit: int = SMALL_BODY
 
 
 class Lenient(BaseModel):

@@ -557,9 +557,11 @@ async def test_what_is_not_served_is_told_with_what_is(port: Port) -> None:
 
 
 async def test_bodies_are_bounded_and_never_repeated(port: Port) -> None:
-    large = await port.client.post("/update_weights", content=b"x" * 70_000)
+    large = await port.client.post("/pause", content=b"x" * 70_000)
+    tensors = await port.client.post("/update_weights", content=b" " * 70_000 + b"{}")
+    too_many = await port.client.post("/update_weights", content=b" " * (17 << 20))
     secret = await port.post("/update_weight_version", new_version=["a-secret"])
 
-    assert large.status_code == 413
+    assert (large.status_code, tensors.status_code, too_many.status_code) == (413, 400, 413)
     assert secret[0] == 400
     assert "a-secret" not in str(secret[1])

@@ -25,7 +25,6 @@ from fleet_worker.wire.control import Answer, Call, Handler, Surface
 from fleet_worker.wire.probes import Probes
 
 _LOG = logging.getLogger(__name__)
-_BODY_LIMIT = 64 * 1024
 _TOKEN_PATH = "/t/"  # noqa: S105 - where a token stands, not one
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
@@ -80,9 +79,10 @@ class AdminApp:
             return
         surface, handler, rest = found
         try:
-            body = await read_body(receive, limit=_BODY_LIMIT)
+            body = await read_body(receive, limit=surface.body_limit)
         except BodyTooLargeError:
-            refusal = Refusal(Reason.BAD_REQUEST, f"a body has at most {_BODY_LIMIT} bytes")
+            words = f"a body has at most {surface.body_limit} bytes"
+            refusal = Refusal(Reason.BAD_REQUEST, words)
             await self._refuse(send, surface, refusal, status=413)
             return
         text = scope.get("query_string", b"").decode("latin-1")

@@ -11,7 +11,14 @@ from fleet_worker.runtime.agent import Agent
 from fleet_worker.runtime.driver import Driver
 from fleet_worker.wire.admin.operator import operator_surface
 from fleet_worker.wire.areal.reply import AReaL
-from fleet_worker.wire.control import Answer, Call, Handler, Surface, explain_to_trainer
+from fleet_worker.wire.control import (
+    LARGE_BODY,
+    Answer,
+    Call,
+    Handler,
+    Surface,
+    explain_to_trainer,
+)
 from fleet_worker.wire.engine_routes.reply import EngineRoutes
 from fleet_worker.wire.prime_rl.reply import PrimeRl
 from fleet_worker.wire.vllm_rl.reply import VllmRl
@@ -38,7 +45,8 @@ def all_surfaces(
     prime = PrimeRl(driver, vllm)
     # vLLM's clients and prime-rl's mean different things by one path; the body tells them apart.
     update = _by_key({"update_info": vllm.receive, "weight_dir": prime.update_weights})
-    shared = Surface("shared", {("POST", "/update_weights"): update}, explain_to_trainer)
+    routes = {("POST", "/update_weights"): update}
+    shared = Surface("shared", routes, explain_to_trainer, body_limit=LARGE_BODY)
     return [
         operator_surface(agent, state, drain),
         vllm.surface(),

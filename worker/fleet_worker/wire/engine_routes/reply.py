@@ -11,7 +11,15 @@ from typing import Any
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import Reason
 from fleet_worker.runtime.driver import Driver
-from fleet_worker.wire.control import Answer, Call, Handler, Surface, explain_to_trainer, parsed
+from fleet_worker.wire.control import (
+    LARGE_BODY,
+    Answer,
+    Call,
+    Handler,
+    Surface,
+    explain_to_trainer,
+    parsed,
+)
 from fleet_worker.wire.engine_routes import request
 from fleet_worker.wire.vllm_rl.reply import VllmRl
 
@@ -67,7 +75,7 @@ class EngineRoutes:
         for folder, handlers in (("", flat), ("control/", control), ("update/", update)):
             for name, handler in handlers.items():
                 routes["POST", f"/engine/{folder}{name}"] = handler
-        return Surface("engine_routes", routes, _explain)
+        return Surface("engine_routes", routes, _explain, body_limit=LARGE_BODY)
 
     # --- pausing -------------------------------------------------------------------------------
 
