@@ -43,8 +43,8 @@ prepare: ## Build and fetch what clusters and engines need; done once, with its 
 	@for env in operator worker clients clients-legacy; do $(ENVS) $$env >/dev/null; done
 
 .PHONY: test-fast
-test-fast: ## Unit, model and contract tests: no cluster, no engine
-	@$(PYTEST) tests/unit tests/model tests/contract -n 2
+test-fast: ## Unit, model and contract tests, and how much of core they reach
+	@$(PYTEST) tests/unit tests/model tests/contract -n 2 --cov --cov-report=term
 
 .PHONY: test-cluster
 test-cluster: ## The dev cluster and the operator on a real control plane
