@@ -45,7 +45,7 @@ class Trainer:
 @pytest.fixture(scope="module")
 def external(shared_fleet: Fleet) -> Iterator[Fleet]:
     fleet = Fleet(shared_fleet.cluster, shared_fleet.weights, itertools.count(1), name=NAME)
-    manifest = stack.fleet_manifest(NAME, replicas=2)
+    manifest = stack.fleet_manifest(NAME, replicas=1)
     manifest["spec"]["weights"]["management"] = "External"
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     fleet.wait_ready(f"ifl/{NAME}")
@@ -66,7 +66,7 @@ def test_its_versions_are_mirrored_and_newcomers_are_brought_to_them(external: F
     Trainer(external).update(5)
     external.eventually(lambda: versions(external) == ("5", "5"), "version 5 is mirrored")
 
-    restarted = f"{NAME}-1"
+    restarted = f"{NAME}-0"
     signal_worker(external, restarted, "worker", "SIGKILL")
     external.eventually(lambda: not external.version_of(restarted), "it is gone")
     external.eventually(

@@ -18,6 +18,7 @@ from typing import Literal
 
 from chaos.fleet import Fleet
 from chaos.processes import NoSuchProcessError, Process, node_of, signal_worker
+from devcluster.errors import NotRunningError
 
 Phase = Literal["Staging", "Pausing", "Loading", "Resuming"]
 PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
@@ -75,7 +76,7 @@ def _stopped(fleet: Fleet, pod: str, process: Process) -> Iterator[Callable[[], 
     signal_worker(fleet, pod, process, "SIGSTOP", node=node)
 
     def go_on() -> None:
-        with suppress(NoSuchProcessError):  # the fault may have ended it
+        with suppress(NoSuchProcessError, NotRunningError):  # the fault may have ended it
             signal_worker(fleet, pod, process, "SIGCONT", node=node)
 
     try:
