@@ -37,6 +37,7 @@ class FakePod:
         ready: what the kubelet, or the node controller, has written last.
         wrong_since: since when that has not been true.
         cut_off: the operator does not reach it; the kubelet and clients do.
+        mute: its next answer to a call is lost.
         lied: it has said that it has weights which it has not, and nobody could see it yet.
         suspect: something was wrong with it, so that it may be taken out of service.
         trouble: why its container does not run.
@@ -51,6 +52,7 @@ class FakePod:
     wrong_since: float | None = None
     deleted_at: float | None = None
     cut_off: bool = False
+    mute: bool = False
     lied: bool = False
     suspect: bool = False
     trouble: str = ""

@@ -7,14 +7,16 @@ decides with the real `decide`; the simulator carries its actions out, one at a 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.model.fake_pods import at, judged
 from tests.model.fake_state import Ticket
 from tests.model.wanted import Wanted
 
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, PodView, Target, WorkerView
@@ -22,6 +24,23 @@ from fleet_worker.protocol import Epoch, WorkerState
 
 REFUSED_SECONDS = 1.0
 IMAGE = "image"
+
+
+def _remembered(revision_of: Callable[[FleetObserved, str], str]) -> Callable[..., str]:
+    """The same, computed once for every spec (measured: a third of a simulation's time)."""
+    known: dict[tuple[int, str, str, str, str], tuple[FleetSpec, str]] = {}
+
+    def remembered(observed: FleetObserved, default_image: str) -> str:
+        whose = (observed.name, observed.namespace, observed.uid)
+        key = (id(observed.spec), *whose, default_image)
+        if key not in known:
+            known[key] = (observed.spec, revision_of(observed, default_image))
+        return known[key][1]
+
+    return remembered
+
+
+pods.revision_of = _remembered(pods.revision_of)
 
 
 @dataclass(frozen=True)

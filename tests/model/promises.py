@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fleet_operator.api.fleet import Rollout
@@ -45,11 +46,13 @@ class PromiseBroken(AssertionError):
         self.number = number
 
 
+@lru_cache(maxsize=200)
 def _rollout_of(wanted: Wanted) -> Rollout:
     settings, weights = wanted.fleet_spec.rollout, wanted.base_spec
     return weights.rollout.over(settings) if weights else settings
 
 
+@lru_cache(maxsize=200)
 def _one_voice(wanted: Wanted) -> bool:
     rollout = _rollout_of(wanted)
     last = rollout.canary.then if rollout.strategy == "Canary" else rollout.strategy

@@ -27,6 +27,7 @@ from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
+from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import PodView
 
 TICK_SECONDS = 1.0
@@ -320,6 +321,18 @@ class Simulation:
 
     def reconcile(self) -> bool:
         """Observe, decide, act, write. Returns: whether anything was done or written."""
+        before = self.writes, len(self.wire.sent)
+        leader, decision = self.leader, self.decide()
+        while leader.todo:
+            if self._interrupted(leader):
+                return True
+            self.act()
+            if self.faults.operator_dies_after is not None:
+                self.faults.operator_dies_after -= 1
+        return before != (self.writes, len(self.wire.sent)) or bool(decision.pod_actions)
+
+    def decide(self) -> Decision:
+        """The leader looks around and decides what to do; nothing is done yet."""
         self.steps += 1
         self.tick(0.001)  # nothing takes no time at all
         leader = self.leader
@@ -332,15 +345,12 @@ class Simulation:
         if self.shuffles:
             self.random.shuffle(actions)
         leader.todo = deque(actions)
-        before = self.writes, len(self.wire.sent)
-        while leader.todo:
-            if self._interrupted(leader):
-                return True
-            self.do(leader.todo.popleft(), leader)
-            self.check()
-            if self.faults.operator_dies_after is not None:
-                self.faults.operator_dies_after -= 1
-        return before != (self.writes, len(self.wire.sent)) or bool(decision.pod_actions)
+        return decision
+
+    def act(self) -> None:
+        """The leader does the next thing that it has decided."""
+        self.do(self.leader.todo.popleft(), self.leader)
+        self.check()
 
     def _interrupted(self, leader: Leader) -> bool:
         if self.between is not None:

@@ -141,6 +141,18 @@ class TestFailed:
         fleet.settle()
         assert [e.result for e in fleet.weights.history[:2]] == ["Applied", "Halted"]
 
+    def test_also_where_it_breaks_the_only_one(self):
+        fleet = Simulation(seed=1, replicas=1)
+        fleet.settle()
+        fleet.will_break("2", fleet.pod(0))
+        fleet.publish("2")
+        fleet.log.clear()
+        fleet.look(60)
+
+        assert fleet.serving == ["1"]
+        assert fleet.weights.phase is RolloutPhase.HALTED
+        assert calls(fleet).count("pause on policy-0") == 1
+
     def test_what_was_given_up_is_not_tried_again_after_an_operator_restart(self, fleet):
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")

@@ -61,15 +61,18 @@ class Wire:
             leader.miss(uid, sim.now)
             return
         late = sim.happens(sim.faults.answer_late) and not isinstance(call, Admit | Resume)
+        pod = sim.pods.get(uid)
         lost = sim.happens(sim.faults.answer_lost)
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
+        if pod is not None and pod.mute:
+            lost, pod.mute = True, False
         flight = Flight(
             action=call,
             epoch=leader.epoch,
             arrives_at=sim.now + (sim.random.uniform(0, LATEST_SECONDS) if late else 0.0),
             answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
             given_up_at=sim.now + (patience if lost else _patience_seconds(call)),
-            restarts=sim.pods[uid].worker.restarts if uid in sim.pods else 0,
+            restarts=pod.worker.restarts if pod is not None else 0,
         )
         leader.flights[uid] = flight
         self._move(leader, uid, flight)

@@ -196,8 +196,9 @@ def last_answer(worker: WorkerView, version: str) -> Failure | None:
     """What this worker said last against this version, if it took it not."""
     if worker.state is None:
         return None
-    said = (worker.state.load_failure, worker.state.stage_failure)
-    return next((f for f in said if f is not None and f.version == version), None)
+    both = (worker.state.load_failure, worker.state.stage_failure)
+    said = [f for f in both if f is not None and f.version == version]
+    return min(said, key=lambda f: f.age_seconds, default=None)
 
 
 def waits(worker: WorkerView, version: str) -> Failure | None:

@@ -202,6 +202,25 @@ class TestFailures:
         assert taken.problem.halt
         assert not [a for a in told(taken.actions) if a.startswith("load 42")]
 
+    def test_also_where_it_broke_the_only_one(self):
+        broke = make_worker(0).joining("41").failed_to_load("42")
+        problem = step(make_view(broke)).problem
+
+        assert problem is not None
+        assert problem.halt
+
+    def test_not_while_others_are_on_their_way(self):
+        broke = make_worker(0).joining("41").failed_to_load("42")
+        problem = step(make_view(broke, make_worker(1).joining("42"))).problem
+
+        assert problem is None or not problem.halt
+
+    def test_after_a_broken_load_a_later_refusal_is_let_rest_too(self):
+        broke = old(0).failed_to_load("42", age_seconds=50)
+        refused = broke.refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=1)
+
+        assert step(make_view(refused)).actions == ()
+
     def test_a_load_that_was_refused_within_the_budget_fences_its_worker(self):
         refused = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED)
         taken = step(make_view(refused, held(1), maxFailures=1))

@@ -160,7 +160,9 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
 def _open(view: RolloutView, goal: Target) -> Step:
     held = view.held
     served_already = any(m.standing is Standing.OPEN for m in view.members)
-    broke = [] if served_already or not held else broken(view, goal)
+    broke = [] if served_already else broken(view, goal)
+    if not held and len(broke) < len(view.joiners):
+        broke = []  # the rollout is over, or others are on their way
     problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
     actions: Actions = tuple(
         calls.resume(m, version=goal.version, reason=f"all members hold {goal.version}")

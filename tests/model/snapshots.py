@@ -1,0 +1,142 @@
+"""Copies of a simulation, to go on from one moment in many ways, and what makes two moments the same.
+
+Immutable records (specs, statuses, states, decisions) are shared between copies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from tests.model.fake_pods import EPOCH_START, FakePod
+from tests.model.fake_requests import FakeRequests
+from tests.model.fake_state import Note, Ticket
+from tests.model.fake_worker import FakeWorker
+from tests.model.leader import Doing, Flight, Leader
+from tests.model.promises import Promises
+from tests.model.simulator import Faults, Simulation
+from tests.model.wire import Wire
+
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+
+_MUTABLE = frozenset(
+    {
+        *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader),
+        *(Promises, Faults, Simulation, Wire),
+    }
+)
+_START = EPOCH_START.timestamp()
+_LONG_AGO_SECONDS = 31.0
+"""What is older than this is simply old: no rule looks further back, but for the time-outs of the
+phases that have one."""
+_TIMED = frozenset(
+    {RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING, RolloutPhase.JUDGING}
+)
+
+
+def copied(simulation: Simulation) -> Simulation:
+    """Another simulation that is at the same moment."""
+    found: Simulation = _copied(simulation, {})
+    return found
+
+
+def _copied(thing: Any, known: dict[int, Any]) -> Any:
+    kind = type(thing)
+    if kind in {list, deque}:
+        made = [_copied(item, known) for item in thing]
+        return made if kind is list else deque(made, thing.maxlen)
+    if kind is dict:
+        return {key: _copied(value, known) for key, value in thing.items()}
+    if kind is set:
+        return set(thing)
+    if kind not in _MUTABLE:
+        return thing
+    if id(thing) not in known:
+        known[id(thing)] = twin = object.__new__(kind)
+        for name, value in vars(thing).items():
+            twin.__dict__[name] = _copied(value, known)
+    return known[id(thing)]
+
+
+def essence(simulation: Simulation) -> tuple[Any, ...]:
+    """Equal for two moments from which everything goes on alike. Times are as seen from now."""
+    now = simulation.now
+    leader = simulation.leader
+    return (
+        simulation.wanted,
+        tuple(_pod(p, now, leader.term) for p in simulation.pods.values()),
+        tuple((n, _ago(t, now)) for n, t in simulation.nodes.items()),
+        _fleet(simulation.fleet_stored, now),
+        *(_weights(s, now) for s in simulation.weights_stored.values()),
+        simulation.applied_written,
+        _leader(leader, now),
+        (simulation.promises.served, simulation.promises.agree, *simulation.promises.wishes),
+        frozenset(simulation.promises.taken & set(simulation.pods)),
+    )
+
+
+def _ago(at: float | None, now: float) -> float | None:
+    return None if at is None else round(max(at - now, -_LONG_AGO_SECONDS), 3)
+
+
+def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
+    worker = pod.worker
+    tickets = (worker.work, worker.staging, *worker.waiting)
+    return (
+        *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.trouble),
+        *(pod.ended, pod.lied, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
+        *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
+        *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
+        *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),
+        *(worker.loaded_since_pause, worker.hung, worker.lie, worker.slow_seconds),
+        *(_note(n, now) for n in (worker.stage_failure, worker.load_failure)),
+        (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,
+        *(frozenset(s) for s in (worker.bad_sources, worker.breaking_versions)),
+        tuple((t.action.key, t.step, _ago(t.ends_at, now)) for t in tickets if t),
+        worker.probe.version if worker.probe else None,
+    )
+
+
+def _note(note: Note | None, now: float) -> tuple[Any, ...] | None:
+    return None if note is None else (note.version, note.reason, _ago(note.at, now))
+
+
+def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
+    flights = ((u, f.action.key, _ago(f.given_up_at, now)) for u, f in leader.flights.items())
+    heard = (
+        (uid, h.restarts, _ago(h.at, now), h.state.phase, h.state.admitted, h.state.version)
+        for uid, h in leader.heard.items()
+    )
+    return (
+        *(leader.goal, leader.sequence, _fleet(leader.fleet, now)),
+        *(_weights(s, now) for s in leader.weights.values()),
+        *(leader.written.get("fleet") == leader.fleet, tuple(flights), tuple(heard)),
+        tuple((uid, _ago(t, now)) for uid, t in leader.silent_since.items()),
+        tuple((uid, key, _ago(t, now)) for uid, (key, t) in leader.refused.items()),
+        tuple(_what(action) for action in leader.todo),
+    )
+
+
+def _what(action: Doing) -> tuple[object, ...]:
+    target = getattr(action, "pod_uid", getattr(action, "uid", getattr(action, "name", "")))
+    return (type(action).__name__, getattr(action, "key", ""), target)
+
+
+def _fleet(status: FleetStatus, now: float) -> tuple[Any, ...]:
+    applied = status.applied.version if status.applied else None
+    recycled = tuple((r.pod, r.uid, r.count) for r in status.recycled)
+    return (status.observed_generation, applied, recycled)
+
+
+def _weights(status: WeightsStatus, now: float) -> tuple[Any, ...]:
+    began, phase_began = (
+        t.timestamp() - _START if t else None for t in (status.started_at, status.phase_started_at)
+    )
+    timed = status.phase in _TIMED and phase_began is not None
+    return (
+        *(status.observed_generation, status.desired_version, status.phase, status.retried),
+        *(_ago(began, now), round(phase_began - now, 3) if timed else None),
+        tuple((e.version, e.result) for e in status.history),
+        tuple((c.type, c.status, c.reason) for c in status.conditions),
+    )
