@@ -1,8 +1,7 @@
 """Every history of a small fleet from version 1 to version 2 with at most two faults.
 
 A history is a choice of at most two moments and of one fault at each. Moments are the steps of the
-operator: every look around, every call, and every write, or else a look's writes together with its
-last step. Faults:
+operator: every look around, every call and every write. Faults:
 
     the operator dies; and for each worker: it dies · it hangs · its next answer is lost, the work
     done · its engine breaks at the load · its copy of the version is no good
@@ -17,18 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import comb
 
-from tests.model.leader import WriteApplied, WriteFleet, WriteWeights
 from tests.model.simulator import Simulation
 from tests.model.snapshots import copied, essence
 
 from fleet_operator.api.weights import RolloutPhase
 
-STEP_SECONDS = 0.5
 REST_SECONDS = 5.0
+"""Steps take a millisecond; while there is nothing to do it passes in these pieces."""
 LONGEST_WAY = 600
 """Steps until a fleet does nothing new any more."""
-
-_WRITES = (WriteFleet, WriteWeights, WriteApplied)
 
 Fault = Callable[[Simulation], None]
 
@@ -63,13 +59,11 @@ class Explorer:
     """Goes through all histories of one fleet.
 
     Fields:
-        writes_apart: whether every write is a moment of its own.
         moments: M, as many as the history without a fault has.
         went: moments that were gone through.
     """
 
-    def __init__(self, workers: int, *, writes_apart: bool = True) -> None:
-        self.writes_apart = writes_apart
+    def __init__(self, workers: int) -> None:
         self.start = Simulation(seed=0, replicas=workers)
         self.start.shuffles = False
         self.start.settle()
@@ -86,25 +80,9 @@ class Explorer:
         k = len(self.faults)
         return sum(comb(self.moments, faults) * k**faults for faults in range(most_faults + 1))
 
-    def explore(self, most_faults: int = 2, *, part: slice = slice(None)) -> int:
-        """Go through them; with `part`, those whose first fault is in that part of the list, and
-        the one without a fault only with the first part.
-
-        Returns: how many histories these were.
-        """
-        total, fleet = 0, self.start
-        for moment in range(self.moments):
-            for fault in self.faults[part]:
-                branch = copied(fleet)
-                fault(branch)
-                self._step(branch)
-                total += self._count(branch, moment + 1, most_faults - 1)
-            fleet = copied(fleet)
-            self._step(fleet)
-        if part.start in {None, 0}:
-            self._end(fleet)
-            total += 1
-        return total
+    def explore(self, most_faults: int = 2) -> int:
+        """Go through them. Returns: how many these were."""
+        return self._count(self.start, 0, most_faults)
 
     def _count(self, fleet: Simulation, moment: int, left: int) -> int:
         if left == 0 or moment == self.moments:
@@ -127,13 +105,13 @@ class Explorer:
         self.went += 1
         leader = fleet.leader
         if leader.todo:
+            fleet.tick(0.001)
             fleet.act()
         else:
-            done = leader.decision and (leader.decision.worker_calls or leader.decision.pod_actions)
-            fleet.tick(STEP_SECONDS if done or leader.decision is None else REST_SECONDS)
+            before = leader.decision
+            if before is not None and not (before.worker_calls or before.pod_actions):
+                fleet.tick(REST_SECONDS)
             fleet.decide()
-        while not self.writes_apart and leader.todo and isinstance(leader.todo[0], _WRITES):
-            fleet.act()
 
     def _end(self, fleet: Simulation) -> None:
         """Go on with the faults until nothing new happens, and then without them."""

@@ -60,7 +60,9 @@ def _copied(thing: Any, known: dict[int, Any]) -> Any:
 
 
 def essence(simulation: Simulation) -> tuple[Any, ...]:
-    """Equal for two moments from which everything goes on alike. Times are as seen from now."""
+    """Equal for two moments from which everything goes on alike. Times are as seen from now, in
+    tenths of a second: no rule knows shorter ones.
+    """
     now = simulation.now
     leader = simulation.leader
     return (
@@ -77,7 +79,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
 
 
 def _ago(at: float | None, now: float) -> float | None:
-    return None if at is None else round(max(at - now, -_LONG_AGO_SECONDS), 3)
+    return None if at is None else round(max(at - now, -_LONG_AGO_SECONDS), 1)
 
 
 def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
@@ -136,7 +138,7 @@ def _weights(status: WeightsStatus, now: float) -> tuple[Any, ...]:
     timed = status.phase in _TIMED and phase_began is not None
     return (
         *(status.observed_generation, status.desired_version, status.phase, status.retried),
-        *(_ago(began, now), round(phase_began - now, 3) if timed else None),
+        *(_ago(began, now), round(phase_began - now, 1) if timed else None),
         tuple((e.version, e.result) for e in status.history),
         tuple((c.type, c.status, c.reason) for c in status.conditions),
     )
