@@ -141,8 +141,9 @@ class TestFailed:
         fleet.settle()
         assert [e.result for e in fleet.weights.history[:2]] == ["Applied", "Halted"]
 
-    def test_also_where_it_breaks_the_only_one(self):
-        fleet = Simulation(seed=1, replicas=1)
+    @pytest.mark.parametrize("may_fail", [0, 1])
+    def test_also_where_it_breaks_the_only_one(self, may_fail):
+        fleet = Simulation(seed=1, replicas=1, rollout={"maxFailures": may_fail})
         fleet.settle()
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")

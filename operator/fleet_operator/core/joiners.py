@@ -98,7 +98,8 @@ def _wanted(
     if not admission.first or any(j.version == wanted.version for j in ready):
         return wanted, None
     refused = [j for j in ready if calls.failure_of(j, wanted.version)]
-    if len(refused) <= settings.max_failures:
+    others = len(ready) - len(refused)
+    if not refused or (others and len(refused) <= settings.max_failures):
         return wanted, None
     # Nobody serves and nobody can take it: better the last good version than none.
     problem = problem_of(refused, wanted, RolloutPhase.STAGING, settings, halt=False)

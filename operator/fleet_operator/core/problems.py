@@ -31,8 +31,10 @@ def problem_of(
         else f"Checked again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish "
         "another version."
     )
+    many = len(failed) > settings.max_failures
+    limit = f"{settings.max_failures} may fail" if many else "and nobody else is there"
     message = (
-        f"{len(failed)} workers cannot take version {goal}, {settings.max_failures} may fail. "
+        f"{len(failed)} workers cannot take version {goal}, {limit}. "
         f"{_causes(failed, goal)}. The applied version keeps serving. {way_out}"
     )
     return Problem(reason=reason, message=message, halt=halt)

@@ -192,6 +192,15 @@ class TestSuspended:
         assert told(taken.actions) == ["stage 41 on policy-0"]
 
 
+def test_where_one_may_fail_the_next_one_is_the_canary():
+    refused = known(0).refused("42", Reason.SOURCE_NOT_FOUND)
+    taken = STEP(make_view(refused, known(1), known(2), maxFailures=1))
+
+    assert taken.problem is None
+    assert taken.failed == ("policy-0",)
+    assert told(taken.actions) == ["stage 42 on policy-1"]
+
+
 @pytest.mark.parametrize(
     ("first", "halts"),
     [

@@ -124,6 +124,9 @@ class TestTheFirstOnes:
         assert made.problem is None
         assert "admit 42 on policy-1" in told(made.actions)
 
+    def test_not_all_of_them_may_fail(self):
+        assert decide(self.REFUSED, first=True, maxFailures=1).problem is not None
+
     def test_as_many_may_fail_as_in_any_rollout(self):
         assert decide(self.REFUSED, joiner(1), first=True, maxFailures=1).problem is None
 

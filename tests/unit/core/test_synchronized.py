@@ -153,6 +153,15 @@ class TestFailures:
         taken = step(make_view(refused, staged(1), maxFailures=1))
         assert told(taken.actions) == ["fence on policy-0"]
 
+    def test_not_all_of_them_may_fail(self):
+        both = [old(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
+        taken = step(make_view(*both, maxFailures=9))
+
+        assert taken.actions == ()
+        assert taken.problem is not None
+        assert "2 workers cannot take version 42" in taken.problem.message
+        assert "and nobody else is there" in taken.problem.message
+
     def test_one_that_was_left_behind_is_not_let_in_again_at_the_old_version(self):
         left = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
 

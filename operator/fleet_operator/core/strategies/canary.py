@@ -52,12 +52,13 @@ def _judge(view: RolloutView) -> Step:
     goal = view.target
     alive = [*view.members, *(j for j in view.joiners if _has_phase(j, Phase.JOINING))]
     alive.sort(key=lambda w: w.pod.ordinal)
-    chosen = [w for w in alive if w.standing is not Standing.UNKNOWN][
-        : view.settings.canary.workers
-    ]
-    failed = [w for w in chosen if view.failure_of(w, goal)]
+    able = [w for w in alive if w.standing is not Standing.UNKNOWN]
+    failed = [w for w in able if view.failure_of(w, goal)]
     halt = any(w.state and w.state.load_failure == view.failure_of(w, goal) for w in failed)
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt)
+    if problem is None:
+        able = [w for w in able if w not in failed]
+    chosen = able[: view.settings.canary.workers]
     reports = [r for w in chosen if (r := _comparison(w, goal))]
     verdict = None
     if chosen and len(reports) == len(chosen):

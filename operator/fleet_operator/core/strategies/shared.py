@@ -65,12 +65,13 @@ def over_budget(
     *,
     halt: bool,
 ) -> Problem | None:
-    """The problem, if more workers failed to take the target than may.
+    """The problem, if more workers failed to take the target than may, or if nobody else is left.
 
     The way back, or out of an overtaken rollout, is not given up: who fails there is fenced. Nor
     is a version that the fleet serves already: who comes late to it is left behind.
     """
-    if len(failed) <= view.settings.max_failures:
+    others = {w.pod.uid for w in view.members or view.joiners} - {f.pod.uid for f in failed}
+    if not failed or (others and len(failed) <= view.settings.max_failures):
         return None
     served = goal.version == view.applied.version
     if goal.version != view.target.version or view.halted or served:

@@ -1,0 +1,188 @@
+"""The same simulation in Hypothesis' hands: it looks for a history that breaks a promise, and tells
+the shortest one that it finds.
+
+Rules are what people, trainers and bad luck do, and the operator's steps one by one. The promises
+are checked after every step inside the simulation; at the end of a history it must come to a good
+end and rest.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.model.mischief import STRATEGIES, UPDATES
+from tests.model.simulator import NODES, Faults, Simulation
+
+HISTORIES = int(os.environ.get("HISTORIES", "60"))
+ORDINALS = st.integers(0, 3)
+VERSIONS = st.integers(1, 6).map(str)
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """One fleet."""
+
+    @initialize(
+        rollout=st.sampled_from(STRATEGIES),
+        replicas=st.integers(1, 3),
+        slow_seconds=st.sampled_from([0.0, 2.0]),
+        update=st.sampled_from(UPDATES),
+    )
+    def a_fleet_is_there(self, rollout, replicas, slow_seconds, update):
+        self.fleet = Simulation(
+            seed=0, replicas=replicas, rollout=rollout, slow_seconds=slow_seconds, update=update
+        )
+        self.fleet.shuffles = False
+        self.fleet.settle()
+        self.fleet.log.clear()
+
+    # --- operators --------------------------------------------------------------------------------
+
+    @rule(times=st.integers(1, 4))
+    def the_operator_works(self, times):
+        for _ in range(times):
+            self.fleet.reconcile()
+            self.fleet.tick(0.1)
+
+    @rule(after=st.integers(0, 6))
+    def the_operator_dies_in_the_middle(self, after):
+        self.fleet.faults = Faults(operator_dies_after=after)
+        self.fleet.reconcile()
+        self.fleet.faults = Faults()
+
+    @rule(after=st.integers(0, 4))
+    def the_operator_freezes_in_the_middle(self, after):
+        leader = self.fleet.leader
+        self.fleet.decide()
+        for _ in range(min(after, len(leader.todo))):
+            self.fleet.act()
+        self.fleet.freeze_operator()
+
+    @precondition(lambda self: self.fleet.ghosts)
+    @rule(actions=st.integers(1, 4))
+    def an_old_leader_goes_on(self, actions):
+        for _ in range(actions):
+            if self.fleet.ghosts:
+                self.fleet.haunt(self.fleet.ghosts[0])
+
+    @rule(fault=st.sampled_from(["answer_lost", "call_lost", "api_refuses", "status_unwritten"]))
+    def the_operator_works_on_a_bad_wire(self, fault):
+        self.fleet.faults = Faults(**{fault: 1.0})
+        self.fleet.reconcile()
+        self.fleet.faults = Faults()
+
+    @rule(seconds=st.sampled_from([0.0, 2.0, 12.0]))
+    def watches_are_late(self, seconds):
+        self.fleet.lag_seconds = seconds
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, 12.0, 35.0, 120.0]))
+    def nobody_does_anything(self, seconds):
+        self.fleet.tick(seconds)
+
+    # --- trainers and people ----------------------------------------------------------------------
+
+    @rule(version=VERSIONS)
+    def the_trainer_publishes(self, version):
+        self.fleet.publish(version)
+
+    @rule(version=VERSIONS, run=st.sampled_from([None, "run"]), rollback=st.booleans())
+    def the_trainer_publishes_in_a_run(self, version, run, rollback):
+        fields = {"version": version, "runId": run, "rollback": rollback}
+        self.fleet.ask("trainer", f"asks for {fields}", fields)
+
+    @rule(version=VERSIONS)
+    def the_trainer_publishes_an_adapter(self, version):
+        self.fleet.publish_adapter("lora", version)
+
+    @rule(suspend=st.booleans())
+    def a_person_suspends(self, suspend):
+        self.fleet.control(suspend=suspend)
+
+    @rule()
+    def a_person_asks_to_try_again(self):
+        self.fleet.retry(f"at {self.fleet.now}")
+
+    @rule(replicas=st.integers(0, 4))
+    def a_person_scales(self, replicas):
+        self.fleet.scale(replicas)
+
+    @rule(number=st.integers(1, 3))
+    def a_person_changes_the_template(self, number):
+        self.fleet.change_fleet(f"changes the template ({number})", engine={"args": [f"-{number}"]})
+
+    @rule(strategy=st.sampled_from(["Synchronized", "InFlight", "Rolling"]))
+    def a_person_changes_the_strategy(self, strategy):
+        self.fleet.control(rollout={"strategy": strategy})
+
+    # --- workers and nodes ------------------------------------------------------------------------
+
+    @rule(ordinal=ORDINALS, deed=st.sampled_from(["kill", "hang", "goes on", "cut off", "reached"]))
+    def a_worker_is_lost_or_found(self, ordinal, deed):
+        for pod in self._pods(ordinal):
+            if deed == "kill":
+                self.fleet.kill(pod)
+            elif deed in {"hang", "goes on"}:
+                self.fleet.hang(pod, hung=deed == "hang")
+            else:
+                self.fleet.cut_off(pod, cut=deed == "cut off")
+
+    @rule(ordinal=ORDINALS, version=VERSIONS, deed=st.sampled_from(["breaks", "refuses"]))
+    def a_version_is_no_good_for_a_worker(self, ordinal, version, deed):
+        for pod in self._pods(ordinal):
+            if deed == "breaks":
+                self.fleet.will_break(version, pod)
+            else:
+                self.fleet.spoil(version, pod)
+
+    @rule(ordinal=ORDINALS, lie=st.sampled_from(["", "unmoved", "claims"]))
+    def a_worker_lies(self, ordinal, lie):
+        for pod in self._pods(ordinal):
+            pod.worker.lie, pod.suspect = lie, True
+
+    @rule(ordinal=ORDINALS, deed=st.sampled_from(["evicted", "deleted", "orphaned", "crashing"]))
+    def a_pod_is_lost(self, ordinal, deed):
+        for pod in self._pods(ordinal):
+            if deed == "evicted":
+                self.fleet.evict(pod)
+            elif deed == "deleted":
+                self.fleet.delete(pod)
+            elif deed == "orphaned":
+                pod.owner = ""
+            else:
+                self.fleet.crash_loop(pod, over=bool(pod.trouble))
+
+    @rule(node=st.sampled_from(NODES), power=st.booleans())
+    def a_node_is_lost_or_found(self, node, power):
+        if self.fleet.nodes[node] is None:
+            self.fleet.lose_node(node, power=power)
+        else:
+            self.fleet.return_node(node)
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    @invariant()
+    def every_promise_holds(self):
+        if hasattr(self, "fleet"):
+            self.fleet.check()
+
+    def teardown(self):
+        if not hasattr(self, "fleet"):
+            return
+        self.fleet.settle_or_say()
+        if self.fleet.converged():
+            assert self.fleet.run_quietly() == 0, f"promise 7\n{self.fleet.story()}"
+
+    def _pods(self, ordinal):
+        return [p for p in self.fleet.pods.values() if p.ordinal == ordinal and not p.deleted_at]
+
+
+TestFleet = FleetMachine.TestCase
+TestFleet.settings = settings(
+    max_examples=HISTORIES,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize="HISTORIES" not in os.environ,  # the same in every run, unless asked for more
+    suppress_health_check=list(HealthCheck),
+)
