@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from bench_worker import load, report, servers, swaps
+from bench_worker import load, report, servers, store, swaps
 from bench_worker.load import Round
+from bench_worker.servers import Server
 
 TINY_CACHE = 64 * 1024 * 1024
 LARGE = {"hidden": 4096, "layers": 6}
 """About 1.2 GB in bfloat16."""
-STREAMS = ((1, 30), (4, 25), (16, 12))
-"""Streams at once, and how many requests of 64 tokens each of them makes in a round."""
+STREAMS = ((1, 10), (4, 8), (16, 4))
+"""Streams at once, and how many requests of 64 tokens each of them makes in a round: about a
+second, so that two neighbouring rounds meet the same machine."""
 
 
 def main() -> int:
     """Measure, write the figures, print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench_worker", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="of each kind, on each server")
+    parser.add_argument("--rounds", type=int, default=25, help="of each kind, on each server")
     parser.add_argument("--swaps", type=int, default=5)
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": report.machine(), "vllm": _vllm_version()}
@@ -55,13 +57,17 @@ async def _public_port(folder: Path, rounds: int) -> list[dict[str, Any]]:
                 for streams, requests in STREAMS:
                     found: dict[str, list[Round]] = {"stock": [], "worker": []}
                     for number in range(rounds + 1):
-                        pairs = [("stock", one), ("worker", other)]
-                        for name, client in pairs if number % 2 else pairs[::-1]:
+                        pairs = [(stock, one), (worker, other)]
+                        for server, client in pairs if number % 2 else pairs[::-1]:
                             took = await load.generate(
-                                client, streams=streams, requests=requests, streamed=streamed
+                                server,
+                                client,
+                                streams=streams,
+                                requests=requests,
+                                streamed=streamed,
                             )
                             if number:  # the first one warms up
-                                found[name].append(took)
+                                found[server.name].append(took)
                     rows.append(_row(streams, found, streamed=streamed))
     return rows
 
@@ -74,6 +80,9 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
             "tokens_per_second": statistics.median(each.tokens_per_second for each in rounds),
             "p50": load.percentile(latencies, 0.50),
             "p99": load.percentile(latencies, 0.99),
+            "cpu_seconds_per_10000_tokens": 10_000
+            * sum(each.cpu_seconds for each in rounds)
+            / (len(latencies) * load.TOKENS),
             "requests": len(latencies),
         }
     # Of neighbours: what disturbs the machine for a while disturbs both.
@@ -81,8 +90,8 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
     row["tokens_per_second_ratio"] = statistics.median(
         ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs
     )
-    for share in ("p50", "p99"):
-        row[f"{share}_ratio"] = row["worker"][share] / row["stock"][share]
+    for key in ("p50", "p99", "cpu_seconds_per_10000_tokens"):
+        row[f"{key}_ratio"] = row["worker"][key] / row["stock"][key]
     return row
 
 
@@ -93,30 +102,46 @@ def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]
     swap: dict[str, float] = {"size_bytes": swaps.size_of(steps[0])}
     with servers.stock(folder, steps[0], **options) as stock:
         start = {"stock": stock.up_seconds}
-        warm, cold = [], []
+        warm, cold, slow = [], [], []
         for number in range(count):
             path = steps[(number + 1) % 2]
             warm.append(swaps.bare_reload(stock, path))
             swaps.forget(steps[number % 2])
             cold.append(swaps.bare_reload(stock, steps[number % 2]))
         swap |= {"bare_warm": statistics.median(warm), "bare_cold": statistics.median(cold)}
+        with store.limited(stock.pid, folder) as is_limited:
+            for number in range(count if is_limited else 0):
+                swaps.forget(steps[number % 2])
+                slow.append(swaps.bare_reload(stock, steps[number % 2]))
     with servers.worker(folder, steps[0], [folder], **options) as worker:
         start |= {"joining": worker.up_seconds, "latch": swaps.admit(worker)}
-        pauses: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-        for number in range(2 * count):
-            for drop in (False, True):
-                path = steps[(number + drop) % 2]
-                if drop:
-                    swaps.forget(path)  # staging reads it from the disk, too
-                # A label of its own each time: the same again would be nothing to do.
-                label = f"{path.name}-{number}-{int(drop)}"
-                pauses[drop].append(swaps.swap(worker, label, path, drop_cache=drop))
-        for drop, name in ((False, "warm"), (True, "cold")):
-            swap[f"pause_{name}"] = statistics.median(p["paused_seconds"] for p in pauses[drop])
-        swap["stage_cold"] = statistics.median(p["stage_seconds"] for p in pauses[True])
+        for name, drop in (("warm", False), ("cold", True)):
+            swap |= _staged(worker, steps, count, name, drop=drop)
+        with store.limited(worker.pid, folder) as is_limited:
+            if is_limited:
+                swap |= _staged(worker, steps, count, "slow", drop=True)
     swap["pause_over_bare"] = swap["pause_warm"] / swap["bare_warm"]
-    swap["staged_over_unstaged"] = swap["pause_cold"] / swap["bare_cold"]
+    swap["cold_over_unstaged"] = swap["pause_cold"] / swap["bare_cold"]
+    if slow and "pause_slow" in swap:
+        swap["bare_slow"] = statistics.median(slow)
+        swap["slow_over_unstaged"] = swap["pause_slow"] / swap["bare_slow"]
     return swap, start
+
+
+def _staged(
+    worker: Server, steps: list[Path], count: int, name: str, *, drop: bool
+) -> dict[str, float]:
+    found = []
+    for number in range(count):
+        path = steps[(number + 1) % 2]
+        if drop:
+            swaps.forget(path)  # staging reads it from the store, too
+        # A label of its own each time: the same again would be nothing to do.
+        found.append(swaps.swap(worker, f"{path.name}-{name}-{number}", path, drop_cache=drop))
+    return {
+        f"pause_{name}": statistics.median(each["paused_seconds"] for each in found),
+        f"stage_{name}": statistics.median(each["stage_seconds"] for each in found),
+    }
 
 
 def _write(target: Path, *, seed: int, **shape: int) -> None:

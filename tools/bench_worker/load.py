@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from bench_worker.servers import MODEL
+from bench_worker.servers import MODEL, Server
 
 TOKENS = 64
 _prompts = itertools.count()
@@ -24,10 +24,12 @@ class Round:
     Fields:
         seconds: of the whole round.
         latencies: seconds of each request.
+        cpu_seconds: processor time that the API server used for it.
     """
 
     seconds: float
     latencies: tuple[float, ...]
+    cpu_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -36,12 +38,13 @@ class Round:
 
 
 async def generate(
-    client: httpx.AsyncClient, *, streams: int, requests: int, streamed: bool
+    server: Server, client: httpx.AsyncClient, *, streams: int, requests: int, streamed: bool
 ) -> Round:
     """A round.
 
     Args:
-        client: Of the public port.
+        server: Whose it is.
+        client: Of its public port.
         streams: How many requests are on their way at once.
         requests: How many each of them makes, one after the other.
         streamed: Whether replies come token by token.
@@ -54,11 +57,12 @@ async def generate(
             await _ask(client, streamed=streamed)
             latencies.append(time.perf_counter() - began)
 
-    began = time.perf_counter()
+    began, used = time.perf_counter(), server.cpu_seconds()
     async with asyncio.TaskGroup() as group:
         for _ in range(streams):
             group.create_task(stream())
-    return Round(time.perf_counter() - began, tuple(latencies))
+    seconds = time.perf_counter() - began
+    return Round(seconds, tuple(latencies), server.cpu_seconds() - used)
 
 
 async def _ask(client: httpx.AsyncClient, *, streamed: bool) -> None:

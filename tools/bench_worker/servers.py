@@ -53,12 +53,19 @@ class Server:
         public: address of the port that clients use.
         admin: address of the port that changes weights; for stock vLLM it is the same.
         up_seconds: from the start of the process until it could be asked to serve.
+        pid: of the API server.
     """
 
     name: str
     public: str
     admin: httpx.Client
     up_seconds: float
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the API server itself has used; the engine is another process."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def client(self) -> httpx.AsyncClient:
         """A client of the public port, with as many connections as it takes."""
@@ -89,7 +96,7 @@ def stock(folder: Path, model: Path, *, threads: int, cache_bytes: int) -> Itera
         admin = httpx.Client(base_url=address, timeout=600, trust_env=False)
         with admin:
             up = _wait(process, folder / "stock.log", admin, "/health")
-            yield Server("stock", address, admin, up)
+            yield Server("stock", address, admin, up, process.pid)
 
 
 @contextlib.contextmanager
@@ -129,7 +136,7 @@ def worker(
         )
         with admin:
             up = _wait(process, folder / "worker.log", admin, "/v1/worker/state")
-            yield Server("worker", f"http://127.0.0.1:{port}", admin, up)
+            yield Server("worker", f"http://127.0.0.1:{port}", admin, up, process.pid)
 
 
 @contextlib.contextmanager
