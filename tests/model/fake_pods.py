@@ -41,7 +41,8 @@ class FakePod:
         lied: it has said that it has weights which it has not, and nobody could see it yet.
         suspect: something was wrong with it, so that it may be taken out of service.
         trouble: why its container does not run.
-        ended: `Failed`, if it was evicted.
+        ended: `Failed`, if the kubelet has ended it for good.
+        evicted: it is deleted since its node is lost.
     """
 
     worker: FakeWorker
@@ -57,6 +58,7 @@ class FakePod:
     suspect: bool = False
     trouble: str = ""
     ended: str = ""
+    evicted: bool = False
 
     @property
     def uid(self) -> str:
@@ -102,7 +104,7 @@ class FakePod:
             self.ready, self.wrong_since = true, None
         evicted_at = None if node_lost_at is None else self._evicted_at(node_lost_at)
         if self.deleted_at is None and evicted_at is not None and now >= evicted_at:
-            self.deleted_at = now
+            self.deleted_at, self.evicted = now, True
 
     def _evicted_at(self, node_lost_at: float) -> float:
         return node_lost_at + NODE_SILENT_SECONDS + EVICTED_SECONDS
@@ -139,6 +141,7 @@ class FakePod:
             started=running and self.worker.phase is not Phase.STARTING,
             ready=self.ready and running,
             deleting=deleting,
+            evicted=self.evicted,
             gone_by=at(self.deleted_at + GRACE_SECONDS) if self.deleted_at is not None else None,
             restarts=self.worker.restarts,
             trouble=self.trouble,

@@ -17,6 +17,7 @@ from fleet_worker.protocol import (
     Reason,
     Source,
     Staged,
+    SwapTimings,
     WorkerState,
 )
 
@@ -84,6 +85,7 @@ def state_of(worker: FakeWorker) -> WorkerState:
         stage_failure=_failure(worker.stage_failure, now),
         load_failure=_failure(worker.load_failure, now),
         adapter_failure=_adapter_failure(worker.adapter_failure, now),
+        timings=_timings(worker),
         adapters=tuple(AdapterState(name=n, version=v) for n, v in worker.adapters.items()),
         adapter_slots=AdapterSlots(total=_ADAPTER_SLOTS, used=len(worker.adapters), max_rank=16),
     )
@@ -105,6 +107,12 @@ def _pause(worker: FakeWorker) -> PauseState | None:
         paused_seconds=worker.holds_for_seconds,
         lease_remaining_seconds=max(0.0, worker.lease_until - worker.now),
     )
+
+
+def _timings(worker: FakeWorker) -> SwapTimings | None:
+    if worker.paused_seconds is None or worker.label is None:
+        return None
+    return SwapTimings(version=worker.label, paused_seconds=worker.paused_seconds)
 
 
 def _operation(worker: FakeWorker) -> Operation | None:

@@ -63,6 +63,7 @@ class FakeWorker:
     load_failure: Note | None = None
     adapter_failure: Note | None = None
     probe: ProbeReport | None = None
+    paused_seconds: float | None = None
     staging: Ticket | None = None
     work: Ticket | None = None
     waiting: list[Ticket] = field(default_factory=list)
@@ -194,6 +195,8 @@ class FakeWorker:
 
     def serve(self) -> None:
         """The latch is open and it generates."""
+        if self.paused_at is not None:
+            self.paused_seconds = self.holds_for_seconds
         self.admitted, self.phase = True, Phase.SERVING
         self.lease_until = self.paused_at = None
 

@@ -29,6 +29,7 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import PodView
+from fleet_operator.core.transitions import fleet_transitions, weights_transitions
 
 TICK_SECONDS = 1.0
 KEPT_VIEWS = 60
@@ -338,14 +339,27 @@ class Simulation:
         leader = self.leader
         self._watch(leader)
         self.wire.ask(leader)
+        before = leader.fleet, dict(leader.weights)
         decision = leader.decide(self.now)
         self.promises.note_decision(leader, decision)
+        self._tell(*before)
         actions: list[Doing] = [*decision.worker_calls, *decision.pod_actions]
         actions += self._writes(leader)
         if self.shuffles:
             self.random.shuffle(actions)
         leader.todo = deque(actions)
         return decision
+
+    def _tell(self, fleet: FleetStatus, weights: dict[str, WeightsStatus]) -> None:
+        """What statuses say anew: phases, and what becomes an Event."""
+        events = fleet_transitions(fleet, self.leader.fleet)
+        for uid, status in self.leader.weights.items():
+            known = weights.get(uid, WeightsStatus())
+            events += weights_transitions(known, status)
+            if (known.phase, known.desired_version) != (status.phase, status.desired_version):
+                self.note("status", f"{uid}: version {status.desired_version} is {status.phase}")
+        for event in events:
+            self.note("event", f"{event.type} {event.reason}: {event.message}")
 
     def act(self) -> None:
         """The leader does the next thing that it has decided."""

@@ -119,9 +119,11 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
 
 
 def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
-    # A pause holds requests for a moment; it does not make a fleet unavailable.
+    # A pause holds requests for a moment; it does not make a fleet unavailable. Nor do two versions
+    # side by side, where the strategy lets them.
+    served = {rollout.applied.version, rollout.step.goal.version, rollout.desired.version}
     members = sum(
-        w.standing in {Standing.OPEN, Standing.HELD} and w.version == rollout.applied.version
+        w.standing in {Standing.OPEN, Standing.HELD} and w.version in served
         for w in observed.workers
     )
     least = max(1, observed.spec.replicas - observed.spec.update.max_unavailable)

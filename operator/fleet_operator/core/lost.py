@@ -13,15 +13,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Admit, Quarantine, Resume
 from fleet_operator.core.observed import PROBE_SECONDS, WorkerView
 from fleet_operator.core.problems import some
 from fleet_operator.core.step import Step
 
+_SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
+
 
 def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
     """The step, with nobody opened at a version that differs from what a lost worker may serve."""
     opened = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
+    if step.phase in _SOON_OPEN and step.problem is None:
+        opened.add(step.goal.version)  # done now, it holds up nobody later
     strays = [w for w in lost if opened - {w.version}]
     if not strays:
         return step

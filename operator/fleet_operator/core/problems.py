@@ -68,7 +68,7 @@ def why(worker: WorkerView, goal: Target) -> str:
         return f"{failure.reason}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
         return f"does not answer: {worker.silence}"
-    doing = worker.operation or (worker.state.phase if worker.state else "starting")
+    doing = worker.operation or (str(worker.state.phase) if worker.state else "starting")
     return f"not done within the time-out, it is at {doing!r}"
 
 

@@ -105,6 +105,13 @@ def test_ready_means_that_clients_reach_every_worker():
     assert "1 are not in the Service yet" in told.message
 
 
+def test_two_versions_side_by_side_are_both_serving():
+    workers = [up(0, "42"), up(1, "42"), up(2)]
+    fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
+
+    assert condition(fleet, ConditionType.AVAILABLE).status == "True"
+
+
 class TestPodsThatDoNotEnd:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 

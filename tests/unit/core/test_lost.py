@@ -93,6 +93,11 @@ class TestInARollout:
         assert told(made.step.actions) == ["Quarantine policy-1"]
         assert made.applied.version != "42"
 
+    def test_it_is_quarantined_while_the_others_pause_so_that_it_holds_up_nobody_later(self):
+        made = self.plan(W(0).serving("41").staged("42"), hung(1))
+
+        assert told(made.step.actions) == ["Quarantine policy-1", "pause on policy-0"]
+
     def test_where_versions_may_mix_it_comes_back_as_it_was(self):
         made = self.plan(W(0).paused("42"), hung(1), rollout={"strategy": "InFlight"})
 

@@ -70,6 +70,7 @@ def test_the_next_step(workers, phase, done):
         pytest.param([held(0), staged(1)], id="pausing"),
         pytest.param([held(0), held(1)], id="loading"),
         pytest.param([loaded(0), loaded(1)], id="resuming"),
+        pytest.param([loaded(0), old(1)], id="staging what one of them needs to go on"),
     ],
 )
 def test_while_requests_are_held_the_fleet_is_left_alone_otherwise(workers):
@@ -187,6 +188,16 @@ class TestFailures:
         assert problem is not None
         assert problem.halt
         assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+
+    def test_it_is_told_what_who_is_late_is_at(self):
+        late = {"phase": LOADING, "phase_seconds": 601}
+
+        def told_of(worker: AWorker) -> str:
+            problem = step(make_view(worker, loaded(1), **late)).problem
+            return problem.message if problem else ""
+
+        assert "not done within the time-out, it is at 'paused'" in told_of(held(0))
+        assert "it is at 'load 42'" in told_of(make_worker(0).loading("41", "42"))
 
     def test_a_drain_may_take_its_time_before_a_pause_is_late(self):
         workers = [staged(0), held(1)]

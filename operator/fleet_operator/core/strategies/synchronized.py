@@ -103,6 +103,7 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         note=f"{held} of {len(behind)} workers hold {goal.version}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
+        disturbed=bool(view.held),
     )
 
 

@@ -1,0 +1,28 @@
+"""Named stories go as they went before, line by line. `--update-golden` writes them anew: read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.model.stories import STORIES, told
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def file_of(story) -> Path:
+    return GOLDEN / f"{story.__name__.replace('_', '-')}.txt"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__.replace("_", " "))
+def test_a_story_goes_as_it_went_before(story, request):
+    text = told(story)
+    if request.config.getoption("--update-golden"):
+        GOLDEN.mkdir(exist_ok=True)
+        file_of(story).write_text(text)
+
+    assert text == file_of(story).read_text()
+
+
+def test_every_log_belongs_to_a_story():
+    assert {f.name for f in GOLDEN.iterdir()} == {file_of(story).name for story in STORIES}
