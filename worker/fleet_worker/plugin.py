@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from fleet_worker.adapters.engine_names import PLUGIN, check_models
+from fleet_worker.adapters.engine_names import PLUGIN, check_objects
 from fleet_worker.adapters.http_server import serve
 from fleet_worker.adapters.lora import with_adapters
 from fleet_worker.adapters.model_facts import facts_of
@@ -86,7 +86,7 @@ class EndpointPlugin:
         await asyncio.to_thread(handover.initial.checkpoint.check_same_on_disk, None)
         metrics = WorkerMetrics(REGISTRY)
         models = state.openai_serving_models
-        check_models(models)
+        check_objects(engine_client, models)
         engine = VllmEngine(engine_client, _info(engine_client, handover), models)
         room = handover.adapters
         agent = Agent(
@@ -112,7 +112,7 @@ class EndpointPlugin:
         await agent.ready()
 
         transfers = Transfers(agent, handover.transfer)
-        agent.on_expired = transfers.expire
+        agent.on_released = transfers.give_up
         driver = Driver(agent, transfers, handover.driver)
 
         async def drain() -> None:

@@ -125,7 +125,7 @@ class Trainer:
         room = options.pop("room", TransferRoom())
         management = options.pop("management", Management.EXTERNAL)
         transfers = Transfers(bench.agent, room)
-        bench.agent.on_expired = transfers.expire
+        bench.agent.on_released = transfers.give_up
         driver = Driver(bench.agent, transfers, DriverRules(management, lease_seconds=60))
         return cls(bench, driver, transfers)
 

@@ -456,6 +456,30 @@ async def test_an_update_that_nobody_finishes_ends_with_the_last_good_weights(
     assert serving.engine.weights != "half"
 
 
+async def test_a_fence_ends_an_update_that_is_under_way(serving: Bench) -> None:
+    trainer = Trainer.of(serving, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    await serving.fence()
+
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
+    assert (await refused(trainer.driver.receive(WHO, {}))).reason is Reason.WRONG_PHASE
+
+
+async def test_an_update_behind_the_latch_ends_some_time_too(joining: Bench) -> None:
+    trainer = Trainer.of(joining, room=ON)
+    await trainer.driver.join_transfer(WHO, {})
+    await trainer.driver.begin_transfer(WHO)
+    joining.clock.advance(61)
+    await joining.agent.expire_lease()
+    assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "base")
+
+    await trainer.driver.begin_transfer(WHO)
+    await trainer.driver.end_transfer(WHO, "7")
+    assert (joining.state.phase, joining.state.pause) == (Phase.JOINING, None)
+    await joining.admit("7")
+
+
 async def test_a_failed_update_puts_the_last_good_weights_back(serving: Bench) -> None:
     trainer = Trainer.of(serving, room=ON)
     await trainer.driver.join_transfer(WHO, {})

@@ -16,6 +16,7 @@ from fleet_worker.adapters.engine_names import (
     Name,
     UnsupportedEngineError,
     check_engine,
+    check_objects,
     missing_names,
     missing_on,
 )
@@ -187,3 +188,12 @@ def test_a_name_that_takes_anything_takes_what_we_pass() -> None:
     assert missing_names((Name("json", "dumps", ("obj", "indent")),)) == []
     assert missing_names((Name("json", "dumps", ("nothing",)),)) == []  # it has **kw
     assert missing_names((Name("json", "load_it"),)) == ["json.load_it"]
+
+
+def test_objects_that_lack_what_no_class_tells_are_named(vllm: SimpleNamespace) -> None:
+    processor = SimpleNamespace(request_states={}, parent_requests={})
+    client, models = SimpleNamespace(output_processor=processor), SimpleNamespace(lora_requests={})
+    check_objects(client, models)
+    del models.lora_requests, processor.parent_requests
+    with pytest.raises(UnsupportedEngineError, match=r"lora_requests.*parent_requests"):
+        check_objects(client, models)

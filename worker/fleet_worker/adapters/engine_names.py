@@ -57,6 +57,7 @@ API_SERVER_NAMES = (
     Name(_CLIENT, "AsyncLLM.add_lora", ("lora_request",)),
     Name(_CLIENT, "AsyncLLM.remove_lora", ("lora_id",)),
     Name(_CLIENT, "AsyncLLM.list_loras"),
+    Name("vllm.exceptions", "VLLMNotFoundError"),
     Name("vllm.lora.request", "LoRARequest", ("lora_name", "lora_int_id", "lora_path")),
     Name(_CLIENT, "AsyncLLM.init_weight_transfer_engine", ("request",)),
     Name(_CLIENT, "AsyncLLM.shutdown_weight_transfer_engine"),
@@ -157,15 +158,29 @@ def missing_names(names: tuple[Name, ...]) -> list[str]:
     return missing
 
 
-def check_models(models: object) -> None:
-    """Make sure that vLLM's list of models is one that adapters can be added to.
+def check_objects(client: object, models: object) -> None:
+    """Make sure that the objects that vLLM made have what no class of theirs tells.
+
+    Args:
+        client: The engine client.
+        models: vLLM's list of models (`OpenAIServingModels`).
 
     Errors:
         UnsupportedEngineError: naming what is missing and the supported range.
     """
-    if not isinstance(getattr(models, "lora_requests", None), dict):
+    wanted = (
+        (models, "lora_requests"),
+        (client, "output_processor.request_states"),
+        (client, "output_processor.parent_requests"),
+    )
+    missing = [
+        f"{type(thing).__name__}.{attribute}"
+        for thing, attribute in wanted
+        if not _has(thing, attribute, ())
+    ]
+    if missing:
         raise UnsupportedEngineError(
-            f"vLLM's OpenAIServingModels has no lora_requests (rlfleet needs vllm{supported_range()})"
+            f"vLLM lacks {', '.join(missing)} (rlfleet needs vllm{supported_range()})"
         )
 
 

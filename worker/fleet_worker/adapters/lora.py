@@ -6,11 +6,12 @@ Source: `LoRARequest`, `AsyncLLM.generate` and `OpenAIServingModels.lora_request
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from typing import Any
 
 from fleet_worker.core.engine_adapter import EngineAdapter
+from fleet_worker.core.refusals import Refusal
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
 Using = Callable[[str], AbstractContextManager[EngineAdapter]]
@@ -21,6 +22,18 @@ def lora_request(name: str, number: int, path: str) -> Any:
     # Imported when it is used: vLLM takes seconds, and this module is read before it is started.
     module = importlib.import_module("vllm.lora.request")
     return module.LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
+
+
+@contextmanager
+def _or_not_found(use: AbstractContextManager[EngineAdapter]) -> Iterator[EngineAdapter]:
+    """Tell vLLM, in its own words, that a name was removed after it was looked up."""
+    with ExitStack() as stack:
+        try:
+            adapter = stack.enter_context(use)
+        except Refusal as refusal:
+            module = importlib.import_module("vllm.exceptions")
+            raise module.VLLMNotFoundError(refusal.message) from refusal
+        yield adapter
 
 
 def with_adapters(generate: Generate, using: Using) -> Generate:
@@ -41,7 +54,7 @@ def with_adapters(generate: Generate, using: Using) -> Generate:
     async def _generate_with(
         name: str, prompt: Any, sampling_params: Any, request_id: str, options: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        with using(name) as adapter:
+        with _or_not_found(using(name)) as adapter:
             chosen = lora_request(adapter.name, adapter.number, adapter.path)
             outputs = generate(prompt, sampling_params, request_id, lora_request=chosen, **options)
             async with aclosing(outputs):

@@ -150,6 +150,7 @@ class Agent(AdapterCalls):
                 self.enter(Event.PAUSE)
                 with self.working("fence"):
                     await self.quiescence.settle(request.drain_timeout_seconds, cut=self.cut)
+            await self.on_released()
             await self.quiesce(Event.FENCE)
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
 
@@ -191,7 +192,7 @@ class Agent(AdapterCalls):
         async with self.lock:
             await pausing.expire(self)
             if self.lease is not None and self.lease.has_expired(self.clock()):
-                await self.on_expired()
+                await self.on_released()
 
     async def _apply(self, request: ApplyRequest) -> None:
         if self.phase is Phase.SERVING:

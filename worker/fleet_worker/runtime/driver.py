@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fleet_worker.core.fencing import Lease
 from fleet_worker.protocol import PauseMode, Phase
 from fleet_worker.runtime.driver_files import FilesDriver, checked_label
 from fleet_worker.runtime.driver_seat import DriverRules
@@ -39,7 +40,9 @@ class Driver(FilesDriver):
         await self.pause(who, PauseMode.KEEP, keep_cache=self.keeps_cache)
         async with self.agent.lock:
             self.agent.check_holder(who)
-            await self.transfers.begin()
+            now = self.agent.clock()
+            expires = now + self.rules.lease_seconds
+            await self.transfers.begin(Lease(PauseMode.KEEP, who, now, expires))
             # Some trainers pause and resume by themselves; those that do neither expect that
             # generating goes on.
             self._pauses_for_update = serves

@@ -57,7 +57,7 @@ class FilesDriver(DriverSeat):
                 ApplyRequest(
                     version=label,
                     mode=PauseMode.KEEP,
-                    lease_seconds=self._rules.lease_seconds,
+                    lease_seconds=self.rules.lease_seconds,
                     holder=who,
                     epoch=self.epoch,
                 )

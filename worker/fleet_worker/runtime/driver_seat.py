@@ -43,7 +43,7 @@ class DriverSeat:
     def __init__(self, agent: Agent, transfers: Transfers, rules: DriverRules) -> None:
         self.agent = agent
         self.transfers = transfers
-        self._rules = rules
+        self.rules = rules
         self._pauses_for_update = False
 
     # --- asking --------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class DriverSeat:
 
     def check_may_drive(self) -> None:
         """Refuse with `NotYoursToDrive` where the operator brings the weights."""
-        if self._rules.management is not Management.EXTERNAL:
+        if self.rules.management is not Management.EXTERNAL:
             raise Refusal(
                 Reason.NOT_YOURS_TO_DRIVE,
                 "the operator manages the weights of this fleet: publish versions to it, by its"
@@ -78,7 +78,7 @@ class DriverSeat:
         """
         self.check_may_drive()
         if self.agent.phase is not Phase.JOINING:
-            lease = self._rules.lease_seconds
+            lease = self.rules.lease_seconds
             request = PauseRequest(
                 mode=mode,
                 drain_timeout_seconds=lease,

@@ -30,7 +30,8 @@ async def sleep(worker: Worker, level: int) -> None:
     if worker.phase is not Phase.PAUSED:
         raise Refusal(Reason.WRONG_PHASE, f"a worker that is {worker.phase} does not sleep")
     if level > 0 and not worker.asleep:
-        await worker.quiescence.reach(worker.engine)
+        # Requests that come later wait in the engine, as they do in every pause.
+        await worker.engine.pause(PauseMode.ABORT)
         await worker.engine.sleep(level)
         worker.asleep = True
 

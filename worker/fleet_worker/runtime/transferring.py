@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_worker.core.fencing import Lease
 from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
@@ -97,10 +98,16 @@ class Transfers:
         await self._worker.engine.leave_transfer()
         self._connected = False
 
-    async def begin(self) -> None:
-        """Make the model ready to receive; from here on it is not to be used."""
+    async def begin(self, lease: Lease) -> None:
+        """Make the model ready to receive; from here on it is not to be used.
+
+        Args:
+            lease: Should there be no pause yet, as in `joining`: it must end some time, too.
+        """
         self.check_ready()
         self._worker.enter(Event.LOAD)
+        self._worker.lease = self._worker.lease or lease
+        self._worker.changed.set()
         self._worker.version = None  # it may be half of one and half of another for a while
         self._began = self._worker.clock()
         with self._worker.working("load"):
@@ -150,14 +157,14 @@ class Transfers:
         self._updates += 1
         started, self._began = self._began or worker.clock(), None
         loading.note_loaded(worker, Received(label), identity, worker.clock() - started)
+        if worker.phase is Phase.JOINING:
+            worker.lease = None
         return label
 
-    async def expire(self) -> None:
-        """The driver did not come back in time. Called by the watch, under the lock."""
+    async def give_up(self) -> None:
+        """The driver did not come back in time, or was fenced off. Called under the lock."""
         if self.is_open:
-            await self._recover(
-                EngineFailure("its driver did not finish an update in time", touched=True)
-            )
+            await self._recover(EngineFailure("its driver did not finish an update", touched=True))
 
     async def _begin(self) -> None:
         await sleeping.ensure_awake(self._worker)

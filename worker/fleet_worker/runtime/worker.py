@@ -64,7 +64,7 @@ class Worker:
         cut: set when a drain or a probe must not go on, until it has ended.
         quiescence: counts the data requests that are inside.
         lock: calls that change something hold it, so that they never interleave.
-        on_expired: what else ends with a lease, besides a pause.
+        on_released: what else ends, besides a pause, when its driver has lost the worker.
         adapters: LoRA adapters in the engine.
         may_rename: no token was made yet by the weights that were loaded last.
         asleep: the engine has given its memory up.
@@ -114,7 +114,7 @@ class Worker:
         self.cut = asyncio.Event()
         self.quiescence = Quiescence()
         self.lock = asyncio.Lock()
-        self.on_expired: Callable[[], Awaitable[None]] = _nothing
+        self.on_released: Callable[[], Awaitable[None]] = _nothing
         self._disposals: set[asyncio.Future[None]] = set()
         self.labels = Labels()
         self.labels.remember(initial.version, initial.checkpoint.identity)
