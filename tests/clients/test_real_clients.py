@@ -138,7 +138,7 @@ def test_verifiers_train_and_eval_clients_roll_out(served: Served) -> None:
     assert [turn["bridged"] for turn in train] == [False, True, True]
     stitched(train)
     assert all(turn["weight_versions"] for turn in evaluated)
-    assert relay["events"] > 4
+    assert relay["events"] > 2  # tokens that wait for their reader come together
     assert "[DONE]" in relay["last"]
 
 
