@@ -55,9 +55,14 @@ class Mischief:
 
     def __post_init__(self) -> None:
         self.chance = self.fleet.random
+        # Some trainers are slow, so that rollouts come to their end; some fleets have little trouble.
+        pace = self.chance.choice([0.02, 0.06, 0.15])
+        self.trouble = self.chance.choice([0.2, 0.6, 1.0])
+        if self.chance.random() < 0.5:
+            self.fleet.control(runId="run")  # a trainer that says so from the start
         self.deeds: list[tuple[float, Callable[[], None]]] = [
-            (0.15, self.publish),
-            (0.02, self.go_back),
+            (pace / self.trouble, self.publish),
+            (0.03, self.go_back),
             (0.03, self.break_version),
             (0.04, self.spoil_source),
             (0.05, self.kill),
@@ -84,7 +89,7 @@ class Mischief:
     def now_and_then(self, scale: float = 1.0) -> None:
         """Let happen what may."""
         for chance, deed in self.deeds:
-            if self.chance.random() < chance * scale:
+            if self.chance.random() < chance * scale * self.trouble:
                 deed()
 
     # --- trainers and people ----------------------------------------------------------------------
@@ -102,9 +107,10 @@ class Mischief:
         older = str(self.chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:
             return
-        runs = {"runId": "run"} if self.chance.random() < 0.5 else {"runId": None}
         rollback = self.chance.random() < 0.5
-        fields = runs | {"rollback": rollback, "version": older}
+        fields = {"rollback": rollback, "version": older}
+        if self.chance.random() < 0.2:
+            fields["runId"] = self.chance.choice(["run", "another-run", None])
         self.fleet.ask("trainer", f"goes back to {older}, rollback: {rollback}", fields)
 
     def scale(self) -> None:
@@ -259,7 +265,7 @@ def history(
         fleet.settle_or_say()
     at_rest = fleet.converged()
     writes = fleet.run_quietly()
-    # What is stalled is tried again and again, and a status tells of it, once a second at most.
-    if writes > (0 if at_rest else 10):
+    # What is stalled is tried again and again, and two statuses tell of it, once a second at most.
+    if writes > (0 if at_rest else 20):
         fleet.fail(7, f"{writes} writes of a fleet at rest")
     return fleet

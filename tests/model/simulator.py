@@ -385,7 +385,8 @@ class Simulation:
             found = (p for t, p in reversed(self.pods_before) if t <= then)
             leader.look_at_pods(next(found, self.pods_before[0][1]))
         else:
-            leader.look_at_pods(self._pod_views())
+            self.pods_before.append((self.now, self._pod_views()))
+            leader.look_at_pods(self.pods_before[-1][1])
 
     def _pod_views(self) -> tuple[PodView, ...]:
         in_order = sorted(self.pods.values(), key=lambda p: p.ordinal)
@@ -535,6 +536,7 @@ class Simulation:
             and self._statuses_are_of_today()
             and self.fleet.updated_replicas == self.replicas
             and all(self._has_adapters(p.worker) for p in serving)
+            and not any(w.work or w.staging for w in self.workers.values())
         )
 
     def _statuses_are_of_today(self) -> bool:
@@ -549,6 +551,8 @@ class Simulation:
     def settle(self, bound: int = 400) -> None:
         """With faults ended, let time pass until everything is as wanted."""
         if not self._converges(bound):
+            if self.converged():
+                self.fail(7, "a converged fleet is written about for ever")
             self.fail(6, f"not converged on {self.version} after {bound} reconciles")
 
     def settle_or_say(self, bound: int = 400) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.model.leader import Flight, Leader
 
 from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import Phase, Reason, Source
 
 if TYPE_CHECKING:
     from tests.model.fake_pods import FakePod
@@ -44,7 +44,8 @@ class Wire:
             if pod is None or not self._reaches(pod) or sim.happens(sim.faults.call_lost):
                 leader.miss(seen.uid, sim.now)
                 continue
-            worker, pod.lied = pod.worker, False
+            worker = pod.worker
+            pod.lied &= worker.generates  # until the operator has had the time to set it apart
             leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:
@@ -153,7 +154,8 @@ class Wire:
             sim.fail(0, "the only leader was refused as old")
         flight.state = worker.state(sim.now)
         if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:
-            claimed = {"version": flight.action.version, "staged": None}
+            source = Source(path=worker.staged_source)
+            claimed = {"version": flight.action.version, "source": source, "staged": None}
             flight.state = flight.state.model_copy(update=claimed)
             pod.lied = True
         flight.back_at = sim.now + flight.answer_seconds

@@ -17,7 +17,6 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.adapter_goals import goals_of
 from fleet_operator.core.applied import applied_of, opened_by
-from fleet_operator.core.lost import keep_out
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -25,6 +24,7 @@ from fleet_operator.core.observed import (
     WeightsView,
     WorkerView,
 )
+from fleet_operator.core.one_voice import expel_strays, keep_out
 from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.step import RolloutView, Step, Strategy
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
@@ -69,8 +69,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     step = strategy(view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
-        # From the moment of the decision on the rollout works its way back.
-        back = strategy(replace(view, halted=True))
+        # From the moment of the decision on the rollout works its way back; nobody is late yet.
+        back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
     return _plan(observed, view, view.target, step, halted=halted)
@@ -114,6 +114,7 @@ def _plan(
 ) -> RolloutPlan:
     if view.one_voice and not observed.is_external:
         step = keep_out(step, [w for w in observed.workers if w.may_reopen])
+        step = expel_strays(step, view)
     behind = any(m.version != desired.version for m in view.members)
     return RolloutPlan(
         desired=desired,

@@ -201,6 +201,14 @@ def test_where_one_may_fail_the_next_one_is_the_canary():
     assert told(taken.actions) == ["stage 42 on policy-1"]
 
 
+def test_and_goes_on_as_such_when_it_is_set_apart():
+    refused = known(0).refused("42", Reason.SOURCE_NOT_FOUND)
+    taken = STEP(make_view(refused, apart(1), maxFailures=1))
+
+    assert taken.problem is None
+    assert told(taken.actions) == ["load 42 on policy-1"]
+
+
 @pytest.mark.parametrize(
     ("first", "halts"),
     [

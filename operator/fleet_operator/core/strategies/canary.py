@@ -55,7 +55,7 @@ def _judge(view: RolloutView) -> Step:
     able = [w for w in alive if w.standing is not Standing.UNKNOWN]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = any(w.state and w.state.load_failure == view.failure_of(w, goal) for w in failed)
-    problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt)
+    problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     if problem is None:
         able = [w for w in able if w not in failed]
     chosen = able[: view.settings.canary.workers]

@@ -64,13 +64,17 @@ def over_budget(
     phase: RolloutPhase,
     *,
     halt: bool,
+    among: Sequence[WorkerView] = (),
 ) -> Problem | None:
     """The problem, if more workers failed to take the target than may, or if nobody else is left.
+
+    `among`: those who could take it; the members, or else the joiners, if nobody is named.
 
     The way back, or out of an overtaken rollout, is not given up: who fails there is fenced. Nor
     is a version that the fleet serves already: who comes late to it is left behind.
     """
-    others = {w.pod.uid for w in view.members or view.joiners} - {f.pod.uid for f in failed}
+    candidates = among or view.members or view.joiners
+    others = {w.pod.uid for w in candidates} - {f.pod.uid for f in failed}
     if not failed or (others and len(failed) <= view.settings.max_failures):
         return None
     served = goal.version == view.applied.version

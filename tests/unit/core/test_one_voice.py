@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_view, make_worker, target, told
 
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
-from fleet_operator.core.actions import WorkerCall
-from fleet_operator.core.lost import keep_out
+from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.observed import PROBE_SECONDS
+from fleet_operator.core.one_voice import keep_out
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.step import Step
 
 LONG = PROBE_SECONDS + 1
+APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
 W = make_worker
 
 
@@ -97,6 +99,37 @@ class TestInARollout:
         made = self.plan(W(0).serving("41").staged("42"), hung(1))
 
         assert told(made.step.actions) == ["Quarantine policy-1", "pause on policy-0"]
+
+    def test_a_stray_is_set_apart_and_joins_again(self):
+        workers = [W(0).serving("41"), W(1).serving("7"), W(2).serving("41")]
+        made = self.plan(*workers, status=APPLIED)
+
+        assert "fence on policy-1" in told(made.step.actions)
+        assert not [a for a in told(made.step.actions) if a.startswith("stage 42 on policy-1")]
+        (fence,) = (a for a in made.step.actions if isinstance(a, Fence))
+        assert fence.reason == "it serves 7, and the others serve 41"
+        assert fence.drain_timeout_seconds == 60
+
+    def test_one_that_is_on_its_way_out_is_left_to_it(self):
+        going = W(1).pausing("7").doing("fence")
+        made = self.plan(W(0).serving("41"), going, status=APPLIED)
+
+        assert "policy-1" not in str(told(made.step.actions))
+
+    @pytest.mark.parametrize(
+        "workers",
+        [
+            pytest.param([W(0).serving("41"), W(1).serving("42")], id="it has what is wanted"),
+            pytest.param([W(0).serving("41"), W(1).paused("7")], id="it holds its requests"),
+            pytest.param(
+                [W(0).serving("7"), W(1).serving("8")], id="nobody serves what was recorded"
+            ),
+        ],
+    )
+    def test_others_are_no_strays(self, workers):
+        made = self.plan(*workers, status=APPLIED)
+
+        assert not [a for a in told(made.step.actions) if a.startswith("fence")]
 
     def test_where_versions_may_mix_it_comes_back_as_it_was(self):
         made = self.plan(W(0).paused("42"), hung(1), rollout={"strategy": "InFlight"})

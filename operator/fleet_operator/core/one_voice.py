@@ -1,0 +1,67 @@
+"""Where versions never mix: what else can make two of them generate at once, and what is done.
+
+* A worker that hangs, or whose node is cut off, is out of the Service as soon as its probe fails.
+  But nobody can close its latch, and when it recovers the Service has it again. So nobody is opened
+  beside it with other weights before it is quarantined: that lasts.
+  An operator that has just begun does not know whether such a worker was admitted; one question
+  that got lost is no proof, so it is given the time in which the kubelet's probe would have failed.
+* A member that generates neither what the fleet serves nor what it is to serve is a stray: one that
+  said it had loaded and had not, one that somebody drove by hand, or what another strategy left. It
+  does not wait for the next barrier: its latch is closed when its requests have ended, and it joins
+  again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import calls
+from fleet_operator.core.actions import Admit, Quarantine, Resume
+from fleet_operator.core.observed import PROBE_SECONDS, Standing, WorkerView
+from fleet_operator.core.problems import some
+from fleet_operator.core.step import RolloutView, Step
+
+_SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
+
+
+def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
+    """The step, with nobody opened at a version that differs from what a lost worker may serve."""
+    opened = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
+    if step.phase in _SOON_OPEN and step.problem is None:
+        opened.add(step.goal.version)  # done now, it holds up nobody later
+    strays = [w for w in lost if opened - {w.version}]
+    if not strays:
+        return step
+    others = {v for v in opened if any(w.version != v for w in strays)}
+    kept = (a for a in step.actions if not (isinstance(a, Resume | Admit) and a.version in others))
+    reason = "it does not answer and may come back with other weights than the others serve"
+    expelled = (
+        Quarantine(name=w.pod.name, uid=w.pod.uid, reason=reason)
+        for w in strays
+        if w.state is not None or w.silent_seconds >= PROBE_SECONDS
+    )
+    return replace(
+        step,
+        actions=(*kept, *expelled),
+        note=f"{step.note}; {some(strays)} must be out of the Service before anybody is opened",
+        requeue_after_seconds=1.0,
+    )
+
+
+def expel_strays(step: Step, view: RolloutView) -> Step:
+    """The step, with an end to what generates beside the applied version and is not the goal."""
+    voices = {view.applied.version, step.goal.version}
+    serving = [m for m in view.members if m.standing is Standing.OPEN]
+    strays = {m.pod.uid: m for m in serving if m.version not in voices}
+    if not strays or all(m.version != view.applied.version for m in serving):
+        return step  # if nobody serves what is held to be applied, that may be an error of ours
+    reason = f"it serves {{}}, and the others serve {view.applied.version}"
+    apart = (
+        calls.set_apart(m, view.settings, reason=reason.format(m.version))
+        for m in strays.values()
+        if not m.operation.startswith("fence")
+    )
+    kept = (a for a in step.actions if getattr(a, "pod_uid", "") not in strays)
+    return replace(step, actions=(*kept, *apart))

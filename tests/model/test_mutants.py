@@ -1,0 +1,222 @@
+"""The harness bites: for every promise, one-line mistakes in the planner that it catches.
+
+Each mistake is made in a copy of the package, and random histories are run on it in a process of its
+own until a promise breaks: it must be the one that the mistake betrays. A line that is no longer
+there fails the test, so that this list keeps up with the code. `make mutants` runs them by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "operator" / "fleet_operator"
+HISTORIES = 80
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake. `rollout`: settings under which it shows soonest."""
+
+    promise: int
+    mistake: str
+    file: str
+    line: str
+    instead: str
+    rollout: dict[str, Any] | None = field(default=None)
+
+
+SYNCHRONIZED: dict[str, Any] = {}
+SHORT = {"timeouts": {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}}
+ROLLING = {"strategy": "Rolling", "maxUnavailable": 1}
+CANARY = {"strategy": "Canary"}
+
+MUTANTS = [
+    Mutant(
+        1,
+        "an overtaken version is staged from the newest one's source",
+        "core/strategies/shared.py",
+        "return from_protocol(told) if told is not None else view.target.source",
+        "return view.target.source",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        1,
+        "a canary that fails is said to have passed",
+        "core/strategies/canary.py",
+        "passed=not bad,",
+        "passed=True,",
+        CANARY,
+    ),
+    Mutant(
+        2,
+        "the barrier does not wait for silent workers",
+        "core/strategies/synchronized.py",
+        "behind = tuple(m for m in view.members if m.version != goal.version)",
+        "behind = tuple(m for m in view.held if m.version != goal.version)",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        2,
+        "a hung worker is not expected to come back",
+        "core/observed.py",
+        "return self.pod.started if self.state is None else self.state.admitted",
+        "return False",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        2,
+        "joiners open while members of the old version still generate",
+        "core/strategies/synchronized.py",
+        "return Admission(version=goal, fallback=goal, open_now=False)",
+        "return Admission(version=goal, fallback=goal, open_now=True)",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        3,
+        "a pause is asked for that lasts ten times as long as is promised",
+        "core/calls.py",
+        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
+        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "\n        lease_seconds=10 * LEASE_SECONDS,\n    )\n\n\ndef load(",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        3,
+        "nobody is ever late",
+        "core/strategies/shared.py",
+        "if view.phase is not phase or view.phase_seconds <= limit_seconds:",
+        "if True:",
+        SHORT,
+    ),
+    Mutant(
+        4,
+        "one worker too many is replaced at a time",
+        "core/fleet_plan.py",
+        "if allowed <= 0:",
+        "if allowed < 0:",
+    ),
+    Mutant(
+        4,
+        "workers that are away do not count while others swap",
+        "core/strategies/gradual.py",
+        "idle = idle[: max(0, at_once - away)]",
+        "idle = idle[:at_once]",
+        ROLLING,
+    ),
+    Mutant(
+        5,
+        "a run may go back to any step",
+        "core/rewind.py",
+        "if wanted is None or reached is None or wanted >= reached:",
+        "if True:",
+    ),
+    Mutant(
+        5,
+        "what was served before is not remembered",
+        "core/applied.py",
+        "known.insert(0, Target.recorded(recorded))",
+        "known.append(Target.recorded(recorded))",
+    ),
+    Mutant(
+        6,
+        "nobody is let in who has adapters to get",
+        "core/joiners.py",
+        "if admission.open_now and equipped and not joiner.operation:",
+        "if admission.open_now and not equipped and not joiner.operation:",
+    ),
+    Mutant(
+        6,
+        "what was refused once is never asked about again",
+        "core/calls.py",
+        "return retry_in_seconds(worker, failure) > 0",
+        "return True",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        6,
+        "the first worker is never made",
+        "core/fleet_plan.py",
+        "missing = [n for n in range(last) if n not in taken][:CREATE_AT_ONCE]",
+        "missing = [n for n in range(1, last) if n not in taken][:CREATE_AT_ONCE]",
+    ),
+    Mutant(
+        7,
+        "a phase begins anew with every look",
+        "core/weights_status.py",
+        "phase_started_at=now if moved else before.phase_started_at,",
+        "phase_started_at=now,",
+    ),
+    Mutant(
+        8,
+        "a pause cuts requests short whatever its mode",
+        "core/calls.py",
+        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
+        'mode="abort",\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,'
+        "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        8,
+        "a canary is set apart without a drain",
+        "core/calls.py",
+        "drain_timeout_seconds=settings.pause.drain_timeout_seconds,\n    )\n\n\ndef probe(",
+        "drain_timeout_seconds=0,\n    )\n\n\ndef probe(",
+        CANARY,
+    ),
+]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
+def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant, tmp_path):
+    text = (PACKAGE / mutant.file).read_text()
+    assert text.count(mutant.line) == 1, "the line is not there any more, or not once"
+
+    shutil.copytree(PACKAGE, tmp_path / "fleet_operator", ignore=shutil.ignore_patterns("*.pyc"))
+    mutated = tmp_path / "fleet_operator" / mutant.file
+    mutated.write_text(text.replace(mutant.line, mutant.instead))
+
+    assert promise_broken_by(tmp_path, mutant.rollout) == mutant.promise
+
+
+def test_the_planner_as_it_is_breaks_none_of_them(tmp_path):
+    assert promise_broken_by(ROOT / "operator", None, histories=3) is None
+
+
+def test_every_promise_has_its_mistakes():
+    assert {m.promise for m in MUTANTS} == set(range(1, 9))
+
+
+def promise_broken_by(
+    source: Path, rollout: dict[str, Any] | None, *, histories: int = HISTORIES
+) -> int | None:
+    """Number of the promise that breaks first with this source of `fleet_operator`."""
+    command = [sys.executable, "-m", "tests.model.hunt", "--histories", str(histories)]
+    command += ["--rollout", json.dumps(rollout)] if rollout is not None else []
+    path = os.pathsep.join(map(str, (source, ROOT / "worker", ROOT)))
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.match(r"promise (\d+): ", done.stdout)
+    assert found or done.stdout == "every promise held\n", done.stdout
+    return int(found.group(1)) if found else None

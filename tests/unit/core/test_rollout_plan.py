@@ -1,0 +1,75 @@
+"""Which weights a fleet should serve, and what follows from that a version is given up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker, target, told
+
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
+
+APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+
+
+def plan(*workers, status: WeightsStatus, **rollout) -> RolloutPlan:
+    weights = make_weights("42", status=status)
+    fleet = make_fleet(*workers, wants=weights, status=APPLIED, rollout=rollout)
+    return plan_rollout(fleet, now=NOW)
+
+
+def since(seconds: float, phase: RolloutPhase) -> WeightsStatus:
+    began = NOW - timedelta(seconds=seconds)
+    return WeightsStatus(
+        desired_version="42",
+        observed_generation=1,
+        phase=phase,
+        started_at=began,
+        phase_started_at=began,
+    )
+
+
+def test_the_way_back_begins_when_the_version_is_given_up_and_nobody_is_late_for_it():
+    """Else who has to go back would be cut off at once, with his requests."""
+    ahead = make_worker(0).serving("42x")
+    late = make_worker(1).serving("41").silent()
+    made = plan(ahead, late, status=since(901, RolloutPhase.STAGING))
+
+    assert made.halted
+    assert made.applied.version == "41"
+    assert "stage 41 on policy-0" in told(made.step.actions)
+    assert "fence on policy-0" not in told(made.step.actions)
+
+
+def test_the_problem_is_kept_on_the_way_back():
+    late = make_worker(1).serving("41").silent()
+    made = plan(make_worker(0).serving("41"), late, status=since(901, RolloutPhase.STAGING))
+
+    assert made.step.goal.version == "41"
+    assert made.step.problem is not None
+    assert made.step.problem.halt
+    assert made.step.failed == ("policy-0", "policy-1")
+
+
+def test_what_was_given_up_stays_so_in_its_generation():
+    halted = since(10, RolloutPhase.HALTED)
+    made = plan(make_worker(0).serving("41"), status=halted)
+
+    assert made.halted
+    assert made.step.actions == ()
+    assert made.step.phase is RolloutPhase.APPLIED
+
+
+def test_a_fleet_that_nobody_asks_anything_of_serves_the_models_own_version():
+    made = plan_rollout(make_fleet(make_worker(0).serving("base")), now=NOW)
+
+    assert (made.desired.version, made.applied.version, made.serving) == ("base",) * 3
+
+
+def test_what_members_serve_with_one_voice_is_said_and_nothing_else():
+    applied = since(10, RolloutPhase.APPLIED)
+
+    assert plan(make_worker(0).serving("42"), status=applied).serving == "42"
+    mixed = [make_worker(0).serving("42"), make_worker(1).serving("41")]
+    assert plan(*mixed, status=applied).serving is None
