@@ -11,6 +11,9 @@ RLFLEET_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlfleet
 export RLFLEET_CACHE
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/worker:$(CURDIR)/tools
 export PYTHONUNBUFFERED := 1
+# Engines that are killed leave their sockets behind, pytest its last runs: not outside of the cache.
+export TMPDIR := $(RLFLEET_CACHE)/tmp
+$(shell mkdir -p $(TMPDIR))
 # Bytecode of the environments is compiled when they are made; nothing is written beside sources.
 export PYTHONDONTWRITEBYTECODE := 1
 
