@@ -69,7 +69,7 @@ class Mischief:
             (0.05, self.hang),
             (0.04, self.cut_off),
             (0.02, self.slow_down),
-            (0.02, self.lie),
+            (0.03, self.lie),
             (0.03, self.scale),
             (0.02, self.change_template),
             (0.02, self.suspend),
@@ -174,7 +174,7 @@ class Mischief:
 
     def lie(self) -> None:
         if pod := self._some_pod(suspect=True):
-            pod.worker.lie = self.chance.choice(["", "unmoved", "claims"])
+            pod.worker.lie = self.chance.choice(["", "unmoved", "unmoved", "claims"])
             self.fleet.note("fault", f"{pod.name} lies: {pod.worker.lie or 'no more'}")
 
     # --- the cluster ------------------------------------------------------------------------------

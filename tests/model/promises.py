@@ -68,6 +68,7 @@ class Promises:
         served: where in them the fleet stands; of a version that was asked for twice, the first
             time that fits.
         agree: whether versions do not mix; after a change of strategy, from when they do not.
+        forgotten: whether the leader cannot know what was served.
         taken: uids of pods that operators have taken away.
     """
 
@@ -76,6 +77,7 @@ class Promises:
         self.wishes = ["base", simulation.version]
         self.runs: list[str | None] = [None, None]
         self.served = 0
+        self.forgotten = False
         self.agree = True
         self.taken: set[str] = set()
         self.modes = {self.rollout.pause.mode}
@@ -177,21 +179,21 @@ class Promises:
             self.sim.fail(5, f"{version} is served, and nobody asked for it")
         places = [n for n, wished in enumerate(self.wishes) if wished == version]
         ahead = [n for n in places if n >= self.served]
-        if not ahead and not self._is_forgotten():
+        if not ahead and not self.forgotten:
             self.sim.fail(5, f"{told} from {self.wishes[self.served]} to {version}")
         self.served = min(ahead, default=places[-1])
 
-    def _is_forgotten(self) -> bool:
-        """Whether nobody who can tell, and nothing written, knows that the newer version was served.
+    def note_look(self, leader: Leader) -> None:
+        """The leader is about to decide. Does it know, by what was written or said, what was served?
 
-        It takes an operator that dies before its status is stored and the loss of every worker.
+        It takes an operator that dies before its status is stored, and the loss of every worker that
+        served the newer version, for nobody to know.
         """
-        recorded, newer = self.sim.fleet.applied, self.wishes[self.served]
-        if recorded is not None and recorded.version == newer:
-            return False
-        return not any(
-            p.worker.weights == newer and p.worker.admitted and self.sim.can_tell(p)
-            for p in self.sim.pods.values()
+        newer, recorded = self.wishes[self.served], leader.fleet.applied
+        heard = (h.state for h in leader.heard.values())
+        self.forgotten = not (
+            (recorded is not None and recorded.version == newer)
+            or any(state.admitted and state.version == newer for state in heard)
         )
 
     def note_leader(self) -> None:

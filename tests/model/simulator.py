@@ -164,11 +164,6 @@ class Simulation:
     def node_up(self, pod: FakePod) -> bool:
         return self.nodes[pod.node] is None
 
-    def can_tell(self, pod: FakePod) -> bool:
-        """Whether the operator can hear of it what it has."""
-        lost = pod.cut_off or pod.quarantine or pod.ended or pod.trouble
-        return not (lost or pod.worker.hung or pod.deleted_at is not None) and self.node_up(pod)
-
     def serves(self, pod: FakePod) -> bool:
         """Whether clients get tokens from it through the Service."""
         return pod.worker.generates and pod.in_service(node_up=self.node_up(pod))
@@ -339,6 +334,7 @@ class Simulation:
         leader = self.leader
         self._watch(leader)
         self.wire.ask(leader)
+        self.promises.note_look(leader)
         before = leader.fleet, dict(leader.weights)
         decision = leader.decide(self.now)
         self.promises.note_decision(leader, decision)

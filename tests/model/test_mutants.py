@@ -44,10 +44,10 @@ CANARY = {"strategy": "Canary"}
 MUTANTS = [
     Mutant(
         1,
-        "an overtaken version is staged from the newest one's source",
-        "core/strategies/shared.py",
-        "return from_protocol(told) if told is not None else view.target.source",
-        "return view.target.source",
+        "a version is looked for where the one before it lies",
+        "core/observed.py",
+        "source = spec.source.resolve(spec.version)",
+        "source = spec.source.resolve(self.status.applied_version or spec.version)",
         SYNCHRONIZED,
     ),
     Mutant(
@@ -138,11 +138,10 @@ MUTANTS = [
     ),
     Mutant(
         6,
-        "what was refused once is never asked about again",
-        "core/calls.py",
-        "return retry_in_seconds(worker, failure) > 0",
-        "return True",
-        SYNCHRONIZED,
+        "a worker that failed is never made anew",
+        "core/fleet_plan.py",
+        "recycle(observed, [w for w in failed if w.pod.ordinal < last], now=now)",
+        "recycle(observed, [], now=now)",
     ),
     Mutant(
         6,
