@@ -47,22 +47,28 @@ ROUGH = Faults(
 
 @dataclass
 class Mischief:
-    """What may happen to one simulation. `newest`: the number of the newest version."""
+    """What may happen to one simulation.
+
+    Fields:
+        newest: the number of the newest version.
+        waits_until: the trainer asks for nothing new before.
+    """
 
     fleet: Simulation
     newest: int = 1
     templates: int = 0
+    waits_until: float = 0
 
     def __post_init__(self) -> None:
         self.chance = self.fleet.random
-        # Some trainers are slow, so that rollouts come to their end; some fleets have little trouble.
-        pace = self.chance.choice([0.02, 0.06, 0.15])
+        # Some trainers are slow, and some fleets have little trouble.
+        pace = self.chance.choice([0.03, 0.1, 0.2])
         self.trouble = self.chance.choice([0.2, 0.6, 1.0])
         if self.chance.random() < 0.5:
             self.fleet.control(runId="run")  # a trainer that says so from the start
         self.deeds: list[tuple[float, Callable[[], None]]] = [
             (pace / self.trouble, self.publish),
-            (0.03, self.go_back),
+            (0.05, self.go_back),
             (0.03, self.break_version),
             (0.04, self.spoil_source),
             (0.05, self.kill),
@@ -94,7 +100,16 @@ class Mischief:
 
     # --- trainers and people ----------------------------------------------------------------------
 
+    def _waits(self) -> bool:
+        """Some trainers let rollouts come to their end, for a while."""
+        if self.fleet.now < self.waits_until:
+            return True
+        self.waits_until = self.fleet.now + self.chance.choice([0.0, 0.0, 15.0, 60.0])
+        return False
+
     def publish(self) -> None:
+        if self._waits():
+            return
         self.newest += 1
         if self.fleet.promises.rollout.strategy == "Canary" and self.chance.random() < 0.3:
             self.fleet.odd_versions.add(str(self.newest))
@@ -102,7 +117,7 @@ class Mischief:
 
     def go_back(self) -> None:
         """To a version of before: within a run only if it is said."""
-        if self.newest < 2:
+        if self.newest < 2 or self._waits():
             return
         older = str(self.chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:

@@ -75,14 +75,6 @@ MUTANTS = [
         SYNCHRONIZED,
     ),
     Mutant(
-        2,
-        "joiners open while members of the old version still generate",
-        "core/strategies/synchronized.py",
-        "return Admission(version=goal, fallback=goal, open_now=False)",
-        "return Admission(version=goal, fallback=goal, open_now=True)",
-        SYNCHRONIZED,
-    ),
-    Mutant(
         3,
         "a pause is asked for that lasts ten times as long as is promised",
         "core/calls.py",
@@ -91,14 +83,6 @@ MUTANTS = [
         "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=10 * LEASE_SECONDS,\n    )\n\n\ndef load(",
         SYNCHRONIZED,
-    ),
-    Mutant(
-        3,
-        "nobody is ever late",
-        "core/strategies/shared.py",
-        "if view.phase is not phase or view.phase_seconds <= limit_seconds:",
-        "if True:",
-        SHORT,
     ),
     Mutant(
         4,
