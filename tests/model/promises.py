@@ -111,9 +111,10 @@ class Promises:
             self._labels_are_true(pod)
             self._pauses_end(pod)
             self._requests_are_kept(pod)
+        voices = {str(p.worker.weights) for p in serving}
         admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
-        self.agree = self.one_voice and (self.agree or len(admitted) <= 1)
-        self._versions_do_not_mix({str(p.worker.weights) for p in serving})
+        self.agree = self.one_voice and (self.agree or len(admitted | voices) <= 1)
+        self._versions_do_not_mix(voices)
 
     def _labels_are_true(self, pod: FakePod) -> None:
         worker = pod.worker

@@ -49,7 +49,7 @@ def applied_of(
         return wanted
     same = next((k for k in known if k.version == version), None)
     if same is None and told is not None:
-        return Target(version=version, source=from_protocol(told))
+        return known[0].passing(version, from_protocol(told), to=wanted)
     return same or known[0]
 
 

@@ -171,6 +171,14 @@ class Target:
             run_id=applied.run_id,
         )
 
+    def passing(self, version: str, source: WeightSource, *, to: Target | None) -> Target:
+        """Weights that workers hold on the way from these to others, which nobody asks for now.
+
+        Workers do not know of runs: they are of the run that both ends are of, if it is one.
+        """
+        run_id = self.run_id if to is not None and to.run_id == self.run_id else None
+        return Target(version=version, source=source, run_id=run_id)
+
     def to_record(self) -> AppliedWeights:
         """For a status."""
         return AppliedWeights(

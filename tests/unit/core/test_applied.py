@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import make_fleet, make_view, make_worker, path_of, target
 
@@ -113,3 +115,21 @@ class TestWhatIsServedFromNowOn:
 
         assert self.opened(W(0).serving("42"), actions=[pause]) == "41"
         assert self.opened(W(0).serving("42"), actions=[]) == "41"
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted_run", "passing_run"),
+    [("a", "a", "a"), ("a", "b", None), (None, "a", None), ("a", None, None), (None, None, None)],
+)
+def test_weights_that_nobody_asks_for_now_are_of_the_run_on_both_sides(
+    run, wanted_run, passing_run
+):
+    before, wanted = replace(target("41"), run_id=run), replace(target("43"), run_id=wanted_run)
+
+    assert before.passing("42", target("42").source, to=wanted).run_id == passing_run
+
+
+def test_of_weights_that_nobody_asks_for_the_run_is_known_from_the_wanted_ones_only():
+    assert replace(target("41"), run_id="a").passing("42", target("42").source, to=None) == target(
+        "42"
+    )

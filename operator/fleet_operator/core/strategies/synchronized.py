@@ -73,7 +73,8 @@ def _goal(view: RolloutView) -> Target:
     if len(loaded) == 1 and loaded != {view.target.version}:
         (version,) = loaded
         ahead = next(m for m in view.held if m.version == version)
-        overtaken = Target(version=str(version), source=source_of(ahead, view))
+        source = source_of(ahead, view)
+        overtaken = view.applied.passing(str(version), source, to=view.target)
         at_hand = all(m.version == version or has_bytes(m, overtaken) for m in view.members)
         if at_hand and not broken(view, overtaken):
             return overtaken
