@@ -4,10 +4,12 @@
 
 FROM python:3.11-slim AS wheel
 WORKDIR /src
+COPY requirements/build.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 COPY worker worker
-RUN pip wheel --no-deps --no-cache-dir --wheel-dir /wheel .
+RUN pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheel .
 
 FROM python:3.11-slim AS operator
 # PYTHONSAFEPATH: the working folder is never a place to import from.

@@ -95,16 +95,18 @@ def lock() -> None:
     uv = _uv()
     overrides = REQUIREMENTS / "worker-overrides.txt"
     common = ["--python-version", "3.11", "--generate-hashes", "--no-header", "--no-emit-index-url"]
+    project: list[str | Path] = ["pyproject.toml"]  # and what it needs itself
     chosen: dict[str, list[str | Path]] = {
-        "operator": ["--extra", "operator"],
-        "dev": ["--extra", "operator", "--group", "dev"],
-        "worker": ["--extra", "worker-cpu", "--override", overrides],
-        "clients": ["--group", "clients"],
-        "clients-legacy": ["--group", "clients-legacy"],
+        "build": ["--group", "build"],
+        "operator": [*project, "--extra", "operator"],
+        "dev": [*project, "--extra", "operator", "--group", "dev"],
+        "worker": [*project, "--extra", "worker-cpu", "--override", overrides],
+        "clients": [*project, "--group", "clients"],
+        "clients-legacy": [*project, "--group", "clients-legacy"],
     }
     for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"
-        _run([uv, "pip", "compile", "-q", "pyproject.toml", *common, *arguments, "-o", target])
+        _run([uv, "pip", "compile", "-q", *common, *arguments, "-o", target])
 
 
 def _make(name: str, folder: Path, requirements: Path, base: str) -> None:

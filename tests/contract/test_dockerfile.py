@@ -75,6 +75,13 @@ def test_a_wheel_can_be_built_of_what_is_copied(tmp_path: Path) -> None:
     assert len(list((tmp_path / "wheel").glob("rlfleet-*.whl"))) == 1
 
 
+def test_what_builds_the_wheel_is_pinned_too() -> None:
+    needed, built = (run for run in STAGES["wheel"].all("RUN"))
+
+    assert "--require-hashes -r requirements/build.txt" in needed
+    assert "--no-build-isolation" in built  # else pip fetches a builder of its own choice
+
+
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
     user, group = map(int, STAGES[image].last("USER").split(":"))
