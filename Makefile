@@ -49,6 +49,10 @@ prepare: ## Build and fetch what clusters and engines need; done once, with its 
 test-fast: ## Unit, model and contract tests, and how much of core they reach
 	@$(PYTEST) tests/unit tests/model tests/contract -n 2 --cov --cov-report=term
 
+.PHONY: soak
+soak: ## Simulated histories with every fault, a million steps: STEPS=1000000, SEED= (new every time)
+	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: test-cluster
 test-cluster: ## The dev cluster and the operator on a real control plane
 	@$(PYTEST) tests/cluster
