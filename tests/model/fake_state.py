@@ -110,9 +110,13 @@ def _pause(worker: FakeWorker) -> PauseState | None:
 
 
 def _timings(worker: FakeWorker) -> SwapTimings | None:
-    if worker.paused_seconds is None or worker.label is None:
+    if worker.label is None or (worker.paused_seconds is None and worker.paused_at is None):
         return None
-    return SwapTimings(version=worker.label, paused_seconds=worker.paused_seconds)
+    return SwapTimings(
+        version=worker.label,
+        load_seconds=max(worker.slow_seconds, 0.001) if worker.loaded_since_pause else None,
+        paused_seconds=worker.paused_seconds if worker.paused_at is None else None,
+    )
 
 
 def _operation(worker: FakeWorker) -> Operation | None:

@@ -4,7 +4,7 @@
 came from; None while neither old nor new): the simulator compares the two on every token.
 
 As in the real worker one call acts at a time: a call that comes while another is under way waits for
-its end and acts then (`fake_calls`). `tests/model/test_fake_worker.py` holds it to the real one.
+its end and acts then (`fake_calls`).
 """
 
 from __future__ import annotations

@@ -70,13 +70,14 @@ Doing = WorkerCall | PodAction | WriteFleet | WriteWeights | WriteApplied
 
 @dataclass
 class Flight:
-    """A call in flight: when it gets there, and when its answer comes back (None: never).
+    """A call in flight: when it left, when it gets there, and when its answer comes back (None: never).
 
     `ticket` is the worker's, once it has it; `state` the answer, once it is on its way.
     """
 
     action: WorkerCall
     epoch: Epoch
+    sent_at: float
     arrives_at: float
     answer_seconds: float | None
     given_up_at: float

@@ -237,8 +237,8 @@ class Promises:
         )
         if not gradual or not isinstance(flight.action, Apply) or observed is None:
             return
-        if flight.epoch.term != leader.term or flight.arrives_at < self.sim.now:
-            return  # what an older leader has sent, or what was long on its way
+        if flight.epoch.term != leader.term or flight.sent_at < self.sim.now:
+            return  # what an older leader has sent, or what was decided on what is not so any more
         if not self.sim.serves(pod) or pod.worker.staged != flight.action.version:
             return
         least = observed.spec.replicas - at_most(rollout.max_unavailable, observed.spec.replicas)

@@ -70,6 +70,7 @@ class Wire:
         flight = Flight(
             action=call,
             epoch=leader.epoch,
+            sent_at=sim.now,
             arrives_at=sim.now + (sim.random.uniform(0, LATEST_SECONDS) if late else 0.0),
             answer_seconds=None if lost else (sim.random.uniform(0, 2.0) if late else 0.0),
             given_up_at=sim.now + (patience if lost else _patience_seconds(call)),

@@ -83,6 +83,11 @@ class AWorker:
             phase=Phase.PAUSED, admitted=True, version=version, pause=_pause(lease_seconds)
         )
 
+    def loaded(self) -> Self:
+        """It has taken its version in this pause."""
+        assert self.said is not None
+        return self._says(timings=SwapTimings(version=self.said["version"], load_seconds=1.0))
+
     def loading(self, version: str, into: str) -> Self:
         """Admitted, with one version in the engine and another going in."""
         return self._says(

@@ -117,6 +117,16 @@ class WorkerView:
         return self.pod.started if self.state is None else self.state.admitted
 
     @property
+    def goes_on_by_itself(self) -> bool:
+        """Whether it holds its requests on weights that it has served: if nobody renews its pause it
+        generates with them again. One that has loaded others closes its latch instead.
+        """
+        if self.standing is not Standing.HELD or self.state is None:
+            return False
+        timings = self.state.timings  # they begin anew with every pause
+        return self.state.phase is Phase.PAUSED and (timings is None or not timings.load_seconds)
+
+    @property
     def version(self) -> str | None:
         """Label of the weights in its engine, as far as known."""
         return self.state.version if self.state else None

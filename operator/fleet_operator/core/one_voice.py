@@ -8,7 +8,8 @@
 * A member that generates neither what the fleet serves nor what it is to serve is a stray: one that
   said it had loaded and had not, one that somebody drove by hand, or what another strategy left. It
   does not wait for the next barrier: its latch is closed when its requests have ended, and it joins
-  again.
+  again. So is one that holds its requests while others serve, and would generate such weights again
+  as soon as nobody renews its pause.
 """
 
 from __future__ import annotations
@@ -51,13 +52,16 @@ def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
 
 
 def expel_strays(step: Step, view: RolloutView) -> Step:
-    """The step, with an end to what generates beside the applied version and is not the goal."""
+    """The step, with an end to what generates, or would without us, beside the applied version and
+    is not the goal.
+    """
     voices = {view.applied.version, step.goal.version}
     serving = [m for m in view.members if m.standing is Standing.OPEN]
-    strays = {m.pod.uid: m for m in serving if m.version not in voices}
+    voiced = [*serving, *(m for m in view.held if m.goes_on_by_itself and not m.operation)]
+    strays = {m.pod.uid: m for m in voiced if m.version not in voices}
     if not strays or all(m.version != view.applied.version for m in serving):
         return step  # if nobody serves what is held to be applied, that may be an error of ours
-    reason = f"it serves {{}}, and the others serve {view.applied.version}"
+    reason = f"it has {{}}, and the others serve {view.applied.version}"
     apart = (
         calls.set_apart(m, view.settings, reason=reason.format(m.version))
         for m in strays.values()

@@ -60,6 +60,7 @@ def test_workers_beyond_the_replicas_do_not_count_as_serving():
 def test_the_fleet_is_left_alone_otherwise_from_the_step_that_takes_somebody_away():
     assert rolling.step(view(staged(0), staged(1))).disturbed
     assert rolling.step(view(swapping(0), staged(1))).disturbed
+    assert rolling.step(view(staged(0).asked_to("apply 42"), staged(1))).disturbed
     assert not rolling.step(view(old(0), staged(1), suspended=True)).disturbed
 
 

@@ -107,8 +107,15 @@ class TestInARollout:
         assert "fence on policy-1" in told(made.step.actions)
         assert not [a for a in told(made.step.actions) if a.startswith("stage 42 on policy-1")]
         (fence,) = (a for a in made.step.actions if isinstance(a, Fence))
-        assert fence.reason == "it serves 7, and the others serve 41"
+        assert fence.reason == "it has 7, and the others serve 41"
         assert fence.drain_timeout_seconds == 60
+
+    def test_a_stray_that_would_go_on_by_itself_is_set_apart_too(self):
+        workers = [W(0).serving("41"), W(1).paused("7"), W(2).serving("41")]
+        made = self.plan(*workers, status=APPLIED)
+
+        assert "fence on policy-1" in told(made.step.actions)
+        assert "pause on policy-1" not in told(made.step.actions)
 
     def test_one_that_is_on_its_way_out_is_left_to_it(self):
         going = W(1).pausing("7").doing("fence")
@@ -120,7 +127,10 @@ class TestInARollout:
         "workers",
         [
             pytest.param([W(0).serving("41"), W(1).serving("42")], id="it has what is wanted"),
-            pytest.param([W(0).serving("41"), W(1).paused("7")], id="it holds its requests"),
+            pytest.param(
+                [W(0).serving("41"), W(1).paused("7").loaded()],
+                id="it holds its requests on weights that it does not serve by itself",
+            ),
             pytest.param(
                 [W(0).serving("7"), W(1).serving("8")], id="nobody serves what was recorded"
             ),

@@ -62,7 +62,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         note=_note(view, goal, behind),
         problem=problem or (problem_of_stragglers(behind, goal) if left_behind else None),
         failed=names(failed),
-        disturbed=any(m.standing is Standing.HELD or m.operation for m in behind)
+        disturbed=any(_is_away(m) or m.operation for m in behind)
         or any(isinstance(a, Apply) for a in actions),
     )
     return with_joiners(view, taken, _admission(view, goal, stopped=stays or problem is not None))
@@ -82,7 +82,7 @@ def _swapped(
     view: RolloutView, goal: Target, behind: list[WorkerView], at_once: int | None
 ) -> Actions:
     ready = [m for m in behind if m.standing is Standing.OPEN and m.staged_version == goal.version]
-    idle = [m for m in ready if not m.operation and not m.call.startswith("apply")]
+    idle = [m for m in ready if not m.operation and not _is_away(m)]
     if at_once is not None:
         # Those beyond the replicas are about to go: they do not count.
         kept = [m for m in view.members if m.pod.ordinal < view.replicas]
@@ -125,6 +125,11 @@ def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> R
         m.operation == f"apply {goal.version}" or m.standing is Standing.HELD for m in behind
     )
     return RolloutPhase.LOADING if begun else RolloutPhase.STAGING
+
+
+def _is_away(worker: WorkerView) -> bool:
+    """Whether it holds its requests, or was asked to swap and perhaps does not know it yet."""
+    return worker.standing is Standing.HELD or worker.call.startswith("apply")
 
 
 def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
