@@ -29,7 +29,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* What the operator may do where it watches; equal to fleet_operator.runtime.permissions.NEEDED. */}}
 {{- define "rlfleet.rules" -}}
 - apiGroups: [rlfleet.dev]
-  resources: [inferencefleets, weightversions]
+  resources: [inferencefleets]
+  verbs: [get, list, watch]
+- apiGroups: [rlfleet.dev]
+  resources: [weightversions]
   verbs: [list, watch]
 - apiGroups: [rlfleet.dev]
   resources: [inferencefleets/status, weightversions/status]

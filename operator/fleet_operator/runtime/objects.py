@@ -49,6 +49,8 @@ class Objects:
                 self._count("pod")
                 await self._kube.delete(f"{pods}/{action.name}", uid=action.uid)
             case Quarantine() | AdoptPod():
+                if isinstance(action, AdoptPod) and not await self._lives(namespace, action.owner):
+                    return
                 self._count("pod")
                 patch = {"metadata": {"uid": action.uid} | _changes(action)}
                 try:
@@ -56,6 +58,20 @@ class Objects:
                 except (NotFound, Conflict):
                     return
         logger.info("%s %s: %s", type(action).__name__, action.name, action.reason)
+
+    async def _lives(self, namespace: str, owner: Json) -> bool:
+        """Whether a fleet is there and stays, asked of the API server itself.
+
+        Our watch may not have told yet that it goes. Its workers are left to nobody just then
+        (`--cascade=orphan`): taken back, they would be collected with it. Source: adoption by the
+        controllers of Kubernetes (`RecheckDeletionTimestamp`).
+        """
+        root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.FLEET_PLURAL}"
+        try:
+            metadata = (await self._kube.get(f"{root}/{owner['name']}"))["metadata"]
+        except NotFound:
+            return False
+        return metadata["uid"] == owner["uid"] and "deletionTimestamp" not in metadata
 
     async def ensure_children(self, observed: FleetObserved, applied: Target) -> None:
         """Make the Services and the ConfigMap be as they should, writing only differences."""

@@ -15,7 +15,7 @@ from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
 
 NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (names.GROUP, names.FLEET_PLURAL, ("list", "watch")),
+    (names.GROUP, names.FLEET_PLURAL, ("get", "list", "watch")),
     (names.GROUP, f"{names.FLEET_PLURAL}/status", ("patch",)),
     (names.GROUP, names.WEIGHTS_PLURAL, ("list", "watch")),
     (names.GROUP, f"{names.WEIGHTS_PLURAL}/status", ("patch",)),

@@ -8,14 +8,15 @@ import pytest
 from tests.support.builders import make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
-from fleet_operator.core.actions import CreatePod, DeletePod, Quarantine
+from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
 from fleet_operator.core.pod_view import pod_view
-from fleet_operator.core.pods import build_pod
+from fleet_operator.core.pods import build_pod, owner_reference
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 
 POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
+FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 
 
 class Desk:
@@ -83,6 +84,29 @@ class TestPods:
 
         stored = desk.cluster.objects.get(POD_PATH)
         assert stored is None or "annotations" not in stored["metadata"]
+
+    @pytest.mark.parametrize(
+        ("fleet", "is_adopted"),
+        [
+            pytest.param({"uid": "fleet-uid"}, True, id="the fleet stays"),
+            pytest.param({"uid": "fleet-uid", "deletionTimestamp": "now"}, False, id="it goes"),
+            pytest.param({"uid": "another"}, False, id="it was made anew"),
+            pytest.param(None, False, id="it is gone"),
+        ],
+    )
+    async def test_a_pod_of_nobody_is_adopted_by_a_fleet_that_stays(self, desk, fleet, is_adopted):
+        orphan = creation()
+        del orphan.manifest["metadata"]["ownerReferences"]
+        await desk.objects.change_pod("rl", orphan)
+        if fleet is not None:
+            desk.cluster.put(FLEET_PATH, {"metadata": fleet})
+        owner = owner_reference(make_fleet()) | {"uid": "fleet-uid"}
+        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+        action = AdoptPod(name="policy-0", uid=uid, owner=owner, reason="it belongs to nobody")
+        await desk.objects.change_pod("rl", action)
+
+        owners = desk.cluster.objects[POD_PATH]["metadata"].get("ownerReferences", [])
+        assert owners == ([owner] if is_adopted else [])
 
     async def test_a_refusal_is_the_callers_to_handle(self, desk):
         desk.kube.error = Terminal("403")
