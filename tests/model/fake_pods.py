@@ -38,7 +38,8 @@ class FakePod:
         wrong_since: since when that has not been true.
         cut_off: the operator does not reach it; the kubelet and clients do.
         mute: its next answer to a call is lost.
-        lied: it has said that it has weights which it has not, and nobody could see it yet.
+        grace: it has said that it has weights which it has not; so many more times the operator may
+            hear from it before it must have been set apart.
         suspect: something was wrong with it, so that it may be taken out of service.
         trouble: why its container does not run.
         ended: `Failed`, if the kubelet has ended it for good.
@@ -54,7 +55,7 @@ class FakePod:
     deleted_at: float | None = None
     cut_off: bool = False
     mute: bool = False
-    lied: bool = False
+    grace: int = 0
     suspect: bool = False
     trouble: str = ""
     ended: str = ""

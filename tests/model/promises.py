@@ -106,7 +106,7 @@ class Promises:
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
-        serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.lied]
+        serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
         for pod in self.sim.pods.values():
             self._labels_are_true(pod)
             self._pauses_end(pod)
@@ -204,7 +204,11 @@ class Promises:
             self.served = self.wishes.index(applied.version)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Where versions mix, what counts is what the fleet says that it applied."""
+        """Where versions mix, what counts is what the fleet says that it applied, unless it was told
+        lies.
+        """
+        if any(pod.grace for pod in self.sim.pods.values()):
+            return
         if leader is self.sim.leader and not self.one_voice and self.sim.wanted.base:
             self._is_not_older(decision.rollout.applied.version, "the applied version went back")
 
@@ -213,7 +217,8 @@ class Promises:
     def note_deletion(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be deleted."""
         known = pod.uid in self.taken
-        self.taken.add(pod.uid)
+        if not pod.ended:  # else it was taken away before
+            self.taken.add(pod.uid)
         observed = leader.observed
         if known or observed is None or not self.sim.serves(pod) or pod.quarantine or pod.ended:
             return

@@ -87,7 +87,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
     tickets = (worker.work, worker.staging, *worker.waiting)
     return (
         *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.trouble),
-        *(pod.ended, pod.lied, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
+        *(pod.ended, pod.grace, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
         *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
         *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
         *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),

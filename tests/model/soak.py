@@ -41,6 +41,7 @@ class Soak:
         self.histories += 1
         if told:
             self.broken[seed] = told
+            print(f"seed {seed} breaks {told.splitlines()[0]}", flush=True)
 
     def progress(self) -> str:
         seconds = time.monotonic() - self.began

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SHORT_CALL_SECONDS = 10.0
 LATEST_SECONDS = 8.0
+GRACE_AFTER_A_LIE = 20
+"""Calls get lost and come late: so often the operator hears the truth until it has acted on it."""
 _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 
 
@@ -45,7 +47,7 @@ class Wire:
                 leader.miss(seen.uid, sim.now)
                 continue
             worker = pod.worker
-            pod.lied &= worker.generates  # until the operator has had the time to set it apart
+            pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
             leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:
@@ -158,7 +160,7 @@ class Wire:
             source = Source(path=worker.staged_source)
             claimed = {"version": flight.action.version, "source": source, "staged": None}
             flight.state = flight.state.model_copy(update=claimed)
-            pod.lied = True
+            pod.grace = GRACE_AFTER_A_LIE
         flight.back_at = sim.now + flight.answer_seconds
 
     def _reaches(self, pod: FakePod) -> bool:
