@@ -201,3 +201,26 @@ async def _looked_again(stage: Stage) -> None:
         return await operator.metric("rlfleet_reconcile_seconds_count") >= until
 
     await stage.until(has, "the operator looks at the fleet")
+
+
+async def test_a_service_that_somebody_deletes_or_bends_is_put_right_at_once(stage: Stage) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=1, version="1")
+    await stage.applied("1", replicas=1)
+    before = (await stage.objects("services"))[FLEET]
+
+    await stage.kubectl("delete", f"service/{FLEET}", "--wait=false")
+
+    async def is_back() -> bool:
+        found = (await stage.objects("services")).get(FLEET)
+        return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
+
+    await stage.until(is_back, "the Service is there again")
+
+    await stage.kubectl("patch", f"service/{FLEET}", "-p", '{"spec": {"selector": {"a": "b"}}}')
+
+    async def is_right() -> bool:
+        found = (await stage.objects("services"))[FLEET]
+        return bool(found["spec"]["selector"] == before["spec"]["selector"])
+
+    await stage.until(is_right, "the Service selects the workers again")

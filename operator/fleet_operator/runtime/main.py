@@ -21,6 +21,7 @@ from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube, Workers
 from fleet_operator.runtime import logs, permissions, triggers, web
 from fleet_operator.runtime.calls import Calls
+from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.fenced import FencedKube, FencedWorkers
 from fleet_operator.runtime.informer import FleetKey, PodInformer
@@ -79,6 +80,7 @@ class Operator:
         self.pods = PodInformer(kube, scopes, self.queue.add)
         self.book = WorkerBook()
         self.objects = Objects(kube, metrics)
+        self.children = ChildWatch(kube, scopes, self.objects.differs, self.queue.add)
         self.calls = Calls(
             FencedWorkers(worker_client, lambda: self.lease.held),
             self.book,
@@ -132,6 +134,7 @@ class Operator:
             if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
+                tasks.append(asyncio.create_task(self.children.run(), name="children"))
                 watching = asyncio.Event()
                 watches = triggers.run(self.store, self._settings.namespaces, watching)
                 tasks.append(asyncio.create_task(watches, name="watches"))

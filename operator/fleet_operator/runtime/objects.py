@@ -32,7 +32,7 @@ class Objects:
     def __init__(self, kube: Kube, metrics: Metrics) -> None:
         self._kube = kube
         self._metrics = metrics
-        self._written: dict[str, str] = {}
+        self._written: dict[str, Json] = {}
 
     async def change_pod(self, namespace: str, action: PodAction) -> None:
         """Create, delete or quarantine one pod."""
@@ -131,20 +131,25 @@ class Objects:
         except NotFound as error:
             logger.debug("status not written: %s", error)
 
+    def differs(self, path: str, found: Json | None) -> bool:
+        """Whether somebody has changed or deleted what we wrote; it is looked at again then."""
+        written = self._written.get(path)
+        if written is None or (found is not None and holds(found, written)):
+            return False
+        del self._written[path]
+        return True
+
     def forget_written(self) -> None:
         """Look at every child again when its turn comes: somebody may have changed it."""
         self._written.clear()
 
     async def _apply(self, path: str, manifest: Json) -> None:
-        content = json.dumps(manifest, sort_keys=True)
-        if self._written.get(path) == content:
+        if self._written.get(path) == manifest:
             return
-        if path not in self._written and await self._is_as_it_should_be(path, manifest):
-            self._written[path] = content
-            return
-        self._count("child")
-        await self._kube.apply(path, manifest)
-        self._written[path] = content
+        if path in self._written or not await self._is_as_it_should_be(path, manifest):
+            self._count("child")
+            await self._kube.apply(path, manifest)
+        self._written[path] = manifest
 
     async def _is_as_it_should_be(self, path: str, manifest: Json) -> bool:
         """Looking costs a fleet at rest less than writing what is there already."""

@@ -20,9 +20,9 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.WEIGHTS_PLURAL, ("list", "watch")),
     (names.GROUP, f"{names.WEIGHTS_PLURAL}/status", ("patch",)),
     ("", "pods", ("list", "watch", "create", "delete", "patch")),
-    ("", "services", ("get", "create", "patch")),
+    ("", "services", ("get", "list", "watch", "create", "patch")),
     ("", "configmaps", ("get", "create", "patch")),
-    ("policy", "poddisruptionbudgets", ("get", "create", "patch")),
+    ("policy", "poddisruptionbudgets", ("get", "list", "watch", "create", "patch")),
     ("", "secrets", ("get", "create")),
     ("", "events", ("create",)),
 )

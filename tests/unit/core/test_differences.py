@@ -28,6 +28,9 @@ def test_it_is_as_it_should_be(actual, wanted):
         pytest.param({"a": 1}, {"b": 1}, id="a key that is missing"),
         pytest.param({}, {"a": None}, id="a key that is missing is not one without a value"),
         pytest.param({"a": 1}, {"a": {"b": 1}}, id="a value where a map should be"),
+        pytest.param(
+            {"selector": {"a": 1, "b": 2}}, {"selector": {"a": 1}}, id="a narrower selector"
+        ),
         pytest.param("ab", {"a": 1}, id="a text where a map should be"),
         pytest.param([1, 2], [1], id="a longer list"),
         pytest.param([1], [1, 2], id="a shorter list"),

@@ -1,0 +1,118 @@
+"""Follows our objects of one kind, in one namespace or in all: list, then watch, whatever happens.
+
+A list is taken in chunks; a watch goes on from its resourceVersion with bookmarks, so that a broken
+stream resumes; 410 lists anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from fleet_operator.api import names
+from fleet_operator.errors import Conflict, FleetError, NotFound
+from fleet_operator.ports import Json, Kube
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 500
+SERVER_TIMEOUT_SECONDS = 300
+RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)
+
+
+class Sink(Protocol):
+    """Where it goes."""
+
+    def put(self, body: Json) -> None:
+        """Take in an object that was listed, added or modified."""
+
+    def remove(self, uid: str) -> None:
+        """Forget an object that is gone."""
+
+    def uids_in(self, namespace: str | None) -> set[str]:
+        """Uids of what is known of one namespace, or of all."""
+
+
+class ListWatch:
+    """List and watch of what carries our label.
+
+    Args:
+        kube: The API.
+        root: `/api/v1`, or `/apis/GROUP/VERSION`.
+        plural: The resource.
+        namespace: None for all.
+        sink: Where objects go.
+    """
+
+    def __init__(
+        self, kube: Kube, root: str, plural: str, namespace: str | None, sink: Sink
+    ) -> None:
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        self._path = f"{root}{scope}/{plural}"
+        self._plural = plural
+        self._namespace = namespace
+        self._kube = kube
+        self._sink = sink
+        self._version = ""
+        self._failures = 0
+        self.synced = asyncio.Event()
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            told = "it ended before anything came"
+            try:
+                if not self._version:
+                    await self._list()
+                if await self._watch():
+                    continue
+            except (Conflict, NotFound) as error:
+                self._version = ""  # Too old to go on from: list anew.
+                told = str(error)
+            except FleetError as error:
+                told = str(error)
+            delay = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+            self._failures += 1
+            logger.warning("watch of %s: %s; again in %.1f s", self._plural, told, delay)
+            await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        params = {"labelSelector": selector, "limit": str(CHUNK)}
+        seen: dict[str, Any] = {}
+        while True:
+            page = await self._kube.get(self._path, params)
+            seen.update((each["metadata"]["uid"], each) for each in page["items"])
+            follow = page["metadata"].get("continue")
+            if not follow:
+                break
+            params["continue"] = follow
+        for uid in self._sink.uids_in(self._namespace) - seen.keys():
+            self._sink.remove(uid)
+        for body in seen.values():
+            self._sink.put(body)
+        self._version = page["metadata"]["resourceVersion"]
+        self.synced.set()
+
+    async def _watch(self) -> bool:
+        """Follow one stream to its end. Returns: whether it brought anything."""
+        params = {
+            "labelSelector": f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(SERVER_TIMEOUT_SECONDS),
+        }
+        alive = False
+        async for event in self._kube.watch(self._path, params):
+            alive, self._failures = True, 0
+            body = event["object"]
+            self._version = body["metadata"]["resourceVersion"]
+            match event["type"]:
+                case "ADDED" | "MODIFIED":
+                    self._sink.put(body)
+                case "DELETED":
+                    self._sink.remove(body["metadata"]["uid"])
+                case _:
+                    pass  # A bookmark carries only the version.
+        return alive
