@@ -55,6 +55,16 @@ async def test_a_dead_engine_ends_the_process(serving: Bench) -> None:
     assert "died" in serving.ended[0]
 
 
+async def test_a_dead_engine_that_ends_the_server_first_is_named_as_the_reason(
+    serving: Bench,
+) -> None:
+    async with running(watch_of(serving)):
+        await soon(lambda: "ping" in serving.engine.calls)
+        serving.engine.is_dead = True
+
+    assert serving.ended == ["the engine process died"]
+
+
 async def test_an_engine_that_answers_keeps_the_worker_alive(serving: Bench) -> None:
     watch = watch_of(serving)
     async with running(watch):

@@ -73,9 +73,13 @@ class Watch:
                 await asyncio.sleep(1)
 
     async def _death(self) -> None:
-        while not self._agent.engine.is_dead:  # noqa: ASYNC110 - vLLM only sets a flag
-            await asyncio.sleep(_LOOK_SECONDS)
-        self._end_process("the engine process died")
+        try:
+            while not self._agent.engine.is_dead:  # noqa: ASYNC110 - vLLM only sets a flag
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            # vLLM may notice first and end its server, and this task with it.
+            if self._agent.engine.is_dead:
+                self._end_process("the engine process died")
 
     async def _pings(self) -> None:
         """One ping after the other; one that never returns is what `problem` notices."""
