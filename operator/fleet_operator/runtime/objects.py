@@ -62,9 +62,9 @@ class Objects:
     async def _lives(self, namespace: str, owner: Json) -> bool:
         """Whether a fleet is there and stays, asked of the API server itself.
 
-        Our watch may not have told yet that it goes. Its workers are left to nobody just then
-        (`--cascade=orphan`): taken back, they would be collected with it. Source: adoption by the
-        controllers of Kubernetes (`RecheckDeletionTimestamp`).
+        Our watch may not have told yet that it goes. What belongs to it is left to nobody just
+        then (`--cascade=orphan`): taken back, it would be collected with it. Source: adoption by
+        the controllers of Kubernetes (`RecheckDeletionTimestamp`).
         """
         root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.FLEET_PLURAL}"
         try:
@@ -83,7 +83,8 @@ class Objects:
         ):
             metadata = manifest["metadata"]
             path = f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-            await self._apply(path, manifest)
+            if not await self._apply(path, manifest):
+                return  # the others go with the fleet, too
 
     async def ensure_token(self, observed: FleetObserved, *, known: str = "") -> str:
         """The bearer token of the fleet's admin ports, made if there is none.
@@ -143,13 +144,22 @@ class Objects:
         """Look at every child again when its turn comes: somebody may have changed it."""
         self._written.clear()
 
-    async def _apply(self, path: str, manifest: Json) -> None:
+    async def _apply(self, path: str, manifest: Json) -> bool:
+        """Write a child if it differs. Returns: whether its fleet stays."""
         if self._written.get(path) == manifest:
-            return
-        if path in self._written or not await self._is_as_it_should_be(path, manifest):
-            self._count("child")
-            await self._kube.apply(path, manifest)
+            return True
+        if path not in self._written:
+            if await self._is_as_it_should_be(path, manifest):
+                self._written[path] = manifest
+                return True
+            metadata = manifest["metadata"]
+            (owner,) = metadata["ownerReferences"]
+            if not await self._lives(metadata["namespace"], owner):
+                return False
+        self._count("child")
+        await self._kube.apply(path, manifest)
         self._written[path] = manifest
+        return True
 
     async def _is_as_it_should_be(self, path: str, manifest: Json) -> bool:
         """Looking costs a fleet at rest less than writing what is there already."""

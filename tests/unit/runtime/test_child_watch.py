@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.support import virtual_time
-from tests.support.builders import make_fleet, make_worker, target
+from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.runtime.child_watch import ChildWatch
@@ -17,6 +17,7 @@ from fleet_operator.runtime.objects import Objects
 
 KEY = ("rl", "policy")
 SERVICE = "/api/v1/namespaces/rl/services/policy"
+FLEET = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
 OBSERVED = make_fleet(make_worker().serving("1"))
 
@@ -26,6 +27,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
+        self.cluster.put(FLEET, {"metadata": {"uid": FLEET_UID}})
         kube = self.cluster.client()
         self.objects = Objects(kube, Metrics())
         self.changes: list[tuple[str, str]] = []

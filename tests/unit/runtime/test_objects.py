@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.builders import make_fleet, make_worker, target
+from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
@@ -118,54 +118,80 @@ def writes(desk) -> list[tuple[str, str]]:
     return [r for r in desk.kube.requests if r[0] != "GET"]
 
 
+@pytest.fixture
+def owned(desk: Desk) -> Desk:
+    """With the fleet that the children belong to."""
+    desk.cluster.put(FLEET_PATH, {"metadata": {"uid": FLEET_UID}})
+    return desk
+
+
 class TestChildren:
     OBSERVED = make_fleet(make_worker().serving("1"))
 
-    async def test_services_and_the_applied_version_are_made(self, desk):
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+    async def test_services_and_the_applied_version_are_made(self, owned):
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert sorted(p.partition("/namespaces/rl/")[2] for p in desk.cluster.objects) == [
+        assert sorted(
+            p.partition("/namespaces/rl/")[2] for p in owned.cluster.objects if p != FLEET_PATH
+        ) == [
             "configmaps/policy-applied",
             "poddisruptionbudgets/policy",
             "services/policy",
             "services/policy-workers",
         ]
-        assert desk.count("child") == 4
+        assert owned.count("child") == 4
 
-    async def test_what_is_equal_is_not_written_again(self, desk):
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+    async def test_what_is_equal_is_not_written_again(self, owned):
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert len(writes(desk)) == 4
+        assert len(writes(owned)) == 4
 
-    async def test_only_what_differs_is_written(self, desk):
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        await desk.objects.ensure_children(self.OBSERVED, target("42"))
+    async def test_only_what_differs_is_written(self, owned):
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await owned.objects.ensure_children(self.OBSERVED, target("42"))
 
-        assert writes(desk)[4:] == [("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")]
+        assert writes(owned)[4:] == [("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")]
 
     async def test_now_and_then_all_is_looked_at_again_and_only_what_was_changed_is_written(
-        self, desk
+        self, owned
     ):
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        desk.objects.forget_written()
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        assert len(writes(desk)) == 4
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        owned.objects.forget_written()
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        assert len(writes(owned)) == 4
 
         service = "/api/v1/namespaces/rl/services/policy"
-        desk.cluster.objects[service]["spec"]["selector"] = {"app": "another"}
-        desk.objects.forget_written()
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        assert writes(desk)[4:] == [("APPLY", service)]
+        owned.cluster.objects[service]["spec"]["selector"] = {"app": "another"}
+        owned.objects.forget_written()
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        assert writes(owned)[4:] == [("APPLY", service)]
 
-    async def test_a_write_that_failed_is_tried_again(self, desk):
-        desk.kube.error = Terminal("403")
+    async def test_a_write_that_failed_is_tried_again(self, owned):
+        owned.kube.error = Terminal("403")
         with pytest.raises(Terminal):
-            await desk.objects.ensure_children(self.OBSERVED, target("41"))
-        desk.kube.error = None
-        await desk.objects.ensure_children(self.OBSERVED, target("41"))
+            await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        owned.kube.error = None
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
 
-        assert len(desk.cluster.objects) == 4
+        assert len(owned.cluster.objects) == 1 + 4
+
+    @pytest.mark.parametrize("left", [True, False], ids=["left to nobody", "taken away"])
+    async def test_a_fleet_that_goes_takes_nothing_back(self, owned, left):
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        service = "/api/v1/namespaces/rl/services/policy"
+        if left:
+            del owned.cluster.objects[service]["metadata"]["ownerReferences"]
+        else:
+            owned.cluster.drop(service)
+        going = {"uid": FLEET_UID, "deletionTimestamp": "now"}
+        owned.cluster.put(FLEET_PATH, {"metadata": going})
+        owned.objects.forget_written()
+        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+
+        assert len(writes(owned)) == 4
+        found = owned.cluster.objects.get(service)
+        assert found is None or "ownerReferences" not in found["metadata"]
 
 
 async def test_a_token_is_long_and_never_logged(desk, caplog):
