@@ -43,6 +43,8 @@ ROUGH = Faults(
     status_unwritten=0.2,
     api_refuses=0.1,
 )
+ENDURES = 0.25
+"""So many histories must come to a word while what is broken stays broken."""
 
 
 @dataclass
@@ -271,6 +273,8 @@ def history(
         fleet.reconcile()
         fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
         mischief.now_and_then()
+    if chance.random() < ENDURES:
+        fleet.endure()
     if chance.random() < 0.5:
         fleet.repair()
         fleet.scale(max(1, fleet.replicas))

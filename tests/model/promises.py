@@ -6,11 +6,12 @@
  3. A pause ends: it does not outlive its lease, nor the time-outs of its rollout, whoever died.
  4. Who is taken away for a template or by a rolling swap leaves at least so many workers serving.
  5. What the fleet serves does not go back, unless the trainer says so.
- 6. With faults ended, the fleet converges within a bound, or `Stalled` says why it does not.
+ 6. With faults ended, the fleet converges within a bound, or `Stalled` says why it does not. While
+    they last, no rollout stays in a phase beyond its time-outs without a word.
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
 
-(6 and 7 are asked at the end of a run: `Simulation.settle`, `Simulation.run_quietly`.)
+(6 and 7 are asked at the end of a run: `Simulation.endure`, `settle` and `run_quietly`.)
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ class Promises:
         once = timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds
         return 2 * (once + LEASE_SECONDS)
 
+    @property
+    def longest_rollout_seconds(self) -> float:
+        """How long a rollout may take until it has ended, or has said why it has not: there, back
+        again after a failure, and once more for those that are left behind.
+        """
+        return 3 * (self.rollout.timeouts.stage_seconds + self.longest_pause_seconds)
+
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
@@ -113,7 +121,11 @@ class Promises:
             self._requests_are_kept(pod)
         voices = {str(p.worker.weights) for p in serving}
         admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
-        self.agree = self.one_voice and (self.agree or len(admitted | voices) <= 1)
+        agreed, heard = self.agree, admitted | voices
+        self.agree = self.one_voice and (agreed or len(heard) <= 1)
+        if self.agree and not agreed and heard <= set(self.wishes):
+            for version in heard:  # one that was left behind is no step back
+                self.served = self._place_of(version)
         self._versions_do_not_mix(voices)
 
     def _labels_are_true(self, pod: FakePod) -> None:
@@ -178,23 +190,29 @@ class Promises:
     def _is_not_older(self, version: str, told: str) -> None:
         if version not in self.wishes:
             self.sim.fail(5, f"{version} is served, and nobody asked for it")
-        places = [n for n, wished in enumerate(self.wishes) if wished == version]
-        ahead = [n for n in places if n >= self.served]
-        if not ahead and not self.forgotten:
+        place = self._place_of(version)
+        if place < self.served and not self.forgotten:
             self.sim.fail(5, f"{told} from {self.wishes[self.served]} to {version}")
-        self.served = min(ahead, default=places[-1])
+        self.served = place
+
+    def _place_of(self, version: str) -> int:
+        """Of several the first one that is no step back, else the last one."""
+        places = [n for n, wished in enumerate(self.wishes) if wished == version]
+        return min((n for n in places if n >= self.served), default=places[-1])
 
     def note_look(self, leader: Leader) -> None:
         """The leader is about to decide. Does it know, by what was written or said, what was served?
 
         It takes an operator that dies before its status is stored, and the loss of every worker that
-        served the newer version, for nobody to know.
+        served the newer version, for nobody to know. Where versions mix workers prove nothing.
         """
         newer, recorded = self.wishes[self.served], leader.fleet.applied
         heard = (h.state for h in leader.heard.values())
         self.forgotten = not (
             (recorded is not None and recorded.version == newer)
-            or any(state.admitted and state.version == newer for state in heard)
+            or (
+                self.one_voice and any(state.admitted and state.version == newer for state in heard)
+            )
         )
 
     def note_leader(self) -> None:

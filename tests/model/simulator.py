@@ -32,6 +32,8 @@ from fleet_operator.core.observed import PodView
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
 
 TICK_SECONDS = 1.0
+LONG_TICK_SECONDS = 20.0
+"""As rarely as an operator may look and still renew pauses in time."""
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")
 
@@ -503,15 +505,18 @@ class Simulation:
 
     def mend(self) -> None:
         """Faults end: what is broken is repaired, what is lost comes back."""
-        self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
-        self.ghosts.clear()
-        self.wire.mend()
+        self._end_mischief()
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
             self.return_node(node)
         for pod in self.pods.values():
             pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
             if pod.trouble and not pod.ended:
                 self.crash_loop(pod, over=True)
+
+    def _end_mischief(self) -> None:
+        self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
+        self.ghosts.clear()
+        self.wire.mend()
 
     def repair(self) -> None:
         """Every version can be had, and everywhere at the same speed."""
@@ -560,6 +565,21 @@ class Simulation:
         )
         if self.replicas and not self.stalled and not any(adapters):
             self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
+
+    def endure(self) -> None:
+        """What is broken stays broken, and nothing new happens: no rollout stays where it is without
+        a word. Operators, the wire and the caches are well from now on.
+        """
+        self._end_mischief()
+        for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
+            self.reconcile()
+            self.tick(LONG_TICK_SECONDS)
+        decision, phase = self.decide(), self.weights.phase
+        waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}
+        # Without workers it has not begun; but neither has it while another one is under way.
+        waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.disturbed
+        if not waits and not self.stalled:
+            self.fail(6, f"version {self.version} is {phase} for ever, and nobody says why")
 
     def _converges(self, bound: int) -> bool:
         self.mend()

@@ -22,29 +22,28 @@ def applied_of(
 ) -> Target:
     """What the fleet served last.
 
-    `one_voice`: the strategy never lets versions mix, so that members which agree say what the
-    fleet serves even if the status is older. Where versions may mix, one that is left over may
-    agree with itself on something old; there only the wanted version is believed, and of N of N
-    workers.
-
-    Members that are all held at the wanted version have loaded it and not served it yet: what
-    they served before is known from the status only.
+    `one_voice`: the strategy never lets versions mix, so that members which generate the same say
+    what the fleet serves even if the status is older, unless most members have something else: then
+    they are strays. Members that are held tell nothing: they have loaded what nobody has served
+    yet, or are left over from before. Where versions may mix, one that is left over may agree with
+    itself on something old; there only the wanted version is believed, and of N of N workers.
     """
     model = observed.spec.model
     recorded = observed.status.applied
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
         known.insert(0, Target.recorded(recorded))
-    versions = {m.version for m in members}
+    versions = {m.version for m in members if m.standing is Standing.OPEN}
     if len(versions) != 1 or (version := versions.pop()) is None:
         return known[0]
-    is_wanted = wanted is not None and version == wanted.version
-    if is_wanted and all(m.standing is Standing.HELD for m in members):
+    alike = [m for m in members if m.version == version]
+    if 2 * len(alike) <= len(members) or not (one_voice or len(alike) == len(members)):
         return known[0]
+    is_wanted = wanted is not None and version == wanted.version
     everybody = len(members) >= observed.spec.replicas
     if not (one_voice or (is_wanted and everybody) or recorded is None):
         return known[0]
-    told = next((m.state.source for m in members if m.state and m.state.source), None)
+    told = next((m.state.source for m in alike if m.state and m.state.source), None)
     if wanted is not None and is_wanted:
         return wanted
     same = next((k for k in known if k.version == version), None)

@@ -117,6 +117,12 @@ class WorkerView:
         return self.pod.started if self.state is None else self.state.admitted
 
     @property
+    def held_seconds(self) -> float:
+        """How long it has been holding its requests."""
+        pause = self.state.pause if self.state else None
+        return pause.paused_seconds + self.state_age_seconds if pause else 0
+
+    @property
     def goes_on_by_itself(self) -> bool:
         """Whether it holds its requests on weights that it has served: if nobody renews its pause it
         generates with them again. One that has loaded others closes its latch instead.
@@ -124,7 +130,9 @@ class WorkerView:
         if self.standing is not Standing.HELD or self.state is None:
             return False
         timings = self.state.timings  # they begin anew with every pause
-        return self.state.phase is Phase.PAUSED and (timings is None or not timings.load_seconds)
+        return self.state.phase is Phase.PAUSED and (
+            timings is None or timings.load_seconds is None
+        )
 
     @property
     def version(self) -> str | None:

@@ -50,6 +50,18 @@ def problem_of_stragglers(failed: Sequence[WorkerView], goal: Target) -> Problem
     return _problem_of_some(failed, goal, f"cannot take version {goal} and serve an older one")
 
 
+def problem_of_missing(
+    missing: int, at_once: int, behind: Sequence[WorkerView], goal: Target
+) -> Problem:
+    """The problem that nobody may be taken away for a swap, since others are away already."""
+    message = (
+        f"{some(behind)} wait with version {goal.version}: {missing} workers do not serve, and "
+        f"maxUnavailable lets {at_once} be away. See the fleet's laggards, and repair or delete their "
+        "pods, or raise maxUnavailable."
+    )
+    return Problem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
+
+
 def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> Problem:
     message = (
         f"{len(failed)} workers {what}. {_causes(failed, goal)}. Checked again every "

@@ -46,6 +46,20 @@ def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None):
             [W(0).paused("42"), W(1).serving("42")], "42", id="one of them serves already"
         ),
         pytest.param([W(0).silent()], "41", id="a silent one says nothing"),
+        pytest.param(
+            [W(0).serving("42"), W(1).silent(), W(2).serving("42")], "42", id="nor against others"
+        ),
+        pytest.param(
+            [W(0).serving("42"), W(1).paused("42"), W(2).paused("40")],
+            "42",
+            id="nor does one that is held and has something else",
+        ),
+        pytest.param([W(0).paused("40")], "41", id="nor one that is held and left over"),
+        pytest.param(
+            [W(0).pausing("7"), W(1).paused("41"), W(2).paused("41")],
+            "41",
+            id="one that generates what the others have not is a stray",
+        ),
     ],
 )
 def test_where_versions_never_mix(workers, version):

@@ -221,3 +221,26 @@ def test_a_canary_that_cannot_take_the_version(first, halts):
 
     assert problem is not None
     assert problem.halt is halts
+
+
+def test_canaries_that_take_too_long_are_not_waited_for():
+    limit = 900 + 60 + 3 * 600
+
+    def after(seconds: float, *workers: AWorker):
+        return STEP(make_view(*workers, phase=RolloutPhase.JUDGING, phase_seconds=seconds)).problem
+
+    assert after(limit, apart(0), old(1)) is None
+    assert after(limit + 1, judged(0), old(1)) is None
+    problem = after(limit + 1, apart(0), old(1))
+    assert problem is not None
+    assert problem.halt
+    assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+    assert "it is at 'joining' (policy-0)" in problem.message
+
+
+def test_without_anybody_to_judge_nobody_is_waited_for():
+    taken = STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=1e6))
+
+    assert taken.phase is RolloutPhase.PENDING
+    assert taken.problem is None
+    assert taken.note == "nobody is judged with 42"

@@ -107,6 +107,12 @@ class TestHeldWithoutWork:
             "resume 42 on policy-0"
         ]
 
+    def test_one_whose_swap_comes_to_nothing_goes_on_as_it_is(self):
+        held = make_worker(0).paused("41").staged("42")
+
+        assert told(in_flight.step(view(held.heard(1439))).actions) == ["load 42 on policy-0"]
+        assert told(in_flight.step(view(held.heard(1440))).actions) == ["resume 41 on policy-0"]
+
     def test_one_that_works_is_left_to_it(self):
         assert in_flight.step(view(make_worker(0).loading("41", "42"))).actions == ()
 
@@ -214,3 +220,30 @@ class TestJoiners:
         taken = rolling.step(view(staged(0), joiner, halted=True))
 
         assert told(taken.actions) == ["admit 41 on policy-1"]
+
+
+class TestWithoutAnEnd:
+    def problem(self, *workers: AWorker, seconds: float, **given):
+        taken = rolling.step(view(*workers, phase_seconds=seconds, phase=STAGING, **given))
+        assert told(taken.actions) == told(rolling.step(view(*workers, **given)).actions)
+        return taken.problem
+
+    def test_that_nobody_may_go_since_others_are_away_is_said(self):
+        workers = [staged(0), staged(1), make_worker(2).silent().unready()]
+        limit = 900 + 3 * 600
+
+        assert self.problem(*workers, seconds=limit) is None
+        problem = self.problem(*workers, seconds=limit + 1)
+        assert problem is not None
+        assert not problem.halt
+        assert problem.message.startswith(
+            "policy-0, policy-1 wait with version 42: 1 workers do not serve, and maxUnavailable "
+            "lets 1 be away."
+        )
+
+    def test_a_swap_that_comes_to_nothing_again_and_again_is_said_and_goes_on(self):
+        problem = self.problem(staged(0), new(1), seconds=900 + 2 * 600 + 1)
+
+        assert problem is not None
+        assert not problem.halt
+        assert "it is at 'serving' (policy-0)" in problem.message

@@ -27,7 +27,7 @@ def held(n: int) -> AWorker:
 
 
 def loaded(n: int) -> AWorker:
-    return make_worker(n).paused("42")
+    return make_worker(n).paused("42").loaded()
 
 
 def new(n: int) -> AWorker:
@@ -112,6 +112,38 @@ class TestOvertaken:
         broke = make_worker(1).joining("41").failed_to_load("42")
 
         assert step(make_view(loaded(0), broke, wants="43")).goal.version == "43"
+
+    def test_what_was_served_before_the_pause_is_no_way_forward(self):
+        left_over = make_worker(0).paused("40")
+
+        assert step(make_view(left_over, wants="43")).goal.version == "43"
+
+
+class TestWithoutATimeOut:
+    """The way back, or out of an overtaken rollout, has none: there the pauses are looked at."""
+
+    LONG = 2 * (60 + 60 + 600)
+
+    def back(self, *workers: AWorker):
+        return told(step(make_view(*workers, halted=True, phase=RolloutPhase.HALTED)).actions)
+
+    def test_one_that_does_not_load_is_left_behind_when_the_others_have_waited_long(self):
+        waits, stays = make_worker(0).paused("41"), loaded(1).staged("41")
+
+        assert "load 41 on policy-1" in self.back(waits.heard(self.LONG - 1), stays)
+        assert "fence on policy-1" in self.back(waits.heard(self.LONG), stays)
+
+    def test_so_is_one_that_does_not_pause(self):
+        waits, stays = make_worker(0).paused("40").staged("41"), loaded(1).staged("41").silent()
+
+        assert "Quarantine policy-1" not in self.back(waits.heard(self.LONG - 1), stays)
+        assert "Quarantine policy-1" in self.back(waits.heard(self.LONG), stays)
+
+    def test_so_is_one_that_holds_its_requests_and_cannot_get_the_bytes(self):
+        stays = loaded(1)
+
+        assert "fence on policy-1" not in self.back(old(0), stays.heard(self.LONG - 1))
+        assert "fence on policy-1" in self.back(old(0), stays.heard(self.LONG))
 
 
 class TestHeldBack:

@@ -27,9 +27,9 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some, unready
+from fleet_operator.core.problems import names, problem_of, some, unready
 from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
-from fleet_operator.core.strategies.shared import has_bytes, over_budget, with_joiners
+from fleet_operator.core.strategies.shared import has_bytes, late, over_budget, with_joiners
 from fleet_worker.protocol import Phase, ProbeReport
 
 
@@ -59,6 +59,7 @@ def _judge(view: RolloutView) -> Step:
     if problem is None:
         able = [w for w in able if w not in failed]
     chosen = able[: view.settings.canary.workers]
+    problem = problem or _problem_of_the_slow(view, goal, chosen)
     reports = [r for w in chosen if (r := _comparison(w, goal))]
     verdict = None
     if chosen and len(reports) == len(chosen):
@@ -69,9 +70,9 @@ def _judge(view: RolloutView) -> Step:
     asked = _next_calls(view, goal, chosen)
     taken = Step(
         goal=goal,
-        phase=RolloutPhase.JUDGING,
+        phase=RolloutPhase.JUDGING if chosen else RolloutPhase.PENDING,
         actions=(*asked, *_let_go(view)),
-        note=f"{some(chosen)} is judged with {goal.version}{unready(chosen, goal)}",
+        note=f"{some(chosen) or 'nobody'} is judged with {goal.version}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,
@@ -85,6 +86,22 @@ def _judge(view: RolloutView) -> Step:
     )
     apart = {w.pod.uid for w in chosen}
     return with_joiners(view, taken, others, but=apart)
+
+
+def _problem_of_the_slow(
+    view: RolloutView, goal: Target, chosen: Sequence[WorkerView]
+) -> Problem | None:
+    """The version is given up if its canaries take longer than to stage, to drain, and to load and be
+    probed twice.
+    """
+    timeouts = view.settings.timeouts
+    limit = timeouts.stage_seconds + 3 * timeouts.load_seconds
+    limit += view.settings.pause.drain_timeout_seconds
+    slow = [w for w in chosen if not _comparison(w, goal)]
+    overdue = late(view, RolloutPhase.JUDGING, limit, slow)
+    if not overdue:
+        return None
+    return problem_of(overdue, goal, RolloutPhase.JUDGING, view.settings, halt=True)
 
 
 def _next_calls(view: RolloutView, goal: Target, chosen: Sequence[WorkerView]) -> list[WorkerCall]:

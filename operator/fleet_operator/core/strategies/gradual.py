@@ -13,22 +13,33 @@ Failure. A refusal while staging stops new swaps and is said; who serves goes on
 that fails inside the engine counts against `maxFailures`; beyond it the rollout halts: with `Halt`
 everybody stays where he is, two versions go on serving, and it is said; with `Rollback` the goal is
 the applied version again. Those that may fail go on serving what they have; when nobody else is
-left to swap, it is said.
+left to swap, it is said. So it is when too few serve for anybody to go, and when a swap comes to
+nothing again and again.
 """
 
 from __future__ import annotations
+
+from math import ceil
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Apply, WorkerCall
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, problem_of_stragglers, some, unready, why
-from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.problems import (
+    names,
+    problem_of_missing,
+    problem_of_stragglers,
+    some,
+    unready,
+    why,
+)
+from fleet_operator.core.step import Problem, RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
     broken,
     has_bytes,
+    held_up,
     late,
     over_budget,
     with_joiners,
@@ -54,18 +65,22 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     if problem is None:
         actions += _swapped(view, goal, [m for m in behind if m not in failed], at_once)
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in stuck)
+    stopped = stays or problem is not None
     left_behind = bool(behind) and all(m in failed for m in behind)
+    if left_behind:
+        problem = problem or problem_of_stragglers(behind, goal)
+    problem = problem or _problem_of_the_slow(view, goal, behind, at_once)
     taken = Step(
         goal=goal,
         phase=phase,
         actions=actions,
         note=_note(view, goal, behind),
-        problem=problem or (problem_of_stragglers(behind, goal) if left_behind else None),
+        problem=problem,
         failed=names(failed),
         disturbed=any(_is_away(m) or m.operation for m in behind)
         or any(isinstance(a, Apply) for a in actions),
     )
-    return with_joiners(view, taken, _admission(view, goal, stopped=stays or problem is not None))
+    return with_joiners(view, taken, _admission(view, goal, stopped=stopped))
 
 
 def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actions:
@@ -99,7 +114,8 @@ def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> 
     for member in view.held:
         if member.operation or member.state is None or member.call.startswith("apply"):
             continue
-        if member in behind and member.staged_version == goal.version:
+        slow = bool(held_up(view, [member]))
+        if member in behind and member.staged_version == goal.version and not slow:
             reason = "its swap was begun"
             actions.append(calls.load(member, goal, view.settings, reason=reason))
         else:
@@ -140,6 +156,25 @@ def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
     seconds = (operation.running_seconds if operation else 0) + worker.state_age_seconds
     drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "wait" else 0
     return seconds > view.settings.timeouts.load_seconds + drain
+
+
+def _problem_of_the_slow(
+    view: RolloutView, goal: Target, behind: tuple[WorkerView, ...], at_once: int | None
+) -> Problem | None:
+    """What is to be said of a rollout that lasts longer than all of its groups may, one after the
+    other. It goes on all the same.
+    """
+    timeouts, groups = view.settings.timeouts, ceil(view.replicas / (at_once or view.replicas or 1))
+    limit = timeouts.stage_seconds + groups * timeouts.load_seconds
+    if not (
+        late(view, RolloutPhase.STAGING, limit, behind)
+        or late(view, RolloutPhase.LOADING, limit, behind)
+    ):
+        return None
+    missing = view.replicas - sum(m.standing is Standing.OPEN for m in view.members)
+    if at_once is not None and missing >= at_once:
+        return problem_of_missing(missing, at_once, behind, goal)
+    return problem_of_stragglers(behind, goal)
 
 
 def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> str:

@@ -48,6 +48,18 @@ def late(
     return list(workers)
 
 
+def held_up(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
+    """The workers, if others have been holding their requests for them as long as a rollout and the
+    way back may take.
+
+    Phases begin anew with every newer version, and whenever an answer gets lost; pauses do not.
+    """
+    timeouts, pause = view.settings.timeouts, view.settings.pause
+    once = timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds
+    longest = max((m.held_seconds for m in view.held), default=0.0)
+    return list(by) if longest > 2 * once else []
+
+
 def renew(view: RolloutView, *, but: str | None = None) -> Actions:
     """Renew the pauses that would end soon, but for workers at one version."""
     return tuple(

@@ -28,7 +28,9 @@ Failure. A refusal while staging touches nothing: the old weights go on serving,
 asked again every 10 s, and the problem is said. A failure while pausing or loading halts the
 rollout when more workers than `maxFailures` fail: the goal becomes the applied version, so that
 workers which have loaded already go back and everybody serves again. Up to `maxFailures` workers
-are left behind, with their latch closed, and join again when they can.
+are left behind, with their latch closed, and join again when they can. On the way back, or out of an
+overtaken rollout, nothing can be given up any more: for whom the others have been holding their
+requests twice as long as a rollout may take, he is left behind.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from fleet_operator.core.strategies.shared import (
     Actions,
     broken,
     has_bytes,
+    held_up,
     late,
     over_budget,
     renew,
@@ -69,11 +72,11 @@ def step(view: RolloutView) -> Step:
 def _goal(view: RolloutView) -> Target:
     if view.halted or (view.suspended and not view.held):
         return view.applied
-    loaded = {m.version for m in view.held} - {view.applied.version, None}
+    ahead = [m for m in view.held if not m.goes_on_by_itself]
+    loaded = {m.version for m in ahead} - {view.applied.version, None}
     if len(loaded) == 1 and loaded != {view.target.version}:
         (version,) = loaded
-        ahead = next(m for m in view.held if m.version == version)
-        source = source_of(ahead, view)
+        source = source_of(next(m for m in ahead if m.version == version), view)
         overtaken = view.applied.passing(str(version), source, to=view.target)
         at_hand = all(m.version == version or has_bytes(m, overtaken) for m in view.members)
         if at_hand and not broken(view, overtaken):
@@ -96,6 +99,8 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in failed)
+    left = held_up(view, [m for m in waiting if m.standing is Standing.HELD])
+    actions += tuple(calls.expel(m, reason=why(m, goal)) for m in left if m not in failed)
     held = sum(has_bytes(m, goal) for m in behind)
     return Step(
         goal=goal,
@@ -121,7 +126,8 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         if m.standing is Standing.OPEN
     )
     if problem is None:
-        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in overdue)
+        out = overdue or held_up(view, still)
+        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in out)
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
@@ -137,6 +143,7 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
     refused = [m for m in behind if view.failure_of(m, goal)]
     broke = broken(view, goal)
     overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
+    overdue = overdue or held_up(view, behind)
     failed = [*refused, *broke, *(m for m in overdue if m not in refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     actions: Actions = ()
