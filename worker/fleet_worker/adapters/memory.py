@@ -29,7 +29,9 @@ def hold(file: OpenFile, go_on: Callable[[], None]) -> int:
         file: An open regular file.
         go_on: Called between pieces of 64 MiB; raises to give up.
     """
-    memory = os.memfd_create(file.name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    # Its name is for people; the kernel takes 249 bytes of one.
+    name = os.fsdecode(os.fsencode(file.name)[:200])
+    memory = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         _copy(file, memory, go_on)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)

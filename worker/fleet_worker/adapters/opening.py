@@ -112,7 +112,7 @@ def _config(name: str, content: bytes | None) -> dict[str, Any]:
         )
     try:
         config = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is not a JSON object")

@@ -19,4 +19,6 @@ def manifest_of(hashes: Mapping[str, str]) -> str:
 
 def digest_of(hashes: Mapping[str, str]) -> str:
     """SHA-256 of the manifest, as `spec.digest` and `StageRequest.digest` want it."""
-    return PREFIX + hashlib.sha256(manifest_of(hashes).encode()).hexdigest()
+    # Names are bytes to the file system and to `sha256sum`; not all of them are UTF-8.
+    manifest = manifest_of(hashes).encode(errors="surrogateescape")
+    return PREFIX + hashlib.sha256(manifest).hexdigest()

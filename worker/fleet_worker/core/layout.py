@@ -65,7 +65,7 @@ def parse_index(index: bytes) -> dict[str, str]:
     try:
         weight_map = json.loads(index)["weight_map"]
         entries = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         entries = {}
     if not entries:
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{INDEX_FILE} has no weight map")

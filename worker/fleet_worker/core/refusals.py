@@ -78,6 +78,10 @@ class EngineFailure(Exception):
 
 
 def shorten(message: str, limit: int = MESSAGE_LIMIT) -> str:
-    """The message in one line of at most `limit` characters, fit for a condition or an event."""
-    line = " ".join(message.split())
+    """The message in one line of at most `limit` characters, fit for a condition or an event.
+
+    Names of files and tensors may hold what no text can (halves of letters, bytes that are no
+    UTF-8); written out, or no document could carry the message.
+    """
+    line = " ".join(message.encode(errors="backslashreplace").decode().split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -96,7 +96,7 @@ def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ..
     """
     try:
         entries = json.loads(header)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of brackets without a bottom
         entries = None
     if not isinstance(entries, dict):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")

@@ -26,7 +26,9 @@ def manifest(path: str, *, only_digest: bool) -> int:
     except Refusal as refusal:
         print(f"{path}: {refusal.message}", file=sys.stderr)  # noqa: T201 - for people
         return _REFUSED
-    sys.stdout.write(digest_of(hashes) + "\n" if only_digest else manifest_of(hashes))
+    text = digest_of(hashes) + "\n" if only_digest else manifest_of(hashes)
+    # The bytes of names as they are: some are no UTF-8.
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
     return 0
 
 
