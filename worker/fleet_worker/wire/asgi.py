@@ -33,15 +33,22 @@ def header_of(headers: Headers, name: bytes) -> str | None:
     return None
 
 
+class ClientGoneError(Exception):
+    """The client went away before its request was complete."""
+
+
 async def read_body(receive: Receive, *, limit: int) -> bytes:
     """The whole body of a request.
 
     Errors:
         BodyTooLargeError: it is longer than `limit` bytes.
+        ClientGoneError: there is nobody to answer, and half a body asks for nothing.
     """
     body, length, more = b"", 0, True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
         piece = bytes(message.get("body", b""))
         length += len(piece)
         if length <= limit:

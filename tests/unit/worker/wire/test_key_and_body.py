@@ -10,8 +10,9 @@ import pytest
 from tests.support.fake_server import ONE, FakePort
 from tests.unit.worker.conftest import Bench
 
+from fleet_worker.wire.asgi import ClientGoneError
 from fleet_worker.wire.errors import WireError
-from fleet_worker.wire.public.body import ClientGoneError, object_of, read_whole, replayed
+from fleet_worker.wire.public.body import object_of, read_whole, replayed
 from fleet_worker.wire.public.key import keys_of
 
 

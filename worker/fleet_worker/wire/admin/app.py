@@ -14,6 +14,7 @@ from fleet_worker.runtime.logs import fields
 from fleet_worker.wire.admin.bearer import BearerFile
 from fleet_worker.wire.asgi import (
     BodyTooLargeError,
+    ClientGoneError,
     Receive,
     Scope,
     Send,
@@ -84,6 +85,8 @@ class AdminApp:
             words = f"a body has at most {surface.body_limit} bytes"
             refusal = Refusal(Reason.BAD_REQUEST, words)
             await self._refuse(send, surface, refusal, status=413)
+            return
+        except ClientGoneError:
             return
         text = scope.get("query_string", b"").decode("latin-1")
         query = tuple(parse_qsl(text, keep_blank_values=True))

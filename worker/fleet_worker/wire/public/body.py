@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fleet_worker.wire.asgi import Message, Receive, Scope
+from fleet_worker.wire.asgi import ClientGoneError, Message, Receive, Scope
 from fleet_worker.wire.errors import WireError
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes. A million token ids are 7 MB; the rest is for images, which come as base64."""
-
-
-class ClientGoneError(Exception):
-    """The client went away before its request was complete."""
 
 
 async def read_whole(receive: Receive, *, limit: int = BODY_LIMIT) -> bytes:

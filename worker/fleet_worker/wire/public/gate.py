@@ -14,11 +14,10 @@ from fleet_worker.core.demands import Demand
 from fleet_worker.core.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.core.spans import compact
 from fleet_worker.runtime.worker import Worker
-from fleet_worker.wire.asgi import App, Receive, Scope, Send
+from fleet_worker.wire.asgi import App, ClientGoneError, Receive, Scope, Send
 from fleet_worker.wire.errors import WireError, answer_error
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.body import (
-    ClientGoneError,
     object_of,
     read_whole,
     replayed,
