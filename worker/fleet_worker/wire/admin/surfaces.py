@@ -61,7 +61,7 @@ def _by_key(handlers: Mapping[str, Handler]) -> Handler:
     async def handle(call: Call) -> Answer:
         try:
             body = json.loads(call.body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         found = [h for key, h in handlers.items() if isinstance(body, dict) and key in body]
         if len(found) != 1:

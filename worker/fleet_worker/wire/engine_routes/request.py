@@ -90,7 +90,10 @@ class AdapterSource(Lenient):
     @property
     def path(self) -> str:
         """The path."""
-        parts = urlsplit(self.uri)
+        try:
+            parts = urlsplit(self.uri)
+        except ValueError as error:
+            raise Refusal(Reason.BAD_REQUEST, "the address of the adapter is none") from error
         if parts.scheme not in ("file", "") or parts.netloc not in ("", "localhost"):
             raise Refusal(Reason.BAD_REQUEST, "adapters are read from file:// only")
         return unquote(parts.path)
