@@ -103,6 +103,7 @@ class Leader:
     fleet, weights: statuses as computed last; what the planners see.
     written: what it believes to be stored, by uid.
     wanted, pods: what its watches have brought, as it was at `seen_until`.
+    looked_at: when it decided last.
     todo: what it has decided and not done yet.
     """
 
@@ -117,6 +118,7 @@ class Leader:
     goal: str = ""
     sequence: int = 0
     seen_until: float = 0
+    looked_at: float = 0
     wanted: Wanted | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class Leader:
 
     def decide(self, now: float) -> Decision:
         """Decide what to do, on what it knows."""
+        self.looked_at = now
         self.observed = self._observe(now)
         decision = decide(self.observed, default_image=IMAGE, now=at(now))
         goal = decision.rollout.step.goal.version

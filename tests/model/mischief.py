@@ -43,6 +43,8 @@ ROUGH = Faults(
     status_unwritten=0.2,
     api_refuses=0.1,
 )
+LONGER_THAN_A_LEASE = 35.0
+"""Seconds that loads take in some fleets."""
 ENDURES = 0.25
 """So many histories must come to a word while what is broken stays broken."""
 
@@ -243,7 +245,7 @@ def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:
         seed=seed,
         replicas=1 + rest % 4,
         rollout=settings,
-        slow_seconds=[0.0, 0.0, 2.5, 12.0][rest % 4],
+        slow_seconds=[0.0, 0.0, 2.5, LONGER_THAN_A_LEASE][rest % 4],
         update=UPDATES[rest % len(UPDATES)],
     )
     fleet.settle()

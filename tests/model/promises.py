@@ -160,10 +160,17 @@ class Promises:
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
             if why == "fence" and not self._may_be_expelled(pod):
                 self.sim.fail(8, f"{pod.name} has nothing wrong with it and was fenced")
+            if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):
+                self.sim.fail(8, f"nobody renewed the pause of {pod.name} in time")
         pod.worker.requests.ended.clear()
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
         return pod.suspect or self.sim.is_rough or not self.one_voice
+
+    def _was_looked_at(self, pod: FakePod) -> bool:
+        """Whether the leader looked when the pause was about to end."""
+        renewed_at, looked_at = pod.worker.renewed_at, self.sim.leader.looked_at
+        return renewed_at + LEASE_SECONDS / 2 < looked_at < self.sim.now - SLACK_SECONDS
 
     # --- going back ------------------------------------------------------------------------------
 
@@ -233,8 +240,12 @@ class Promises:
     # --- how many serve --------------------------------------------------------------------------
 
     def note_deletion(self, pod: FakePod, leader: Leader) -> None:
-        """A pod is about to be deleted."""
-        known = pod.uid in self.taken
+        """A pod is about to be deleted.
+
+        What a leader that was frozen still had in its hand is not asked about: workers refuse its old
+        epoch, the API server knows none.
+        """
+        known = pod.uid in self.taken or leader is not self.sim.leader
         if not pod.ended:  # else it was taken away before
             self.taken.add(pod.uid)
         observed = leader.observed

@@ -573,6 +573,8 @@ class Simulation:
         self._end_mischief()
         for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
             self.reconcile()
+            self.tick(0.1)  # what it has asked for is answered, and it looks again
+            self.reconcile()
             self.tick(LONG_TICK_SECONDS)
         decision, phase = self.decide(), self.weights.phase
         waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}

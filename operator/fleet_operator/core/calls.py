@@ -166,13 +166,14 @@ def remove_adapter(worker: WorkerView, name: str) -> RemoveAdapter:
 
 
 def needs_renewal(worker: WorkerView) -> bool:
-    """Whether a held worker's pause would end soon. A load under way is not cut by its lease."""
+    """Whether a held worker's pause would end soon. Also while it loads: the load is not cut by its
+    lease, but what has loaded under a lease that is over closes its latch.
+    """
     state = worker.state
     return (
         worker.standing is Standing.HELD
         and state is not None
         and state.pause is not None
-        and not worker.operation.startswith("load")
         and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS
     )
 

@@ -287,6 +287,17 @@ class TestLeases:
 
         assert "pause on policy-0" in told(taken.actions)
 
+    def test_also_while_it_loads_for_what_loads_without_a_lease_closes_its_latch(self):
+        taken = step(make_view(make_worker(0).loading("41", "42").heard(16), loaded(1)))
+
+        assert told(taken.actions) == ["pause on policy-0"]
+
+    def test_who_is_left_behind_is_not_told_to_wait(self):
+        ending = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED).heard(20)
+        taken = step(make_view(ending, held(1), maxFailures=1))
+
+        assert told(taken.actions[-1:]) == ["fence on policy-0"]
+
     def test_how_long_ago_it_was_told_counts(self):
         ending = make_worker(0).paused("41", lease_seconds=20).staged("42").heard(6)
 

@@ -35,6 +35,8 @@ requests twice as long as a rollout may take, he is left behind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.joiners import Admission
@@ -100,12 +102,11 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     if failed and problem is None and len(failed) == len(waiting):
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in failed)
     left = held_up(view, [m for m in waiting if m.standing is Standing.HELD])
-    actions += tuple(calls.expel(m, reason=why(m, goal)) for m in left if m not in failed)
     held = sum(has_bytes(m, goal) for m in behind)
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
-        actions=actions + _let_go(view),
+        actions=actions + _let_go(view) + _left_behind(left, goal),
         note=f"{held} of {len(behind)} workers hold {goal.version}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
@@ -125,13 +126,11 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         for m in still
         if m.standing is Standing.OPEN
     )
-    if problem is None:
-        out = overdue or held_up(view, still)
-        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in out)
+    out = (overdue or held_up(view, still)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
-        actions=actions + renew(view),
+        actions=actions + renew(view) + _left_behind(out, goal),
         note=f"waiting for {some(still)} to pause",
         problem=problem,
         failed=names(overdue),
@@ -146,24 +145,26 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
     overdue = overdue or held_up(view, behind)
     failed = [*refused, *broke, *(m for m in overdue if m not in refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
-    actions: Actions = ()
+    actions: Actions = renew(view)
     if problem is None:
-        actions = tuple(
-            calls.load(m, goal, view.settings, reason="all are paused")
-            for m in behind
-            if m not in refused and m not in overdue and not m.operation.startswith("load")
-        ) + tuple(
-            calls.expel(m, reason=why(m, goal)) for m in (*refused, *overdue) if m not in broke
-        )
+        asked = (m for m in behind if m not in failed and not m.operation.startswith("load"))
+        loads = tuple(calls.load(m, goal, view.settings, reason="all are paused") for m in asked)
+        # A renewal comes before a load, which may last longer than the lease.
+        actions = loads + actions + _left_behind([m for m in failed if m not in broke], goal)
     return Step(
         goal=goal,
         phase=RolloutPhase.LOADING,
-        actions=actions + renew(view),
+        actions=actions,
         note=f"waiting for {some(behind)} to load {goal.version}",
         problem=problem,
         failed=names(failed),
         disturbed=True,
     )
+
+
+def _left_behind(workers: Sequence[WorkerView], goal: Target) -> Actions:
+    """Take them out of service. Of several calls to a worker the last one counts: no renewal."""
+    return tuple(calls.expel(m, reason=why(m, goal)) for m in workers)
 
 
 def _open(view: RolloutView, goal: Target) -> Step:
