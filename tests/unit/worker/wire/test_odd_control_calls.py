@@ -1,0 +1,433 @@
+"""What comes to the admin port broken: every surface answers in its own words, and nothing happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.unit.worker.conftest import Bench, Trainer
+from tests.unit.worker.wire.control_port import Port
+
+from fleet_worker.core.refusals import EngineFailure, Refusal, status_of
+from fleet_worker.protocol import Phase, Reason
+from fleet_worker.wire.admin.app import AdminApp
+from fleet_worker.wire.areal.reply import AReaL
+from fleet_worker.wire.control import Answer, Call, Surface, explain_to_trainer
+from fleet_worker.wire.engine_routes.reply import EngineRoutes
+from fleet_worker.wire.prime_rl.reply import PrimeRl
+from fleet_worker.wire.vllm_rl.reply import VllmRl
+
+TOKEN = (b"authorization", b"Bearer right")
+
+
+@pytest.fixture
+async def port(serving: Bench, tmp_path: Path) -> AsyncIterator[Port]:
+    made = Port(serving, tmp_path)
+    yield made
+    await made.client.aclose()
+
+
+@dataclass
+class RawCall:
+    """A request as the server hands it over, piece by piece; None stands for a client that goes."""
+
+    method: str
+    path: str
+    pieces: Sequence[bytes | None] = (b"",)
+    headers: Sequence[tuple[bytes, bytes]] = (TOKEN,)
+    sent: list[Any] = field(default_factory=list)
+    read: int = 0
+
+    async def receive(self) -> Any:
+        number, self.read = self.read, self.read + 1
+        piece = self.pieces[number]
+        if piece is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": piece, "more_body": self.read < len(self.pieces)}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def to(self, app: AdminApp) -> RawCall:
+        path, _, query = self.path.partition("?")
+        scope = {
+            "type": "http",
+            "method": self.method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": list(self.headers),
+        }
+        await app(scope, self.receive, self.send)
+        return self
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.sent[1]["body"])
+
+
+# --- clients that go away -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/abort_requests", id="all of them would be aborted"),
+        pytest.param("/pause", id="vLLM's pause aborts by default"),
+        pytest.param("/engine/pause_generation", id="Dynamo's pause"),
+        pytest.param("/areal_pause_generation", id="AReaL's pause"),
+        pytest.param("/sleep", id="sleep"),
+        pytest.param("/v1/worker/drain", id="the end of the process"),
+    ],
+)
+async def test_a_client_that_goes_before_its_body_came_has_asked_for_nothing(
+    port: Port, path: str
+) -> None:
+    for begun in ([], [b""], [b"  "], [b'{"request_ids":'], [b"{}", b""]):
+        call = await RawCall("POST", path, [*begun, None]).to(port.app)
+
+        assert call.sent == [], "there is nobody to answer"
+        assert port.bench.engine.calls == []
+        assert port.bench.state.phase is Phase.SERVING
+        assert port.refused == []
+
+
+# --- more than a route takes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/pause", 413),
+        ("/load_lora_adapter", 413),
+        ("/areal_update_weights", 400),
+        ("/v1/worker/drain", 413),
+    ],
+)
+async def test_a_body_over_the_limit_is_refused_whether_it_comes_at_once_or_in_pieces(
+    port: Port, path: str, status: int
+) -> None:
+    whole = await RawCall("POST", path, [b" " * 70_000]).to(port.app)
+    pieces = await RawCall("POST", path, [b" " * 1000] * 70).to(port.app)
+
+    assert (whole.status, pieces.status) == (status, status)
+    assert pieces.read == 70, "it is read to its end, so that the answer arrives"
+    assert "65536" in json.dumps(whole.body)
+    assert port.bench.engine.calls == []
+
+
+async def test_a_body_of_exactly_the_limit_is_taken(port: Port) -> None:
+    call = await RawCall("POST", "/is_paused", [b" " * 65_536]).to(port.app)
+    assert call.status == 405
+    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_534]).to(port.app)
+    assert call.status == 200
+    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_535]).to(port.app)
+    assert call.status == 413
+
+
+async def test_a_body_without_end_is_not_read_for_ever(port: Port) -> None:
+    call = await RawCall("POST", "/pause", [b" " * 65_536] * 1000).to(port.app)
+
+    assert call.status == 413
+    assert call.read == 17
+
+
+# --- bodies that are none -----------------------------------------------------------------------
+
+GARBAGE = [
+    pytest.param(b"{", id="half an object"),
+    pytest.param(b"[1]", id="a list"),
+    pytest.param(b'"text"', id="a text"),
+    pytest.param(b"null", id="null"),
+    pytest.param(b"\xff\xfe\x00", id="no text at all"),
+    pytest.param(b"\xef\xbb\xbf{}", id="a byte order mark"),
+    pytest.param(b"[" * 20_000, id="deeply nested"),
+    pytest.param(b'{"a":' * 10_000 + b"1" + b"}" * 10_000, id="objects deeply nested"),
+    pytest.param(b'{"lora_name": 1e999999}', id="a number beyond all"),
+    pytest.param(b'{"request_ids": "a"}', id="a text for a list"),
+    pytest.param(b'{"weight_dir": "/a", "update_info": {}}', id="two meanings"),
+    pytest.param(b'{"weight_dir": "/a\\u0000b", "model_path": "/a\\u0000b"}', id="a zero"),
+    pytest.param(b'{"weight_dir": "\\ud800", "model_path": "\\ud800"}', id="half a letter"),
+    pytest.param(('{"weight_dir": "/' + "x" * 5000 + '"}').encode(), id="a path of 5,000 letters"),
+    pytest.param(b'{"weight_dir": "", "model_path": ""}', id="an empty path"),
+    pytest.param(b'{"weight_dir": "../..", "model_path": "../.."}', id="a relative path"),
+    pytest.param(b'{"method": "reload_weights", "args": [1]}', id="positional arguments"),
+    pytest.param(
+        b'{"method": "reload_weights", "kwargs": {"weights_path": "/a\\u0000b"}}',
+        id="a zero by rpc",
+    ),
+    pytest.param(
+        b'{"lora_name": "r", "lora_path": "/a\\u0000b", "source": {"uri": "file:///a%00b"}}',
+        id="an adapter's zero",
+    ),
+    pytest.param(
+        b'{"lora_name": "r", "lora_path": "~", "source": {"uri": "file://[::1/a"}}',
+        id="half an address",
+    ),
+    pytest.param(
+        b'{"lora_name": "../r", "lora_path": "/", "source": {"uri": "file:///"}}',
+        id="a name that is a path",
+    ),
+]
+
+
+@pytest.mark.parametrize("body", GARBAGE)
+async def test_no_garbage_is_taken_for_a_failure_of_the_engine(port: Port, body: bytes) -> None:
+    """A 5xx is sent again, ten times by prime-rl; what the caller did wrong is a 4xx at once."""
+    port.bench.agent.adapters._slots = 2
+    port.bench.agent.adapters.max_rank = 8
+    for method, path in port.routes:
+        call = await RawCall(method, path + "x" * path.endswith("/"), [body]).to(port.app)
+
+        assert call.status < 500, f"{method} {path}: {call.sent}"
+        assert call.sent[1].get("more_body", False) is False
+    assert port.bench.state.version == "base"
+    assert not [c for c in port.bench.engine.calls if c.startswith("load")]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        pytest.param("file://[::1/a", id="half an address"),
+        pytest.param("file://other-host/weights/a", id="another host"),
+        pytest.param("s3://bucket/a", id="another scheme"),
+        pytest.param("file:///a%00b", id="a zero"),
+        pytest.param("http://localhost/a", id="the web"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/engine/load_lora", "/engine/update/load_lora", "/v1/loras"])
+async def test_where_an_adapter_cannot_be_is_an_error_that_dynamos_client_reads(
+    port: Port, path: str, uri: str
+) -> None:
+    port.bench.agent.adapters._slots = 2
+    port.bench.agent.adapters.max_rank = 8
+    status, reply = await port.post(path, lora_name="r", source={"uri": uri})
+
+    assert (status, reply["status"]) == (200, "error")
+    assert not port.bench.engine.adapters
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("mode=keep", 200),
+        ("mode=abort&mode=keep", 200),
+        ("mode=k%65ep", 200),
+        ("mode=keep&clear_cache=FALSE", 200),
+        ("mode=keep&clear_cache=0", 200),
+        ("mode=keep&unknown=%ff", 200),
+        ("mode=", 400),
+        ("mode", 400),
+        ("mode=KEEP", 400),
+        ("mode=keep&clear_cache=", 400),
+        ("mode=keep&clear_cache=maybe", 400),
+        ("mode=%00", 400),
+    ],
+)
+async def test_a_query_is_read_as_vllm_reads_it(port: Port, query: str, status: int) -> None:
+    call = await RawCall("POST", f"/pause?{query}").to(port.app)
+
+    assert call.status == status, call.body
+    assert port.bench.state.phase is (Phase.PAUSED if status == 200 else Phase.SERVING)
+    if status == 200:
+        kept = "FALSE" in query or "=0" in query
+        assert port.bench.engine.calls[0] == "pause keep" + " and keep" * kept
+
+
+# --- who calls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([(b"Authorization", b"Bearer right")], 200),
+        ([(b"AUTHORIZATION", b"bearer right")], 200),
+        ([(b"aUTHORIZATION", b"BEARER   right ")], 200),
+        ([(b"x-authorization", b"Bearer right")], 401),
+        ([(b"authorization", b"Bearer right, Bearer wrong")], 401),
+        ([(b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer right")], 401),
+        ([(b"authorization", b"Bearer\tright")], 401),
+        ([(b"authorization", b"Bearer \xff\xfe")], 401),
+        ([(b"authorization", b"Bearer RIGHT")], 401),
+        ([(b"authorization", b"")], 401),
+        ([], 401),
+    ],
+)
+async def test_the_token_stands_in_one_header_whatever_its_case(
+    port: Port, headers: list[tuple[bytes, bytes]], status: int
+) -> None:
+    call = await RawCall("GET", "/is_paused", headers=headers).to(port.app)
+
+    assert call.status == status
+    if status == 401:
+        assert "right" not in json.dumps(call.body).replace("bearer token", "")
+
+
+async def test_strangers_are_answered_before_their_body_is_read(port: Port) -> None:
+    call = await RawCall("POST", "/update_weights", [b"x"] * 100, headers=()).to(port.app)
+
+    assert call.status == 401
+    assert call.read == 0
+
+
+async def test_a_stranger_does_not_learn_which_paths_there_are(port: Port) -> None:
+    served = await RawCall("POST", "/pause", headers=()).to(port.app)
+    absent = await RawCall("POST", "/no/such/path", headers=()).to(port.app)
+    other = await RawCall("GET", "/pause", headers=()).to(port.app)
+
+    assert served.body == absent.body == other.body
+
+
+async def test_a_caller_without_an_address_may_drive(port: Port) -> None:
+    """Behind a Unix socket there is none."""
+    call = await RawCall("POST", "/pause?mode=keep").to(port.app)
+
+    assert call.status == 200
+    assert port.bench.agent.lease is not None
+    assert port.bench.agent.lease.holder == "trainer at unknown"
+
+
+# --- adapters by the operator's routes ----------------------------------------------------------
+
+
+@pytest.fixture
+async def roomy(port: Port) -> Port:
+    port.bench.agent.adapters._slots = 2
+    port.bench.agent.adapters.max_rank = 8
+    return port
+
+
+def put_adapter(port: Port, name: str, **body: Any) -> RawCall:
+    folder = write_adapter(port.bench.root / "adapter", seed=1, modules=TINY_MODULES, rank=2)
+    epoch = port.bench.epoch().model_dump()
+    request = {"epoch": epoch, "version": "1", "source": {"path": str(folder)}, **body}
+    return RawCall("PUT", f"/v1/worker/adapters/{name}", [json.dumps(request).encode()])
+
+
+async def test_the_operator_puts_an_adapter_and_takes_it_away_again(roomy: Port) -> None:
+    put = await put_adapter(roomy, "reward").to(roomy.app)
+    assert put.status == 200
+    assert [(a["name"], a["version"]) for a in put.body["adapters"]] == [("reward", "1")]
+
+    removal = json.dumps({"epoch": roomy.bench.epoch().model_dump()}).encode()
+    gone = await RawCall("DELETE", "/v1/worker/adapters/reward", [removal]).to(roomy.app)
+    assert gone.status == 200
+    assert gone.body["adapters"] == []
+    assert roomy.bench.engine.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        pytest.param("r" * 63, 200, id="63 letters"),
+        pytest.param("r" * 64, 400, id="64 letters"),
+        pytest.param("a.b_c-d", 200, id="with dots and lines"),
+        pytest.param("-r", 400, id="a line first"),
+        pytest.param("..", 400, id="the folder above"),
+        pytest.param("r\n", 400, id="a line end"),
+        pytest.param("r%2Fs", 400, id="a slash written out"),
+        pytest.param("r/s", 404, id="a slash"),
+        pytest.param("größe", 400, id="letters of other alphabets"),
+        pytest.param("", 400, id="no name"),
+    ],
+)
+async def test_an_adapters_name_is_a_word(roomy: Port, name: str, status: int) -> None:
+    call = await put_adapter(roomy, name).to(roomy.app)
+
+    assert call.status == status, call.body
+    assert len(roomy.bench.engine.adapters) == (status == 200)
+
+
+# --- refusals in each client's words ------------------------------------------------------------
+
+OF_THE_ENGINE = {Reason.ENGINE_FAILED, Reason.PROBE_FAILED}
+PRIME_TRIES_AGAIN = {Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY}
+REFUSALS = sorted(set(Reason) - OF_THE_ENGINE)
+
+
+def told(surface: Surface, error: Refusal | EngineFailure) -> tuple[int, Any]:
+    answer = surface.explain(error, status_of(error.reason))
+    assert not isinstance(answer.content, bytes)
+    return answer.status, answer.content
+
+
+@pytest.fixture
+def surfaces(serving: Bench) -> dict[str, Surface]:
+    driver = Trainer.of(serving).driver
+    vllm = VllmRl(driver, bytes)
+    made = (vllm, PrimeRl(driver, vllm), EngineRoutes(driver, vllm), AReaL(driver))
+    return {each.surface().name: each.surface() for each in made}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_refusal_is_final_and_names_its_reason_to_every_client(
+    surfaces: dict[str, Surface], reason: Reason
+) -> None:
+    error = Refusal(reason, "said in words")
+    vllm, prime = told(surfaces["vllm_rl"], error), told(surfaces["prime_rl"], error)
+    dynamo, areal = told(surfaces["engine_routes"], error), told(surfaces["areal"], error)
+
+    assert 400 <= vllm[0] < 500
+    assert vllm[1]["error"] == {"message": "said in words", "type": reason, "code": vllm[0]}
+    assert prime[0] == (404 if reason in PRIME_TRIES_AGAIN else vllm[0])
+    assert (prime[0] == 404) is (reason in PRIME_TRIES_AGAIN), "404 is what its client tries again"
+    assert dynamo[0] == (401 if reason is Reason.UNAUTHORIZED else 200)
+    assert dynamo[1]["status"] == "error"
+    assert areal == (400, {"success": False, "message": "said in words"})
+
+
+@pytest.mark.parametrize("reason", sorted(OF_THE_ENGINE))
+@pytest.mark.parametrize("name", ["vllm_rl", "prime_rl", "engine_routes"])
+def test_a_failure_of_the_engine_is_worth_another_try(
+    surfaces: dict[str, Surface], name: str, reason: Reason
+) -> None:
+    status, content = told(surfaces[name], EngineFailure("x", touched=True, reason=reason))
+
+    assert status == 500
+    assert content["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(None, None), (0.0, b"0"), (0.2, b"1"), (1.0, b"1"), (29.01, b"30")]
+)
+def test_how_long_to_wait_is_told_in_whole_seconds_and_never_too_few(
+    seconds: float | None, header: bytes | None
+) -> None:
+    refusal = Refusal(Reason.HELD_BY_ANOTHER, "held", retry_after_seconds=seconds)
+    headers = dict(explain_to_trainer(refusal, 409).headers)
+
+    assert headers.get(b"retry-after") == header
+
+
+def test_a_message_is_one_line_of_a_thousand_letters_at_most() -> None:
+    refusal = Refusal(Reason.BAD_REQUEST, "a\nb\t c" + "x" * 5000)
+    content = explain_to_trainer(refusal, 400).content
+
+    assert isinstance(content, dict)
+    message = content["error"]["message"]
+    assert message.startswith("a b cx")
+    assert len(message) == 1000
+
+
+def test_two_surfaces_for_one_route_are_a_mistake_that_shows_at_the_start(
+    surfaces: dict[str, Surface], port: Port
+) -> None:
+    async def nothing(_: Call) -> Answer:
+        raise AssertionError
+
+    twice = Surface("another", {("POST", "/pause"): nothing}, explain_to_trainer)
+    with pytest.raises(ValueError, match="two surfaces serve POST /pause"):
+        AdminApp(
+            [surfaces["vllm_rl"], twice],
+            bearer=port.app._bearer,
+            probes=port.app._probes,
+            on_refused=lambda _: None,
+        )
