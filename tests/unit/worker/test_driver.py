@@ -265,7 +265,7 @@ async def test_a_label_that_is_named_with_the_load_is_the_label(trainer: Trainer
 
 async def test_a_trainer_may_keep_the_cache_and_the_tokens_say_so(trainer: Trainer) -> None:
     bench = trainer.bench
-    beginning = bench.agent.kept.begin("base")
+    beginning = bench.agent.kept.begin()
     await trainer.driver.pause(WHO, PauseMode.KEEP, keep_cache=True)
     pause = bench.state.pause
     assert pause is not None

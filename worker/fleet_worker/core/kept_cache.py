@@ -7,6 +7,7 @@ not say; its span then names the oldest of them.
 ```
 load 2, cache kept   oldest = 1     tokens of 2 read keys and values of 1
 load 3, cache kept   oldest = 1     tokens of 3 may read those of 1
+load 1 again, kept   oldest = 1     tokens of 1 may read those of 2, and say so
 cleared              oldest = None  requests that begin from here on read their own
 ```
 
@@ -17,7 +18,7 @@ they may have read before: a span is one answer for all its tokens.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _REMEMBERED = 256
 
@@ -27,21 +28,42 @@ class Beginning:
     """What was true when a request came to the engine.
 
     Fields:
-        version: label of the weights at that time.
+        moment: how many loads and clearings there had been.
         clean: nothing of older weights was in the cache.
     """
 
-    version: str | None
+    moment: int
     clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What tokens of a version may have read.
+
+    Fields:
+        oldest: other weights.
+        since: moment of the version's load.
+        until: moment of the next clearing: who begins then reads nothing of this.
+    """
+
+    oldest: str
+    since: int
+    until: int | None = None
 
 
 class KeptCache:
     """Remembers what was kept over which load."""
 
     def __init__(self) -> None:
-        self.oldest: str | None = None
+        self._oldest: tuple[str, ...] = ()
+        """The two oldest weights whose keys and values may be in the cache; one may come back."""
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._moment = 0
+
+    @property
+    def oldest(self) -> str | None:
         """The oldest weights whose keys and values may be in the cache, if not only the newest."""
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        return self._oldest[0] if self._oldest else None
 
     def loaded(self, version: str, previous: str | None, *, cleared: bool) -> None:
         """Note a load.
@@ -51,23 +73,30 @@ class KeptCache:
             previous: Label of the weights before.
             cleared: Nothing of older weights is left in the cache.
         """
-        self._kept.pop(version, None)
         if cleared:
-            self.oldest = None
+            self.clear()
             return
-        self.oldest = self.oldest or previous
-        if self.oldest is not None:
-            self._kept[version] = self.oldest
+        self._moment += 1
+        if previous is not None and previous not in self._oldest:
+            self._oldest = (*self._oldest, previous)[:2]
+        others = [each for each in self._oldest if each != version]
+        if others:
+            self._kept[version] = _Kept(others[0], self._moment)
+            self._kept.move_to_end(version)
         while len(self._kept) > _REMEMBERED:
             self._kept.popitem(last=False)
 
     def clear(self) -> None:
         """Note that the cache was emptied."""
-        self.oldest = None
+        self._oldest = ()
+        self._moment += 1
+        for version, kept in self._kept.items():
+            if kept.until is None:
+                self._kept[version] = replace(kept, until=self._moment)
 
-    def begin(self, version: str | None) -> Beginning:
+    def begin(self) -> Beginning:
         """What a request that comes now begins with."""
-        return Beginning(version, self.oldest is None)
+        return Beginning(self._moment, self.oldest is None)
 
     def read_from(self, version: str, beginning: Beginning, *, found_cached: bool) -> str | None:
         """The oldest version whose keys and values tokens of a version may have read.
@@ -83,7 +112,8 @@ class KeptCache:
         kept = self._kept.get(version)
         if kept is None:
             return None
-        began_after = version == beginning.version
-        if began_after and (beginning.clean or not found_cached):
+        if kept.until is not None and beginning.moment >= kept.until:
             return None
-        return kept
+        if beginning.moment >= kept.since and (beginning.clean or not found_cached):
+            return None
+        return kept.oldest

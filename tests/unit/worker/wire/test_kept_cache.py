@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fleet_worker.core.kept_cache import KeptCache
 
 
 def test_after_a_load_that_clears_the_cache_nothing_old_is_read() -> None:
     kept = KeptCache()
-    before = kept.begin("1")
+    before = kept.begin()
     kept.loaded("2", "1", cleared=True)
 
     assert kept.read_from("2", before, found_cached=True) is None
-    assert kept.read_from("2", kept.begin("2"), found_cached=True) is None
+    assert kept.read_from("2", kept.begin(), found_cached=True) is None
 
 
 def test_a_request_that_runs_on_over_a_kept_cache_reads_the_keys_of_before() -> None:
     kept = KeptCache()
-    before = kept.begin("1")
+    before = kept.begin()
     kept.loaded("2", "1", cleared=False)
 
     assert kept.read_from("1", before, found_cached=True) is None
@@ -25,19 +28,19 @@ def test_a_request_that_runs_on_over_a_kept_cache_reads_the_keys_of_before() -> 
 
 def test_over_several_kept_loads_the_oldest_is_named() -> None:
     kept = KeptCache()
-    before = kept.begin("1")
+    before = kept.begin()
     kept.loaded("2", "1", cleared=False)
     kept.loaded("3", "2", cleared=False)
 
     assert kept.read_from("2", before, found_cached=False) == "1"
     assert kept.read_from("3", before, found_cached=False) == "1"
-    assert kept.read_from("3", kept.begin("3"), found_cached=True) == "1"
+    assert kept.read_from("3", kept.begin(), found_cached=True) == "1"
 
 
 def test_a_new_request_reads_old_keys_only_out_of_the_cache() -> None:
     kept = KeptCache()
     kept.loaded("2", "1", cleared=False)
-    beginning = kept.begin("2")
+    beginning = kept.begin()
 
     assert kept.read_from("2", beginning, found_cached=True) == "1"
     assert kept.read_from("2", beginning, found_cached=False) is None
@@ -46,10 +49,10 @@ def test_a_new_request_reads_old_keys_only_out_of_the_cache() -> None:
 def test_a_cleared_cache_is_clean_for_those_who_come_after() -> None:
     kept = KeptCache()
     kept.loaded("2", "1", cleared=False)
-    running = kept.begin("1")
+    running = kept.begin()
     kept.clear()
 
-    assert kept.read_from("2", kept.begin("2"), found_cached=True) is None
+    assert kept.read_from("2", kept.begin(), found_cached=True) is None
     assert kept.read_from("2", running, found_cached=True) == "1"
 
 
@@ -57,7 +60,7 @@ def test_a_version_that_is_loaded_again_over_a_cleared_cache_is_clean() -> None:
     kept = KeptCache()
     kept.loaded("2", "1", cleared=False)
     kept.loaded("1", "2", cleared=True)
-    before = kept.begin("1")
+    before = kept.begin()
     kept.loaded("2", "1", cleared=True)
 
     assert kept.read_from("2", before, found_cached=True) is None
@@ -70,3 +73,104 @@ def test_what_is_remembered_is_bounded() -> None:
 
     assert len(kept._kept) == 256
     assert kept.oldest == "0"
+
+
+def test_tokens_of_weights_that_came_back_name_those_that_were_there_meanwhile() -> None:
+    kept = KeptCache()
+    kept.loaded("2", "1", cleared=False)
+    kept.loaded("3", "2", cleared=False)
+    kept.loaded("1", "3", cleared=False)
+
+    assert kept.read_from("1", kept.begin(), found_cached=True) == "2"
+    kept.loaded("4", "1", cleared=False)
+    assert kept.read_from("4", kept.begin(), found_cached=True) == "1"
+
+
+def test_a_request_that_began_under_weights_that_came_back_has_read_others_meanwhile() -> None:
+    kept = KeptCache()
+    running = kept.begin()
+    kept.loaded("2", "1", cleared=False)
+    kept.loaded("1", "2", cleared=False)
+
+    assert kept.read_from("1", running, found_cached=False) == "2"
+    assert kept.read_from("1", kept.begin(), found_cached=False) is None
+
+
+def test_weights_that_are_loaded_over_themselves_read_no_others() -> None:
+    kept = KeptCache()
+    running = kept.begin()
+    kept.loaded("1", "1", cleared=False)
+
+    assert kept.read_from("1", running, found_cached=True) is None
+
+
+class FakeAttention:
+    """An engine that remembers whose keys and values are where, and does nothing else."""
+
+    def __init__(self) -> None:
+        self.kept = KeptCache()
+        self.version = "1"
+        self.cached: set[str] = set()
+        self.beginning = self.kept.begin()
+        self.found_cached = False
+        self.read: set[str] = set()
+        self.made: dict[str, set[str]] = {}
+        """Version → whose keys and values its tokens of the present request have read."""
+
+    def begin(self, *, found_cached: bool) -> None:
+        self.beginning, self.found_cached = self.kept.begin(), found_cached
+        self.read = set(self.cached) if found_cached else set()
+        self.made = {}
+        self.generate()
+
+    def generate(self) -> None:
+        self.read.add(self.version)
+        self.cached.add(self.version)
+        self.made.setdefault(self.version, set()).update(self.read)
+
+    def load(self, version: str, *, cleared: bool) -> None:
+        if cleared:
+            self.clear()
+        self.kept.loaded(version, self.version, cleared=cleared)
+        self.version = version
+
+    def clear(self) -> None:
+        self.cached, self.read = set(), set()
+        self.kept.clear()
+
+    def named(self, version: str) -> str | None:
+        return self.kept.read_from(version, self.beginning, found_cached=self.found_cached)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.booleans()),
+        st.tuples(st.just("load"), st.sampled_from("1234"), st.booleans()),
+        st.just(("generate",)),
+        st.just(("clear",)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_whatever_is_loaded_kept_and_cleared_no_token_hides_whose_keys_it_has_read(
+    steps: list[tuple[object, ...]],
+) -> None:
+    engine = FakeAttention()
+    engine.generate()
+    for what, *how in steps:
+        match what, how:
+            case "begin", [bool(found)]:
+                engine.begin(found_cached=found)
+            case "load", [str(version), bool(cleared)]:
+                engine.load(version, cleared=cleared)
+            case "clear", _:
+                engine.clear()
+            case _:
+                engine.generate()
+        for version, read in engine.made.items():
+            named = engine.named(version)
+            assert named != version
+            if read - {version}:
+                assert named is not None, f"tokens of {version} have read keys of {read}"

@@ -74,7 +74,7 @@ class Tokens:
         return Generation(
             first_choice=number * (getattr(sampling_params, "n", 1) or 1),
             is_delta=getattr(kind, "name", "") == "DELTA",
-            beginning=self._kept.begin(self._version()),
+            beginning=self._kept.begin(),
         )
 
     def see(self, output: Any, generation: Generation) -> None:
