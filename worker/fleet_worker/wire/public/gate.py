@@ -152,7 +152,9 @@ def _version_for(keeper: GateKeeper, body: bytes) -> str | None:
     """The version that a request would get now: of the adapter that it names, or of the model."""
     name = (object_of(body) or {}).get("model")
     adapters = {state.name: state.version for state in keeper.agent.adapters.states()}
-    return adapters.get(name, keeper.agent.version) if name else keeper.agent.version
+    if not isinstance(name, str):  # vLLM says what is wrong with it
+        return keeper.agent.version
+    return adapters.get(name, keeper.agent.version)
 
 
 def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:

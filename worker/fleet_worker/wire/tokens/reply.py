@@ -9,9 +9,11 @@ from typing import Any
 from fleet_worker.core.logprobs import LengthError, check_lists, name_entries, name_lists
 from fleet_worker.core.routed_experts import rewritten
 from fleet_worker.core.token_text import Offsets
-from fleet_worker.wire.errors import broken_reply
+from fleet_worker.wire.errors import bad_request, broken_reply
 from fleet_worker.wire.surface import Facts, Json
 from fleet_worker.wire.tokens.request import Asked
+
+_START = "routed_experts_prompt_start"
 
 
 def experts_of(request: Json, facts: Facts) -> Callable[[bytes], bytes] | None:
@@ -20,10 +22,15 @@ def experts_of(request: Json, facts: Facts) -> Callable[[bytes], bytes] | None:
     Args:
         request: What vLLM was asked; of `/inference/v1/generate`, the sampling parameters.
         facts: Of the model.
+
+    Errors:
+        WireError: 400; where they should begin is no number of a token.
     """
     if not facts.routes_experts:
         return None
-    start = int(request.get("routed_experts_prompt_start") or 0)
+    start = request.get(_START) or 0
+    if type(start) is not int or start < 0:
+        raise bad_request(f"{_START} must be the number of a token", _START)
     return lambda piece: rewritten(piece, start)
 
 

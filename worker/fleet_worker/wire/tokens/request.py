@@ -161,6 +161,8 @@ def chat_of_tokens(body: Json, ids: Sequence[int], param: str) -> Json:
             "include_reasoning",
         )
     transfer = body.get("kv_transfer_params") or {}
+    if not isinstance(transfer, dict):
+        raise bad_request("kv_transfer_params must be an object", "kv_transfer_params")
     if "prompt_token_ids" in transfer:
         raise bad_request(f"prompt_token_ids stand beside {param}", "kv_transfer_params")
     check_single(body, param)
