@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.raw_call import RawCall
 from tests.unit.worker.conftest import Bench, Trainer
 from tests.unit.worker.wire.control_port import Port
 
@@ -22,56 +22,12 @@ from fleet_worker.wire.engine_routes.reply import EngineRoutes
 from fleet_worker.wire.prime_rl.reply import PrimeRl
 from fleet_worker.wire.vllm_rl.reply import VllmRl
 
-TOKEN = (b"authorization", b"Bearer right")
-
 
 @pytest.fixture
 async def port(serving: Bench, tmp_path: Path) -> AsyncIterator[Port]:
     made = Port(serving, tmp_path)
     yield made
     await made.client.aclose()
-
-
-@dataclass
-class RawCall:
-    """A request as the server hands it over, piece by piece; None stands for a client that goes."""
-
-    method: str
-    path: str
-    pieces: Sequence[bytes | None] = (b"",)
-    headers: Sequence[tuple[bytes, bytes]] = (TOKEN,)
-    sent: list[Any] = field(default_factory=list)
-    read: int = 0
-
-    async def receive(self) -> Any:
-        number, self.read = self.read, self.read + 1
-        piece = self.pieces[number]
-        if piece is None:
-            return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": piece, "more_body": self.read < len(self.pieces)}
-
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    async def to(self, app: AdminApp) -> RawCall:
-        path, _, query = self.path.partition("?")
-        scope = {
-            "type": "http",
-            "method": self.method,
-            "path": path,
-            "query_string": query.encode(),
-            "headers": list(self.headers),
-        }
-        await app(scope, self.receive, self.send)
-        return self
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-    @property
-    def body(self) -> Any:
-        return json.loads(self.sent[1]["body"])
 
 
 # --- clients that go away -----------------------------------------------------------------------
