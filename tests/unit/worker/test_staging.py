@@ -12,6 +12,8 @@ from tests.support.clock import FakeClock
 from tests.support.descriptors import open_descriptors
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.adapters.files import Roots
 from fleet_worker.core.labels import Labels
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Epoch, Reason, Source, StageRequest
@@ -142,6 +144,34 @@ async def test_what_was_overtaken_at_the_very_end_gives_its_memory_back(tmp_path
     assert refused.value.reason is Reason.SUPERSEDED
     assert slot.staged is None
     assert open_descriptors() == before
+
+
+async def test_a_stage_that_was_stuck_to_its_end_leaves_what_overtook_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, let_go = threading.Event(), threading.Event()
+    look = Checkpoint.check_same_on_disk
+
+    def slow_look(checkpoint: Checkpoint, roots: Roots | None) -> None:
+        if checkpoint.path.endswith("/1"):
+            stuck.set()
+            assert let_go.wait(10)
+        look(checkpoint, roots)
+
+    monkeypatch.setattr(Checkpoint, "check_same_on_disk", slow_look)
+    slot = staging(tmp_path)
+    older = asyncio.create_task(slot.stage(request("1", write_tiny(tmp_path / "1"))))
+    await asyncio.to_thread(stuck.wait, 10)
+    await slot.stage(request("2", write_tiny(tmp_path / "2")))
+    newer = slot.staged
+    let_go.set()
+    with pytest.raises(Refusal) as refused:
+        await older
+
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert newer is not None
+    assert slot.staged is newer, "the newer caller was told that it is staged"
+    assert newer.checkpoint.files
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:

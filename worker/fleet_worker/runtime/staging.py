@@ -188,6 +188,7 @@ class Staging:
         try:
             weights = await self._prepare(running)
             try:
+                running.go_on()  # or what is dropped is what the newer stage has staged by now
                 await self.drop()
                 running.go_on()
             except BaseException:
