@@ -456,7 +456,19 @@ async def test_what_the_engine_cannot_compute_is_refused(lab: Lab, config: dict[
 
 
 @pytest.mark.parametrize(
-    "config", [{"r": "2"}, {"r": 0}, {"lora_alpha": None}, {"rank_pattern": {"x": "y"}}]
+    "config",
+    [
+        {"r": "2"},
+        {"r": 0},
+        {"r": True},
+        {"lora_alpha": None},
+        {"lora_alpha": float("nan")},
+        {"lora_alpha": float("inf")},
+        {"lora_alpha": True},
+        {"rank_pattern": {"x": "y"}},
+        {"rank_pattern": [2]},
+    ],
+    ids=str,
 )
 async def test_a_configuration_that_names_no_ranks_is_refused(
     lab: Lab, config: dict[str, Any]

@@ -10,6 +10,7 @@ Source: `PEFTHelper` and `LoRAModel.from_local_checkpoint`, vLLM 0.32; PEFT's `L
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -74,7 +75,7 @@ def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
             f"the adapter uses what the engine cannot compute: {', '.join(used)}",
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
+    if type(rank) is not int or rank < 1 or not _is_number(alpha):
         raise Refusal(
             Reason.CHECKPOINT_MALFORMED, f"{ADAPTER_CONFIG_FILE} names no rank `r` and `lora_alpha`"
         )
@@ -126,6 +127,11 @@ def check_adapter_tensors(
                 f" where the running model takes [r, {inputs}] and [{outputs}, r], r ="
                 f" {', '.join(map(str, sorted(ranks)))}"
             )
+
+
+def _is_number(value: Any) -> bool:
+    # JSON as Python reads it knows NaN and Infinity; the adapter's whole output would be that.
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _ranks_by_pattern(config: Mapping[str, Any]) -> dict[str, int]:
