@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,16 @@ def test_a_start_version_that_may_not_be_used_is_not_and_the_log_says_why(
     assert prepared.weights == str(tmp_path / "model")
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert reason in caplog.text
+
+
+def test_a_start_version_that_may_not_be_used_is_not_held_open(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7", hidden_size=8)
+    prepare(environment=started_on("7", path))
+
+    open_files = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+    assert not [each for each in open_files if each.startswith(str(path))]
 
 
 def test_a_start_path_that_is_gone_is_no_reason_not_to_start(

@@ -188,8 +188,12 @@ def _choose(
     def check(path: str) -> None:
         _check_label(environment[ENV_START_VERSION], ENV_START_VERSION)
         checkpoint = open_checkpoint(path, rules.roots)
-        rules.reference.check(checkpoint, rules.inspector)
-        rules.inspector.check_finite(checkpoint, lambda: None)
+        try:
+            rules.reference.check(checkpoint, rules.inspector)
+            rules.inspector.check_finite(checkpoint, lambda: None)
+        except BaseException:
+            checkpoint.close()
+            raise
         opened.append(checkpoint)
 
     start = choose_start(
