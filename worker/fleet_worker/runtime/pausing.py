@@ -23,6 +23,8 @@ def renew(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) ->
     lease = worker.lease
     if lease is None or worker.phase not in (Phase.PAUSED, Phase.LOADING):
         return False
+    if lease.holder != request.holder:
+        return False  # the lease has run out, and another takes over
     stronger = request.mode is PauseMode.ABORT and lease.mode is not PauseMode.ABORT
     stronger |= lease.cache_kept and not keep_cache
     if stronger and worker.phase is Phase.PAUSED:
