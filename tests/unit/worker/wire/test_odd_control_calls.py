@@ -65,7 +65,7 @@ async def test_a_client_that_goes_before_its_body_came_has_asked_for_nothing(
         ("/pause", 413),
         ("/load_lora_adapter", 413),
         ("/areal_update_weights", 400),
-        ("/v1/worker/drain", 413),
+        ("/resume", 413),
     ],
 )
 async def test_a_body_over_the_limit_is_refused_whether_it_comes_at_once_or_in_pieces(
@@ -87,6 +87,18 @@ async def test_a_body_of_exactly_the_limit_is_taken(port: Port) -> None:
     assert call.status == 200
     call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_535]).to(port.app)
     assert call.status == 413
+
+
+@pytest.mark.parametrize("letter", ["x", "я", "\N{GRINNING FACE}", "\x01"])
+async def test_the_longest_prompts_that_a_fleet_may_name_can_be_asked(
+    port: Port, letter: str
+) -> None:
+    """32 prompts of 4,000 letters each: what the resource takes, the operator has to be able to ask."""
+    epoch = port.bench.epoch().model_dump()
+    body = {"prompts": [letter * 4000] * 32, "max_tokens": 256, "epoch": epoch}
+    call = await RawCall("PUT", "/v1/worker/probe", [json.dumps(body).encode()]).to(port.app)
+
+    assert call.status == 200, call.body
 
 
 async def test_a_body_without_end_is_not_read_for_ever(port: Port) -> None:

@@ -37,7 +37,7 @@ from fleet_worker.protocol import (
     WorkerState,
 )
 from fleet_worker.runtime.agent import Agent
-from fleet_worker.wire.control import Answer, Call, Handler, Surface, parsed
+from fleet_worker.wire.control import LARGE_BODY, Answer, Call, Handler, Surface, parsed
 
 _NAMES: TypeAdapter[str] = TypeAdapter(AdapterName)
 
@@ -100,7 +100,8 @@ def operator_surface(
         ("DELETE", ADAPTERS_PATH): names(AdapterRemoval, agent.remove_adapter),
         ("POST", DRAIN_PATH): end,
     }
-    return Surface("operator", routes, explain)
+    # The prompts of a canary: 32 of 4,000 letters, of up to 12 bytes each where they are escaped.
+    return Surface("operator", routes, explain, body_limit=LARGE_BODY)
 
 
 def _adapter_name(text: str) -> str:
