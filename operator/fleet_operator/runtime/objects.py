@@ -92,7 +92,8 @@ class Objects:
         `known`: the token that the workers have, written down again if the Secret is gone.
 
         Errors: Retryable while the Secret of an earlier fleet of this name waits for the garbage
-        collector; pods that mounted it would wait for it for ever.
+        collector; pods that mounted it would wait for it for ever. Terminal if there is a Secret
+        and no token in it.
         """
         namespace, name = observed.namespace, names.admin_token_secret_name(observed.name)
         collection = f"/api/v1/namespaces/{namespace}/secrets"
@@ -109,7 +110,10 @@ class Objects:
             raise Retryable(f"Secret {name} belongs to an earlier fleet of this name")
         if names.ADMIN_TOKEN_KEY not in secret.get("data", {}):
             raise Terminal(f"Secret {name} has no key {names.ADMIN_TOKEN_KEY!r}; delete it")
-        return base64.b64decode(secret["data"][names.ADMIN_TOKEN_KEY]).decode()
+        token = _first_line(secret["data"][names.ADMIN_TOKEN_KEY])
+        if not (token.isascii() and token.isprintable() and token):
+            raise Terminal(f"Secret {name} holds no token that a header can carry; delete it")
+        return token
 
     async def write_status(
         self, plural: str, *, namespace: str, name: str, uid: str, status: Json
@@ -170,6 +174,14 @@ class Objects:
 
     def _count(self, kind: str) -> None:
         self._metrics.writes.labels(kind).inc()
+
+
+def _first_line(encoded: str) -> str:
+    """The token to send. Workers take every line, so that tokens can be exchanged without a gap,
+    and people end theirs with a line end.
+    """
+    lines = base64.b64decode(encoded).decode(errors="replace").splitlines()
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
 def _changes(action: Quarantine | AdoptPod) -> dict[str, Any]:

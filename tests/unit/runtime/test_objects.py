@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from fleet_operator.core.pods import build_pod, owner_reference
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
+from fleet_worker.wire.admin.bearer import BearerFile
 
 POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
@@ -202,6 +204,46 @@ async def test_a_token_is_long_and_never_logged(desk, caplog):
     assert token not in caplog.text
     assert await desk.objects.ensure_token(make_fleet()) == token
     assert desk.count("secret") == 1
+
+
+SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"
+
+
+def secret_of(desk: Desk, held: bytes) -> None:
+    data = {"token": base64.b64encode(held).decode()}
+    desk.cluster.put(SECRET_PATH, {"metadata": {"name": "policy-admin-token"}, "data": data})
+
+
+@pytest.mark.parametrize(
+    ("held", "token"),
+    [
+        pytest.param(b"abc", "abc", id="bare"),
+        pytest.param(b"abc\n", "abc", id="as `echo` writes it"),
+        pytest.param(b"abc\r\n", "abc", id="as Windows writes it"),
+        pytest.param(b"old\nnew\n", "old", id="two, while they are exchanged"),
+        pytest.param(b"\n\n  abc  \n", "abc", id="among empty lines"),
+    ],
+)
+async def test_a_token_that_a_person_wrote_is_read_as_the_workers_read_it(
+    desk, tmp_path, held, token
+):
+    secret_of(desk, held)
+    (tmp_path / "token").write_bytes(held)
+
+    assert await desk.objects.ensure_token(make_fleet()) == token
+    assert BearerFile(tmp_path / "token").accepts(f"Bearer {token}")
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"\n", b" \t ", b"a\x00b", b"\xff\xfe", "schlüssel".encode(), b"a\tb"]
+)
+async def test_a_secret_with_a_token_that_no_header_carries_is_said_without_the_token(desk, held):
+    """The library that sends it would repeat it in its error, and the error stands in statuses."""
+    secret_of(desk, held)
+    with pytest.raises(Terminal, match="Secret policy-admin-token holds no token") as refused:
+        await desk.objects.ensure_token(make_fleet())
+
+    assert "schl" not in str(refused.value)
 
 
 def test_a_quarantines_annotation_is_json_whatever_the_reason_says():
