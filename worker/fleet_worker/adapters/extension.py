@@ -64,7 +64,8 @@ class WorkerExtension:
         readers: list[_Reader] = []
         touched = False
         try:
-            readers = [_Reader(each["path"], in_memory=each["in_memory"]) for each in files]
+            for each in files:  # one by one, so that those before a bad one are closed
+                readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401
             touched = True
             self._rlfleet_reload(readers)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
