@@ -1,0 +1,439 @@
+"""What the resources take and what they refuse: every bound at itself and one step beyond, by what
+the operator reads and by what the API server checks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fleet_operator.adapters.workers import _request_of
+from fleet_operator.api.fleet import FleetSpec, Rollout
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutOverrides, WeightsSpec
+from fleet_operator.core import calls
+from fleet_operator.core.actions import PutAdapter, RemoveAdapter, WorkerCall
+from fleet_operator.core.observed import PodView, Target, WorkerView
+from fleet_worker.protocol import Epoch
+
+CRDS = Path(__file__).parents[3] / "crds"
+MODELS = {"inferencefleets": FleetSpec, "weightversions": WeightsSpec}
+FLEET: dict[str, Any] = {
+    "model": {"name": "m", "source": {"path": "/models/base"}},
+    "engine": {"args": ["--a"], "env": [{"name": "A", "value": "1"}]},
+    "weights": {
+        "roots": ["/weights"],
+        "volumes": [
+            {"name": "w", "mountPath": "/weights", "persistentVolumeClaim": {"claimName": "c"}}
+        ],
+    },
+    "rollout": {"canary": {"prompts": ["a"]}},
+}
+WEIGHTS: dict[str, Any] = {
+    "fleetRef": {"name": "policy"},
+    "version": "1",
+    "source": {"path": "/weights/step_{version}"},
+}
+BASES = {"inferencefleets": FLEET, "weightversions": WEIGHTS}
+DAY = 86_400
+MANY = 10_000
+
+NUMBERS: dict[str, tuple[float, float | None]] = {
+    "replicas": (0, MANY),
+    "engine.tensorParallelSize": (1, 64),
+    "engine.pipelineParallelSize": (1, 64),
+    "adapters.max": (0, 64),
+    "rollout.canary.workers": (1, 100),
+    "rollout.canary.maxTokens": (1, 256),
+    "rollout.canary.maxRepetition": (0, 1),
+    "rollout.canary.maxLogprobDrift": (0, None),
+    "rollout.canary.maxKl": (0, None),
+    "rollout.pause.drainTimeoutSeconds": (0, DAY),
+    "rollout.maxUnavailable": (1, MANY),
+    "rollout.timeouts.stageSeconds": (1, DAY),
+    "rollout.timeouts.pauseSeconds": (1, DAY),
+    "rollout.timeouts.loadSeconds": (1, DAY),
+    "rollout.maxFailures": (0, MANY),
+    "update.maxUnavailable": (0, MANY),
+    "update.maxSurge": (0, MANY),
+    "recycle.maxPerWorker": (0, 100),
+    "recycle.maxPerFleet": (0, MANY),
+    "recycle.windowSeconds": (60, DAY),
+    "serving.port": (1024, 65_535),
+    "serving.adminPort": (1024, 65_535),
+}
+"""Least and greatest; those of `rollout` that a WeightVersion may override are the same there."""
+TEXTS: dict[str, tuple[int, int]] = {
+    "model.name": (1, 200),
+    "model.version": (1, 63),
+    "engine.image": (0, 500),
+    "engine.args.0": (0, 2000),
+    "engine.env.0.name": (1, 200),
+    "engine.env.0.value": (0, 4096),
+    "weights.volumes.0.name": (1, 63),
+    "weights.volumes.0.persistentVolumeClaim.claimName": (1, 253),
+    "rollout.canary.prompts.0": (1, 4000),
+}
+LISTS: dict[str, tuple[int, int]] = {
+    "engine.args": (0, 100),
+    "engine.env": (0, 100),
+    "weights.roots": (1, 16),
+    "weights.volumes": (0, 16),
+    "rollout.canary.prompts": (0, 32),
+}
+OVERRIDDEN = ("pause.drainTimeoutSeconds", "maxUnavailable", "maxFailures", "timeouts")
+
+
+@functools.cache
+def checker(plural: str) -> jsonschema.Draft202012Validator:
+    """What the API server checks of a spec, but for its rules."""
+    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, list):
+            return [plain(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if node.get("x-kubernetes-int-or-string"):
+            return {**node, "type": ["integer", "string"]}
+        return {key: plain(value) for key, value in node.items()}
+
+    return jsonschema.Draft202012Validator(plain(schema))
+
+
+def with_value(plural: str, path: str, value: Any) -> dict[str, Any]:
+    spec = copy.deepcopy(BASES[plural])
+    place: Any = spec
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    for part in parents:
+        place = place[part] if isinstance(part, int) else place.setdefault(part, {})
+    place[last] = value
+    return spec
+
+
+def verdicts(plural: str, path: str, value: Any) -> tuple[bool, bool]:
+    """Whether the operator and whether the API server takes the value."""
+    spec = with_value(plural, path, value)
+    try:
+        MODELS[plural].model_validate(spec)
+    except ValidationError:
+        taken = False
+    else:
+        taken = True
+    return taken, checker(plural).is_valid(spec)
+
+
+YES, NO = (True, True), (False, False)
+
+
+def numbers() -> Iterator[Any]:
+    for path, (least, most) in NUMBERS.items():
+        yield pytest.param("inferencefleets", path, least, most, id=path)
+        if path.removeprefix("rollout.").startswith(OVERRIDDEN) and path.startswith("rollout."):
+            yield pytest.param("weightversions", path, least, most, id=f"{path} of a version")
+
+
+@pytest.mark.parametrize(("plural", "path", "least", "most"), list(numbers()))
+def test_a_number_is_taken_from_its_least_to_its_greatest(
+    plural: str, path: str, least: float, most: float | None
+) -> None:
+    assert verdicts(plural, path, least) == YES
+    assert verdicts(plural, path, least - 1) == NO
+    if most is not None:
+        assert verdicts(plural, path, most) == YES
+        assert verdicts(plural, path, most + 1) == NO
+    for other in ("many", [], {}, True if path.endswith("Seconds") else "1.5.0"):
+        taken, allowed = verdicts(plural, path, other)
+        assert not allowed
+        assert not taken or other is True, "true is 1 to the operator, and never comes to it"
+
+
+@pytest.mark.parametrize(("path", "bounds"), list(TEXTS.items()), ids=TEXTS)
+def test_a_text_is_taken_from_its_shortest_to_its_longest(
+    path: str, bounds: tuple[int, int]
+) -> None:
+    least, most = bounds
+    for length in {least, most}:
+        assert verdicts("inferencefleets", path, "a" * length) == YES
+    for length in {least - 1, most + 1} - {-1}:
+        assert verdicts("inferencefleets", path, "a" * length) == NO
+
+
+@pytest.mark.parametrize(("path", "bounds"), list(LISTS.items()), ids=LISTS)
+def test_a_list_is_taken_from_its_shortest_to_its_longest(
+    path: str, bounds: tuple[int, int]
+) -> None:
+    least, most = bounds
+    one = functools.reduce(lambda place, part: place[part], path.split("."), FLEET)[0]
+    for length in {least, most}:
+        assert verdicts("inferencefleets", path, [one] * length) == YES
+    for length in {least - 1, most + 1} - {-1}:
+        assert verdicts("inferencefleets", path, [one] * length) == NO
+
+
+PATHS = [
+    ("inferencefleets", "model.source.path"),
+    ("inferencefleets", "weights.roots.0"),
+    ("inferencefleets", "weights.volumes.0.mountPath"),
+    ("weightversions", "source.path"),
+]
+
+
+@pytest.mark.parametrize(("plural", "path"), PATHS)
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param("/a", YES, id="the shortest"),
+        pytest.param("/" + "a" * 1023, YES, id="the longest"),
+        pytest.param("/" + "a" * 1024, NO, id="one letter more"),
+        pytest.param("/a b/ü", YES, id="with spaces and letters of all alphabets"),
+        pytest.param("/", NO, id="the root"),
+        pytest.param("", NO, id="none"),
+        pytest.param("a/b", NO, id="a relative one"),
+        pytest.param("/a/", NO, id="with a slash at its end"),
+        pytest.param("/a//b", NO, id="with an empty part"),
+        pytest.param("/a\x00", NO, id="with a zero"),
+        pytest.param(7, NO, id="a number"),
+    ],
+)
+def test_a_path_is_absolute_and_plain(
+    plural: str, path: str, value: Any, expected: tuple[bool, bool]
+) -> None:
+    assert verdicts(plural, path, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("plural", "path", "may_be_empty"),
+    [
+        ("inferencefleets", "model.version", False),
+        ("weightversions", "version", False),
+        ("weightversions", "runId", False),
+        ("weightversions", "adapter", True),
+    ],
+)
+def test_a_label_fits_a_header_a_path_and_a_label_of_kubernetes(
+    plural: str,
+    path: str,
+    may_be_empty: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    for good in ("1", "step_42", "step-42", "v1.2.3", "A", "a" * 63, "0" * 63):
+        assert verdicts(plural, path, good) == YES, good
+    for bad in ("-1", "1-", ".", "..", "a/b", "a b", "ü", "a" * 64, "_a", "a\x00", "a\r\nb", "é"):
+        assert verdicts(plural, path, bad) == NO, bad
+    assert verdicts(plural, path, "") == (YES if may_be_empty else NO)
+
+
+def test_a_digest_is_64_small_hexadecimal_digits_and_its_kind() -> None:
+    good = "sha256:" + "0123456789abcdef" * 4
+    assert verdicts("weightversions", "digest", good) == YES
+    for bad in (good[:-1], good + "0", good.upper(), good[7:], "md5:" + "0" * 32, "", " " + good):
+        assert verdicts("weightversions", "digest", bad) == NO, bad
+
+
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
+    for good in ("1%", "9%", "10%", "99%", "100%"):
+        assert verdicts(plural, "rollout.maxUnavailable", good) == YES, good
+    for bad in ("0%", "00%", "01%", "101%", "1.5%", "-1%", "%", "25 %", "", "²%"):
+        assert verdicts(plural, "rollout.maxUnavailable", bad) == NO, bad
+    _, allowed = verdicts(plural, "rollout.maxUnavailable", "25")
+    assert not allowed, "a number is no text"
+
+
+@pytest.mark.parametrize(
+    ("plural", "path", "words"),
+    [
+        ("inferencefleets", "weights.management", ("Operator", "External")),
+        ("inferencefleets", "rollout.onFailure", ("Halt", "Rollback")),
+        ("inferencefleets", "rollout.pause.mode", ("keep", "wait", "abort")),
+        ("inferencefleets", "rollout.canary.then", ("Synchronized", "InFlight", "Rolling")),
+        (
+            "inferencefleets",
+            "rollout.strategy",
+            ("Synchronized", "InFlight", "Rolling", "Canary"),
+        ),
+        ("inferencefleets", "adapters.maxRank", (8, 16, 32, 64, 128, 256, 320, 512)),
+        ("weightversions", "rollout.onFailure", ("Halt", "Rollback")),
+        ("weightversions", "rollout.pause.mode", ("keep", "wait", "abort")),
+        ("weightversions", "rollout.strategy", ("Synchronized", "InFlight", "Rolling", "Canary")),
+    ],
+)
+def test_a_choice_is_one_of_its_words_written_so(
+    plural: str, path: str, words: tuple[Any, ...]
+) -> None:
+    for word in words:
+        assert verdicts(plural, path, word) == YES
+    wrong = [str(word).swapcase() for word in words if isinstance(word, str)] or [0, 7, 9, 1024]
+    for other in (*wrong, "", None if plural == "inferencefleets" else "None", []):
+        assert verdicts(plural, path, other) == NO, other
+
+
+def test_a_canary_is_not_judged_by_a_canary() -> None:
+    assert verdicts("inferencefleets", "rollout.canary.then", "Canary") == NO
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("A", YES),
+        ("_A1", YES),
+        ("a_b", YES),
+        ("1A", NO),
+        ("A-B", NO),
+        ("A B", NO),
+        ("A=B", NO),
+        ("Ä", NO),
+    ],
+)
+def test_a_variable_has_a_name_that_every_shell_takes(
+    name: str, expected: tuple[bool, bool]
+) -> None:
+    assert verdicts("inferencefleets", "engine.env.0.name", name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("w", YES), ("w-1", YES), ("1", YES), ("-w", NO), ("w-", NO), ("W", NO), ("a.b", NO)],
+)
+def test_a_volumes_name_is_a_label_of_dns(name: str, expected: tuple[bool, bool]) -> None:
+    assert verdicts("inferencefleets", "weights.volumes.0.name", name) == expected
+
+
+@pytest.mark.parametrize(
+    ("plural", "missing"),
+    [
+        ("inferencefleets", "model"),
+        ("inferencefleets", "weights"),
+        ("weightversions", "fleetRef"),
+        ("weightversions", "version"),
+        ("weightversions", "source"),
+    ],
+)
+def test_what_nobody_can_guess_has_to_be_said(plural: str, missing: str) -> None:
+    spec = {key: value for key, value in BASES[plural].items() if key != missing}
+    with pytest.raises(ValidationError, match=missing):
+        MODELS[plural].model_validate(spec)
+    assert not checker(plural).is_valid(spec)
+
+
+def test_what_a_newer_release_wrote_does_not_stop_this_one() -> None:
+    spec = with_value("inferencefleets", "rollout.fromTheFuture", {"a": 1})
+
+    assert FleetSpec.model_validate(spec) == FleetSpec.model_validate(FLEET)
+
+
+# --- what a version changes of the fleet's rollout ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place", "value"),
+    [
+        ({"strategy": "Rolling"}, "strategy", "Rolling"),
+        ({"maxUnavailable": "50%"}, "max_unavailable", "50%"),
+        ({"maxUnavailable": 3}, "max_unavailable", 3),
+        ({"maxFailures": 0}, "max_failures", 0),
+        ({"onFailure": "Rollback"}, "on_failure", "Rollback"),
+        ({"pause": {"mode": "abort"}}, "pause.mode", "abort"),
+        ({"pause": {"drainTimeoutSeconds": 0}}, "pause.drain_timeout_seconds", 0),
+        ({"timeouts": {"stageSeconds": 1}}, "timeouts.stage_seconds", 1),
+        ({"timeouts": {"pauseSeconds": 2}}, "timeouts.pause_seconds", 2),
+        ({"timeouts": {"loadSeconds": 3}}, "timeouts.load_seconds", 3),
+    ],
+)
+def test_a_version_changes_what_it_names_and_nothing_beside_it(
+    overrides: dict[str, Any], place: str, value: Any
+) -> None:
+    fleet = Rollout.model_validate(
+        {
+            "maxFailures": 7,
+            "pause": {"mode": "wait", "drainTimeoutSeconds": 11},
+            "timeouts": {"stageSeconds": 12, "pauseSeconds": 13, "loadSeconds": 14},
+            "canary": {"workers": 2},
+        }
+    )
+    changed = RolloutOverrides.model_validate(overrides).over(fleet).model_dump()
+    expected = fleet.model_dump()
+    *parents, last = place.split(".")
+    functools.reduce(lambda found, part: found[part], parents, expected)[last] = value
+
+    assert changed == expected
+
+
+def test_a_version_that_names_nothing_changes_nothing() -> None:
+    fleet = Rollout(max_failures=7)
+
+    assert RolloutOverrides().over(fleet) == fleet
+
+
+# --- what the resources take can be said to a worker --------------------------------------------
+
+LABELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
+PARTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
+PLACES = st.lists(PARTS, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
+SOURCES = st.builds(lambda path: {"path": path}, PLACES) | st.builds(
+    lambda repo, revision: {"huggingFace": {"repo": repo, "revision": revision}},
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
+)
+ROLLOUTS = st.fixed_dictionaries(
+    {
+        "pause": st.fixed_dictionaries(
+            {
+                "mode": st.sampled_from(["keep", "wait", "abort"]),
+                "drainTimeoutSeconds": st.sampled_from([0, 1, DAY]),
+            }
+        ),
+        "timeouts": st.fixed_dictionaries(
+            {f"{phase}Seconds": st.sampled_from([1, DAY]) for phase in ("stage", "pause", "load")}
+        ),
+        "canary": st.fixed_dictionaries(
+            {
+                "prompts": st.sampled_from([[], ["a"], ["я" * 4000] * 32]),
+                "maxTokens": st.sampled_from([1, 256]),
+            }
+        ),
+    }
+)
+POD = PodView(name="policy-0", uid="u", ordinal=0, revision="r", ip="10.0.0.1")
+REASONS = st.sampled_from(["because", "x" * 5000])
+
+
+@settings(max_examples=60, deadline=None)
+@given(LABELS, LABELS, SOURCES, ROLLOUTS, REASONS, st.integers(0, 2**63))
+def test_whatever_a_resource_may_say_a_worker_can_be_told(
+    version: str, adapter: str, source: dict[str, Any], rollout: Any, reason: str, term: int
+) -> None:
+    spec = WeightsSpec.model_validate({**WEIGHTS, "version": version, "source": source})
+    goal = Target(version=spec.version, source=WeightSource.model_validate(source))
+    how = FleetSpec.model_validate({**FLEET, "rollout": rollout}).rollout
+    worker = WorkerView(pod=POD)
+    told: dict[str, Any] = {"pod_uid": "u", "pod_name": "policy-0", "reason": reason}
+    asked: list[WorkerCall] = [
+        calls.stage(worker, goal, how, reason=reason),
+        calls.pause(worker, how, reason=reason),
+        calls.load(worker, goal, how, reason=reason),
+        calls.apply(worker, goal, how, reason=reason),
+        calls.resume(worker, version=version, reason=reason),
+        calls.admit(worker, version=version, reason=reason),
+        calls.set_apart(worker, how, reason=reason),
+        calls.probe(worker, how, reason=reason),
+        PutAdapter(
+            **told, version=version, adapter=adapter, source=goal.source, timeout_seconds=1.0
+        ),
+        RemoveAdapter(**told, adapter=adapter),
+    ]
+    for action in asked:
+        path, body, seconds = _request_of(action, Epoch(term=term, sequence=0))
+        assert path.startswith("/v1/worker/")
+        assert type(body).model_validate_json(body.model_dump_json(by_alias=True)) == body
+        assert seconds > 0
