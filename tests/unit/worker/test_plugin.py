@@ -1,0 +1,358 @@
+"""The plugin: how a worker is put together inside of vLLM's server, and what keeps it from that.
+
+vLLM, FastAPI and uvicorn are fakes here; everything of ours is real, over a fake engine's client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.support import damage
+from tests.support.fake_modules import install
+from tests.support.tiny import tiny_rules
+from tests.support.waiting import soon
+
+from fleet_worker.adapters.engine_names import UnsupportedEngineError
+from fleet_worker.core.command import EXTENSION, GATE, AdapterRoom
+from fleet_worker.core.model_facts import Facts
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.protocol import Management, Phase, Reason
+from fleet_worker.runtime import handover as handing
+from fleet_worker.runtime.driver import DriverRules
+from fleet_worker.runtime.ending import Ending
+from fleet_worker.runtime.handover import Handover
+from fleet_worker.runtime.signals import KeptSigterm
+from fleet_worker.runtime.transferring import TransferRoom
+from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
+
+TOKEN = "the-token"
+
+
+class FakeClient:
+    """vLLM's engine client, as far as a worker that does nothing uses it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.label = "default"
+        self.errored = False
+        self.missing: list[str] = []
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=2))
+        self.output_processor = SimpleNamespace(request_states={}, parent_requests={})
+        self.first_generate = self.generate
+
+    def generate(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody asks for tokens here")
+
+    def get_num_unfinished_requests(self) -> int:
+        return 0
+
+    async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
+        self.calls.append(f"pause {mode} {clear_cache}")
+
+    async def update_weight_version(self, version: str) -> None:
+        self.label = version
+        self.calls.append(f"label {version}")
+
+    async def get_weight_version(self) -> str:
+        return self.label
+
+    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        self.calls.append(method)
+        return [[], self.missing]
+
+
+class FakeUvicorn:
+    """The admin port's listener: serves until it is let go, or fails."""
+
+    def __init__(self) -> None:
+        self.apps: list[Any] = []
+        self.sockets: list[Any] = []
+        self.error: Exception | None = None
+        self.end = asyncio.Event()
+
+    def module(self) -> dict[str, Any]:
+        outer = self
+
+        class Server:
+            def __init__(self, config: Any) -> None:
+                outer.apps.append(config)
+
+            async def serve(self, *, sockets: list[Any]) -> None:
+                outer.sockets += sockets
+                await outer.end.wait()
+                if outer.error is not None:
+                    raise outer.error
+
+        return {"Server": Server, "Config": lambda app, **_: app}
+
+
+class Put:
+    """A plugin, and everything around it."""
+
+    def __init__(self, plugin: Any, module: Any, handover: Handover, uvicorn: FakeUvicorn) -> None:
+        self.plugin, self.module, self.handover, self.uvicorn = plugin, module, handover, uvicorn
+        self.client = FakeClient()
+        self.server = SimpleNamespace(started=False, should_exit=False)
+        self.state = SimpleNamespace(
+            openai_serving_models=SimpleNamespace(lora_requests={}), server=self.server
+        )
+        self.arguments = Namespace(
+            served_model_name=["policy"],
+            enable_scale_out=True,
+            worker_extension_cls=EXTENSION,
+            middleware=[GATE],
+            enable_lora=False,
+            uds=None,
+            api_key=["public-key"],
+        )
+        self.endings: list[tuple[int, str]] = []
+
+    async def together(self) -> GateKeeper:
+        await self.plugin.init_state(self.client, self.state, self.arguments)
+        keeper = getattr(self.state, STATE_ATTRIBUTE)
+        assert isinstance(keeper, GateKeeper)
+        return keeper
+
+    async def admin(self, method: str, path: str, token: str = TOKEN) -> tuple[int, Any]:
+        """Ask the admin port."""
+        await soon(lambda: self.uvicorn.apps)
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        scope = {"type": "http", "method": method, "path": path, "headers": headers}
+        await self.uvicorn.apps[0](scope, receive, send)
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+@pytest.fixture
+async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Put]:
+    uvicorn = FakeUvicorn()
+    install(monkeypatch, {"uvicorn": uvicorn.module()})
+    for name in ("fleet_worker.adapters.http_server", "fleet_worker.plugin"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("fleet_worker.plugin")
+    rules, initial = tiny_rules(tmp_path)
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    handover = Handover(
+        worker="policy-0",
+        instance="i",
+        started=time.monotonic(),
+        model="policy",
+        initial=initial,
+        rules=rules,
+        admin_socket=socket.socket(),
+        token_file=token,
+        silence_seconds=60,
+        load_seconds=60,
+        engine_version="0.32.0",
+        adapters=AdapterRoom(),
+        transfer=TransferRoom(),
+        driver=DriverRules(Management.OPERATOR, 60),
+    )
+    monkeypatch.setattr(handing, "_handed", [handover])
+    made = Put(module.EndpointPlugin(), module, handover, uvicorn)
+    facts = Facts(lambda: ("policy",), 64, 512, SimpleNamespace(), frozenset(), frozenset())  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "facts_of", lambda *_: facts)
+    monkeypatch.setattr(module, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(module, "SIGTERM", KeptSigterm())
+    ending = Ending()
+    monkeypatch.setattr(module, "ENDING", ending)
+    monkeypatch.setattr(ending, "begin", lambda code, why, **_: made.endings.append((code, why)))
+    yield made
+    for task in list(made.plugin._tasks):
+        task.cancel()
+    await asyncio.gather(*made.plugin._tasks, return_exceptions=True)
+    handover.admin_socket.close()
+    initial.checkpoint.close()
+    for name in ("fleet_worker.adapters.http_server", "fleet_worker.plugin"):
+        sys.modules.pop(name, None)
+        package, _, attribute = name.rpartition(".")
+        sys.modules[package].__dict__.pop(attribute, None)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# --- routes -----------------------------------------------------------------------------------------
+
+
+def test_routes_that_the_public_port_does_not_serve_are_taken_away(put: Put) -> None:
+    paths = ("/v1/completions", "/pause", "/collective_rpc", "/health", "/v1/load_lora_adapter")
+    routes = [SimpleNamespace(path=path) for path in paths]
+    app = SimpleNamespace(router=SimpleNamespace(routes=[*routes, SimpleNamespace()]))
+    put.plugin.attach_router(app)
+
+    assert [route.path for route in app.router.routes] == ["/v1/completions", "/health"]
+
+
+def test_a_vllm_that_serve_did_not_start_gets_no_plugin(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing, "_handed", [])
+    with pytest.raises(RuntimeError, match="VLLM_PLUGINS"):
+        put.plugin.attach_router(SimpleNamespace(router=SimpleNamespace(routes=[])))
+
+
+def test_the_entry_point_makes_a_plugin_that_vllm_takes(put: Put) -> None:
+    plugin = put.module.endpoint_plugin()
+
+    assert (plugin.name, plugin.required_tasks) == ("rlfleet", ("generate",))
+
+
+# --- coming up --------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_comes_up_is_at_rest_labelled_and_closed(put: Put) -> None:
+    keeper = await put.together()
+
+    assert put.client.calls == ["rlfleet_missing_names", "pause abort True", "label base"]
+    assert keeper.agent.phase is Phase.JOINING
+    assert keeper.agent.is_open is False
+    assert put.client.generate != put.client.first_generate, "every request is looked at"
+
+
+async def test_the_admin_port_answers_on_the_socket_that_was_bound_with_the_whole_state(
+    put: Put,
+) -> None:
+    await put.together()
+    status, state = await put.admin("GET", "/v1/worker/state")
+
+    assert put.uvicorn.sockets == [put.handover.admin_socket]
+    assert status == 200
+    assert (state["worker"], state["instance"]) == ("policy-0", "i")
+    assert (state["phase"], state["version"]) == ("joining", "base")
+    assert state["engine"] == {
+        "name": "vllm",
+        "version": "0.32.0",
+        "model": "policy",
+        "world_size": 2,
+    }
+    assert (await put.admin("GET", "/v1/worker/state", token="another"))[0] == 401
+
+
+async def test_the_keys_of_the_public_port_are_vllms(put: Put) -> None:
+    keeper = await put.together()
+    keeper.key.check("/v1/completions", [(b"authorization", b"Bearer public-key")])
+    with pytest.raises(Exception, match="API key"):
+        keeper.key.check("/v1/completions", [(b"authorization", b"Bearer other")])
+
+
+WRONG_ARGUMENTS = {
+    "served_model_name": ["policy", "another"],
+    "enable_scale_out": False,
+    "worker_extension_cls": "theirs.Extension",
+    "middleware": ["theirs.Middleware", GATE],
+    "enable_lora": True,
+    "uds": "/tmp/socket",  # noqa: S108 - a value, not a file
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ARGUMENTS)
+async def test_a_flag_that_slipped_past_keeps_the_worker_from_serving(put: Put, name: str) -> None:
+    setattr(put.arguments, name, WRONG_ARGUMENTS[name])
+    with pytest.raises(RuntimeError, match=name):
+        await put.together()
+
+    assert not hasattr(put.state, STATE_ATTRIBUTE), "the gate opens for nobody"
+
+
+async def test_weights_exchanged_while_the_engine_started_are_not_served(put: Put) -> None:
+    path = Path(put.handover.initial.checkpoint.path)
+    damage.edit_tensors(path, lambda tensors: damage.fill(tensors, "embed.weight", 9.0))
+    with pytest.raises(Refusal) as refused:
+        await put.together()
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert put.client.calls == []
+
+
+async def test_an_engine_without_a_name_that_is_needed_is_not_served(put: Put) -> None:
+    put.client.missing = ["model_runner.reload_weights(weights_iterator)"]
+    with pytest.raises(RuntimeError, match="reload_weights"):
+        await put.together()
+
+
+async def test_an_engine_whose_requests_cannot_be_ended_is_not_served(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fleet_worker.adapters.engine_names.supported_range", lambda: "<0.33,>=0.32"
+    )
+    put.client.output_processor = SimpleNamespace()
+    with pytest.raises(UnsupportedEngineError, match="request_states"):
+        await put.together()
+
+    assert put.client.calls == []
+
+
+# --- going down -------------------------------------------------------------------------------------
+
+
+async def test_a_drain_ends_the_process_well_after_its_answer(put: Put) -> None:
+    keeper = await put.together()
+    status, state = await put.admin("POST", "/v1/worker/drain")
+
+    assert (status, state["phase"]) == (200, "draining")
+    assert keeper.agent.is_open is False
+    await soon(lambda: put.endings == [(0, "drained")])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_once_vllms_own_handlers_are_set(
+    put: Put, number: signal.Signals
+) -> None:
+    keeper = await put.together()
+    signal.signal(number, lambda *_: None)  # vLLM sets its own before its server has started
+    put.server.started = True
+    await soon(lambda: not any(t.get_name() == "taking over signals" for t in put.plugin._tasks))
+    os.kill(os.getpid(), number)
+    await soon(lambda: keeper.agent.phase is Phase.DRAINING)
+    await soon(lambda: put.endings == [(0, "drained")])
+
+
+async def test_an_admin_port_that_fails_ends_the_process(
+    put: Put, caplog: pytest.LogCaptureFixture
+) -> None:
+    put.uvicorn.error = OSError("no descriptors left")
+    await put.together()
+    put.uvicorn.end.set()
+    await soon(lambda: put.endings)
+
+    assert put.endings == [(1, "the admin port failed")]
+    assert "no descriptors left" in caplog.text
+
+
+async def test_an_engine_that_dies_ends_the_process_with_a_failure(put: Put) -> None:
+    await put.together()
+    put.client.errored = True
+    await soon(lambda: put.endings)
+
+    code, why = put.endings[0]
+    assert code == 1
+    assert "engine" in why
