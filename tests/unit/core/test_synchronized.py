@@ -185,6 +185,8 @@ class TestFailures:
         assert step(make_view(refused, old(1), maxFailures=1)).problem is None
         taken = step(make_view(refused, staged(1), maxFailures=1))
         assert told(taken.actions) == ["fence on policy-0"]
+        (fence,) = taken.actions
+        assert fence.drain_timeout_seconds == 60, "its requests may finish first"
 
     def test_not_all_of_them_may_fail(self):
         both = [old(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
@@ -291,6 +293,14 @@ class TestLeases:
         taken = step(make_view(make_worker(0).loading("41", "42").heard(16), loaded(1)))
 
         assert told(taken.actions) == ["pause on policy-0"]
+
+    def test_also_while_the_load_of_what_was_given_up_still_runs(self):
+        busy = make_worker(0).loading("41", "42").heard(16)
+        ending = make_worker(1).paused("41").heard(16)
+        taken = step(make_view(busy, ending, halted=True))
+
+        assert told(taken.actions[:2]) == ["pause on policy-0", "pause on policy-1"]
+        assert told(taken.actions[2:]) == ["resume 41 on policy-1"], "the last call counts"
 
     def test_who_is_left_behind_is_not_told_to_wait(self):
         ending = held(0).failed_to_load("42", Reason.CHECKPOINT_CHANGED).heard(20)

@@ -100,7 +100,7 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     failed = [*refused, *(m for m in overdue if m not in refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
-        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in failed)
+        actions += _set_apart(failed, goal, view)
     left = held_up(view, [m for m in waiting if m.standing is Standing.HELD])
     held = sum(has_bytes(m, goal) for m in behind)
     return Step(
@@ -162,6 +162,16 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
     )
 
 
+def _set_apart(workers: Sequence[WorkerView], goal: Target, view: RolloutView) -> Actions:
+    """Leave them behind before anybody is paused: who serves may finish his requests first."""
+    return tuple(
+        calls.set_apart(m, view.settings, reason=why(m, goal))
+        if m.standing is Standing.OPEN
+        else calls.expel(m, reason=why(m, goal))
+        for m in workers
+    )
+
+
 def _left_behind(workers: Sequence[WorkerView], goal: Target) -> Actions:
     """Take them out of service. Of several calls to a worker the last one counts: no renewal."""
     return tuple(calls.expel(m, reason=why(m, goal)) for m in workers)
@@ -174,7 +184,8 @@ def _open(view: RolloutView, goal: Target) -> Step:
     if not held and len(broke) < len(view.joiners):
         broke = []  # the rollout is over, or others are on their way
     problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
-    actions: Actions = tuple(
+    # Who is given up while he loads still does: his pause is renewed until he has, and can go back.
+    actions: Actions = renew(view) + tuple(
         calls.resume(m, version=goal.version, reason=f"all members hold {goal.version}")
         for m in held
         if m.state is not None and not m.operation
