@@ -446,6 +446,7 @@ async def test_a_bad_adapter_is_refused_before_the_engine_hears_of_it(
         {"bias": "all"},
         {"modules_to_save": ["head"]},
         {"peft_type": "IA3"},
+        {"init_lora_weights": "pissa_niter_4"},
     ],
     ids=lambda config: next(iter(config)),
 )
@@ -467,6 +468,9 @@ async def test_what_the_engine_cannot_compute_is_refused(lab: Lab, config: dict[
         {"lora_alpha": True},
         {"rank_pattern": {"x": "y"}},
         {"rank_pattern": [2]},
+        {"alpha_pattern": {"x": float("nan")}},
+        {"alpha_pattern": {"x": "y"}},
+        {"alpha_pattern": [2]},
     ],
     ids=str,
 )
@@ -476,6 +480,25 @@ async def test_a_configuration_that_names_no_ranks_is_refused(
     refusal = await lab.refused("1", lab.write("1", **config))
 
     assert refusal.reason is Reason.CHECKPOINT_MALFORMED
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"init_lora_weights": "Gaussian"},
+        {"init_lora_weights": True},
+        {"use_rslora": True},
+        {"rank_pattern": {"embed": 2}, "alpha_pattern": {"embed": 0.5}},
+        {"bias": "none", "modules_to_save": None, "layer_replication": []},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+async def test_what_the_engine_computes_as_it_was_trained_is_served(
+    lab: Lab, config: dict[str, Any]
+) -> None:
+    await lab.put("1", lab.write("1", **config))
+
+    assert lab.in_slots == ["tuned@1"]
 
 
 async def test_an_adapter_outside_of_the_roots_is_refused(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from fleet_worker.core.adapter_scale import scale_of
+
 Tokens = Sequence[int]
 
 _BATCH = 16
@@ -53,14 +55,10 @@ def log_probabilities(
 
 
 def _add(model: torch.nn.Module, adapter: Path) -> None:
-    """Add an adapter to the weights that it lies over: W + (alpha / r) B A.
-
-    Source: LoRA (https://arxiv.org/abs/2106.09685), files as PEFT writes them.
-    """
+    """Add an adapter, as PEFT writes it, to the weights that it lies over."""
     from safetensors.torch import load_file  # noqa: PLC0415 - heavy
 
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    rank = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
     tensors = load_file(adapter / "adapter_model.safetensors")
     for name, down in tensors.items():
         module, found, _ = name.removeprefix("base_model.model.").partition(".lora_A.")
@@ -68,7 +66,7 @@ def _add(model: torch.nn.Module, adapter: Path) -> None:
             up = tensors[name.replace(".lora_A.", ".lora_B.")]
             weight = model.get_parameter(f"{module}.weight")
             with torch.no_grad():
-                weight += (config["lora_alpha"] / rank) * (up.float() @ down.float())
+                weight += scale_of(config, module) * (up.float() @ down.float())
 
 
 def _batch(model: torch.nn.Module, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[list[float]]:

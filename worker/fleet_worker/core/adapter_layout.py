@@ -34,6 +34,8 @@ _UNSUPPORTED = (
     "use_bdlora",
     "use_qalora",
 )
+# Of the ways to begin an adapter, those that leave the model's own weights as they are.
+_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 
 
 def check_weights_there(names: Collection[str]) -> None:
@@ -69,6 +71,9 @@ def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
     used = [key for key in _UNSUPPORTED if config.get(key)]
     if config.get("bias", "none") != "none":
         used.append("bias")
+    init = config.get("init_lora_weights")
+    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+        used.append(f"init_lora_weights {init[:40]}")
     if used:
         raise Refusal(
             Reason.CHECKPOINT_MISMATCH,
@@ -79,6 +84,9 @@ def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
         raise Refusal(
             Reason.CHECKPOINT_MALFORMED, f"{ADAPTER_CONFIG_FILE} names no rank `r` and `lora_alpha`"
         )
+    alphas = config.get("alpha_pattern") or {}
+    if not isinstance(alphas, Mapping) or not all(map(_is_number, alphas.values())):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, "alpha_pattern does not name numbers")
     ranks = [rank, *(r for r in _ranks_by_pattern(config).values())]
     if max(ranks) > max_rank:
         raise Refusal(

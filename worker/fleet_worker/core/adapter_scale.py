@@ -1,0 +1,33 @@
+"""How strongly a LoRA adapter counts in a module: W + scale · B A.
+
+Source: LoRA (https://arxiv.org/abs/2106.09685) and rsLoRA (https://arxiv.org/abs/2312.03732); how
+PEFT's `rank_pattern` and `alpha_pattern` name modules: `get_pattern_key`, PEFT.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def scale_of(config: Mapping[str, Any], module: str) -> float:
+    """The factor of `B A` in a module.
+
+    Args:
+        config: Content of `adapter_config.json`, checked.
+        module: Its name in the model, with dots.
+    """
+    rank = _of_module(config, "rank_pattern", module, config["r"])
+    alpha = _of_module(config, "alpha_pattern", module, config["lora_alpha"])
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _of_module(config: Mapping[str, Any], key: str, module: str, plain: float) -> float:
+    """The value of the first pattern that is the end of a module's name, from a dot on."""
+    patterns: Mapping[str, float] = config.get(key) or {}
+    return next(
+        (v for pattern, v in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)),
+        plain,
+    )
