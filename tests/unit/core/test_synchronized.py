@@ -294,6 +294,14 @@ class TestLeases:
 
         assert told(taken.actions) == ["pause on policy-0"]
 
+    def test_also_while_the_load_of_what_was_overtaken_still_runs(self):
+        busy = make_worker(0).loading("41", "42").heard(16)
+
+        assert told(step(make_view(busy, held(1), wants="43")).actions[2:]) == [
+            "pause on policy-0",
+            "resume 41 on policy-1",
+        ]
+
     def test_also_while_the_load_of_what_was_given_up_still_runs(self):
         busy = make_worker(0).loading("41", "42").heard(16)
         ending = make_worker(1).paused("41").heard(16)

@@ -60,12 +60,12 @@ def held_up(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
     return list(by) if longest > 2 * once else []
 
 
-def renew(view: RolloutView, *, but: str | None = None) -> Actions:
-    """Renew the pauses that would end soon, but for workers at one version."""
+def renew(view: RolloutView) -> Actions:
+    """Renew the pauses that would end soon. Of several calls to a worker the last one counts."""
     return tuple(
         calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
         for m in view.held
-        if m.version != but and calls.needs_renewal(m)
+        if calls.needs_renewal(m)
     )
 
 

@@ -228,10 +228,9 @@ def _let_go(view: RolloutView) -> Actions:
     applied = view.applied.version
     if any(m.standing is not Standing.HELD and m.version != applied for m in view.members):
         return renew(view)
-    return tuple(
-        calls.resume(
-            m, version=applied, reason=f"nothing is left that keeps {applied} from serving"
-        )
+    reason = f"nothing is left that keeps {applied} from serving"
+    return renew(view) + tuple(
+        calls.resume(m, version=applied, reason=reason)
         for m in view.held
         if m.version == applied and not m.operation
-    ) + renew(view, but=applied)
+    )
