@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from fleet_worker.audit.records import WITH
 
+_DIGITS = "0123456789"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -109,5 +111,11 @@ def neighbours(order: Sequence[str], version: str) -> list[str]:
 
 
 def _natural(version: str) -> list[tuple[int, int, str]]:
-    parts = re.findall(r"\d+|\D+", version)
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts]
+    """A key by which `step_9` comes before `step_10`, whatever letters and digits there are."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", version)
+    found = []
+    for part in parts:
+        # By length and letters: numbers can have more digits than `int` takes.
+        number = part.lstrip("0") if part[0] in _DIGITS else None
+        found.append((1, 0, part) if number is None else (0, len(number), number))
+    return found
