@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster
 
@@ -185,5 +188,91 @@ def test_events_count_as_writes():
         told.recorder.record(POLICY, APPLIED)
         await told.events()
         assert b'rlfleet_api_writes_total{kind="event"} 1.0' in told.metrics.render()
+
+    virtual_time.run(story())
+
+
+SAID = st.tuples(
+    st.sampled_from([0.0, 0.0, 0.5, 3.0, REPEAT_AFTER_SECONDS]),
+    st.sampled_from(["policy", "other"]),
+    st.integers(0, 60),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(SAID, max_size=120))
+@example([(0.0, "policy", n) for n in range(60)] * 2)
+def test_whatever_happens_nothing_is_said_twice_at_once_and_nobody_is_flooded(said):
+    async def story() -> None:
+        told = Told()
+        asked: dict[tuple[str, int], list[float]] = {}
+        posted: dict[str, list[float]] = {"policy": [], "other": []}
+        for pause, name, number in said:
+            await asyncio.sleep(pause)
+            before = len(await told.events())
+            subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name)
+            transition = Transition(type="Warning", reason="X", message=str(number))
+            told.recorder.record(subject, transition)
+            events = await told.events()
+            if len(events) == before:
+                continue
+            newest = events[-1]
+            assert newest["message"] == str(number)
+            assert newest["involvedObject"]["name"] == name
+            posted[name].append(virtual_time.now())
+            asked.setdefault((name, number), []).append(virtual_time.now())
+        for times in asked.values():
+            gaps = [b - a for a, b in itertools.pairwise(times)]
+            assert all(gap >= REPEAT_AFTER_SECONDS for gap in gaps)
+        for times in posted.values():
+            for first, last in itertools.combinations(range(len(times)), 2):
+                seconds = times[last] - times[first]
+                allowed = BURST + seconds * recorder_module.REFILL_PER_SECOND
+                assert last - first + 1 <= allowed + 0.001
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("name", ["policy", "other"])
+def test_what_is_new_and_rare_is_always_said(name):
+    async def story() -> None:
+        told = Told()
+        subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name)
+        for number in range(100):
+            transition = Transition(type="Normal", reason="X", message=str(number))
+            told.recorder.record(subject, transition)
+            await asyncio.sleep(1 / recorder_module.REFILL_PER_SECOND)
+        assert [e["message"] for e in await told.events()] == [str(n) for n in range(100)]
+
+    virtual_time.run(story())
+
+
+def test_an_event_that_was_not_posted_for_want_of_budget_is_not_taken_for_said():
+    async def story() -> None:
+        told = Told()
+        for number in range(BURST + 1):
+            transition = Transition(type="Warning", reason="X", message=str(number))
+            told.recorder.record(POLICY, transition)
+        last = Transition(type="Warning", reason="X", message=str(BURST))
+        assert str(BURST) not in [e["message"] for e in await told.events()]
+        await asyncio.sleep(1 / recorder_module.REFILL_PER_SECOND)
+        told.recorder.record(POLICY, last)
+        assert str(BURST) in [e["message"] for e in await told.events()]
+
+    virtual_time.run(story())
+
+
+def test_flushing_waits_for_what_is_on_its_way_and_is_not_stopped_by_a_failure():
+    async def story() -> None:
+        told = Told()
+        told.kube.delay_seconds = 3
+        told.recorder.record(POLICY, APPLIED)
+        began = virtual_time.now()
+        assert len(await told.events()) == 1
+        assert virtual_time.now() - began == 3
+        told.kube.error = Unknown("no answer")
+        other = Transition(type="Normal", reason="Y", message="y")
+        told.recorder.record(POLICY, other)
+        assert len(await told.events()) == 1
 
     virtual_time.run(story())

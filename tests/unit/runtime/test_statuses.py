@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tests.support import virtual_time
 from tests.support.builders import (
     NOW,
@@ -228,5 +230,80 @@ def test_what_is_known_of_objects_that_are_gone_is_dropped():
         assert desk.statuses.weights(view).status.phase is RolloutPhase.STAGING
         desk.statuses.forget_all_but(KEY, set())
         assert desk.statuses.weights(view).status.phase is RolloutPhase.PENDING
+
+    virtual_time.run(story())
+
+
+STEP = st.tuples(
+    st.sampled_from([0.0, 0.1, 0.4, 1.0, 5.0]),
+    st.integers(0, 4),
+    st.sampled_from([{}, {}, {}, {"conditions": (NOT_READY,)}, {"desired_version": "2"}]),
+    st.sampled_from([None, None, None, Conflict("409")]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@example([(0.0, n % 5, {}, None) for n in range(20)])
+@given(st.lists(STEP, min_size=1, max_size=25))
+def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no_oftener(steps):
+    async def story() -> None:
+        desk = Desk()
+        stored, failed = BASE, False
+        written_at: list[float] = []
+        for pause, count, change, error in steps:
+            await asyncio.sleep(pause)
+            status = serving(count, **change)
+            desk.kube.error = error
+            before = desk.written
+            try:
+                await desk.write(status)
+            except Conflict:
+                failed = True
+                continue
+            finally:
+                desk.kube.error = None
+            verdict = (status.conditions, status.desired_version)
+            urgent = verdict != (stored.conditions, stored.desired_version)
+            if desk.written > before:
+                assert status != stored, "what is equal is not written"
+                if not urgent and written_at and not failed:
+                    assert virtual_time.now() - written_at[-1] >= PROGRESS_SECONDS
+                written_at.append(virtual_time.now())
+                stored, failed = status, False
+            else:
+                assert not urgent, "a verdict is not held back"
+            held = desk.statuses.held_back_seconds(KEY)
+            assert (held == NEVER) is (stored == status)
+            assert held == NEVER or 0 <= held <= PROGRESS_SECONDS
+        await asyncio.sleep(PROGRESS_SECONDS)
+        await desk.write(status)
+        shown = desk.cluster.objects.get(f"{FLEET_PATH}/status", {"status": BASE.to_json()})
+        assert FleetStatus.model_validate(shown["status"]) == status
+
+    virtual_time.run(story())
+
+
+def test_of_two_objects_the_one_that_is_due_first_says_when_to_look_again():
+    async def story() -> None:
+        desk = Desk()
+        view = make_weights("2")
+        await desk.write(serving(1))
+        await asyncio.sleep(0.4)
+        await desk.statuses.write_weights(view, WeightsStatus(superseded_versions=1))
+        await desk.write(serving(2))
+        await desk.statuses.write_weights(view, WeightsStatus(superseded_versions=2))
+        assert desk.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
+        assert desk.statuses.held_back_seconds(("rl", "another")) == NEVER
+
+    virtual_time.run(story())
+
+
+def test_a_status_that_is_overdue_is_due_now_and_not_before_now():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        await asyncio.sleep(100)
+        assert desk.statuses.held_back_seconds(KEY) == 0
 
     virtual_time.run(story())

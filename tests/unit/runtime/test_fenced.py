@@ -1,0 +1,158 @@
+"""Who does not lead changes nothing, whatever it was in the middle of; looking is always allowed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from tests.support.builders import make_worker, target
+from tests.support.fake_kube import FakeCluster
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core import calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.errors import Terminal
+from fleet_operator.ports import Json, Kube, WorkerAnswer, Workers
+from fleet_operator.runtime.fenced import NOT_LEADING, FencedKube, FencedWorkers
+from fleet_worker.protocol import Epoch
+
+PODS = "/api/v1/namespaces/rl/pods"
+POD = f"{PODS}/policy-0"
+BODY: Json = {"kind": "Pod", "metadata": {"name": "policy-0", "namespace": "rl"}}
+WRITES: dict[str, Callable[[FencedKube], Awaitable[Any]]] = {
+    "create": lambda kube: kube.create(PODS, BODY | {"metadata": {"name": "policy-1"}}),
+    "replace": lambda kube: kube.replace(
+        POD, BODY | {"metadata": {"name": "policy-0", "resourceVersion": "101"}}
+    ),
+    "apply": lambda kube: kube.apply(POD, BODY),
+    "merge": lambda kube: kube.merge(POD, {"metadata": {"labels": {"a": "b"}}}),
+    "delete": lambda kube: kube.delete(POD, uid=f"uid-{POD}"),
+}
+READS = {"get", "watch"}
+
+
+class Desk:
+    """A client that leads until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.cluster = FakeCluster()
+        self.cluster.put(POD, BODY)
+        self.inner = self.cluster.client()
+        self.kube = FencedKube(self.inner, lambda: self.leads)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def public(port: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(port, callable) if not name.startswith("_")}
+
+
+def test_every_request_there_is_is_a_write_or_a_read_here() -> None:
+    assert public(Kube) == public(FencedKube) == WRITES.keys() | READS
+    assert public(Workers) == public(FencedWorkers) == {"state", "call"}
+
+
+@pytest.mark.parametrize("how", WRITES)
+async def test_a_leader_writes(desk: Desk, how: str) -> None:
+    before = desk.cluster.version
+    await WRITES[how](desk.kube)
+
+    assert desk.cluster.version == before + 1
+
+
+@pytest.mark.parametrize("how", WRITES)
+async def test_who_does_not_lead_writes_nothing_and_is_told(desk: Desk, how: str) -> None:
+    desk.leads, before = False, desk.cluster.version
+    with pytest.raises(Terminal, match=NOT_LEADING):
+        await WRITES[how](desk.kube)
+
+    assert desk.cluster.version == before
+    assert desk.inner.requests == [], "nothing is even sent"
+
+
+async def test_a_write_that_was_made_ready_while_leading_is_stopped_when_it_begins(
+    desk: Desk,
+) -> None:
+    """The process may have been frozen between the two."""
+    ready = desk.kube.apply(POD, BODY)
+    desk.leads = False
+    with pytest.raises(Terminal, match=NOT_LEADING):
+        await ready
+
+    assert desk.inner.requests == []
+
+
+async def test_who_leads_again_writes_again(desk: Desk) -> None:
+    desk.leads = False
+    with pytest.raises(Terminal):
+        await desk.kube.apply(POD, BODY)
+    desk.leads = True
+    await desk.kube.apply(POD, BODY)
+
+    assert desk.inner.requests == [("APPLY", POD)]
+
+
+async def test_who_does_not_lead_may_look(desk: Desk) -> None:
+    """A standby fills its caches, so that it can begin at once."""
+    desk.leads = False
+    events = desk.kube.watch(PODS, {"resourceVersion": "100"})
+
+    assert (await desk.kube.get(POD))["metadata"]["name"] == "policy-0"
+    assert (await desk.kube.get(PODS, {"limit": "5"}))["items"]
+    assert (await anext(aiter(events)))["type"] == "ADDED"
+    assert isinstance(events, AsyncIterator)
+
+
+class CountingWorkers:
+    """Workers that say yes, and count. Implements `ports.Workers`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+        self.asked.append(f"state {base_url} {token}")
+        return WorkerAnswer()
+
+    async def call(
+        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
+    ) -> WorkerAnswer:
+        self.asked.append(f"{action.key} {base_url} {token} {epoch.term}")
+        return WorkerAnswer()
+
+
+VIEW = make_worker().serving("1").view()
+ACTIONS: Mapping[str, WorkerCall] = {
+    "stage": calls.stage(VIEW, target("2"), Rollout(), reason="x"),
+    "pause": calls.pause(VIEW, Rollout(), reason="x"),
+    "load": calls.load(VIEW, target("2"), Rollout(), reason="x"),
+    "resume": calls.resume(VIEW, version="2", reason="x"),
+    "admit": calls.admit(VIEW, version="2", reason="x"),
+    "fence": calls.set_apart(VIEW, Rollout(), reason="x"),
+}
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+async def test_who_does_not_lead_drives_no_worker_and_does_not_know_what_it_did(kind: str) -> None:
+    """Silence, not a refusal: the next leader is to look before it concludes anything."""
+    leads, inner = [True], CountingWorkers()
+    workers = FencedWorkers(inner, lambda: leads[0])
+    epoch = Epoch(term=3, sequence=1)
+    await workers.call("http://w", "t", ACTIONS[kind], epoch)
+    leads[0] = False
+    answer = await workers.call("http://w", "t", ACTIONS[kind], epoch)
+
+    assert inner.asked == [f"{ACTIONS[kind].key} http://w t 3"]
+    assert answer == WorkerAnswer(silent=True, message=NOT_LEADING)
+
+
+async def test_who_does_not_lead_may_ask_workers_how_they_are() -> None:
+    inner = CountingWorkers()
+    await FencedWorkers(inner, lambda: False).state("http://w", "t")
+
+    assert inner.asked == ["state http://w t"]
