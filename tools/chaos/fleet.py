@@ -71,9 +71,15 @@ class Fleet:
         self.kubectl("patch", "wv", self.name, "--type=merge", "-p", patch)
 
     def wait_ready(self, what: str = "", seconds: int = READY_SECONDS) -> None:
-        """Wait for the condition Ready of the WeightVersion, or of another object."""
+        """Wait for the condition Ready of the WeightVersion, or of another object.
+
+        Errors: NotInTimeError with what `kubectl describe` says.
+        """
         target = what or f"wv/{self.name}"
-        self.kubectl("wait", "--for=condition=Ready", target, f"--timeout={seconds}s")
+        timeout = f"--timeout={seconds}s"
+        waited = self.kubectl("wait", "--for=condition=Ready", target, timeout, check=False)
+        if waited.returncode:
+            raise NotInTimeError(f"not ready: {waited.stderr.strip()}\n{self._described()}")
 
     def wait_whole(self, seconds: int = READY_SECONDS) -> None:
         """Wait until every wanted worker serves the wanted version, by both objects' word."""
@@ -131,10 +137,14 @@ class Fleet:
         limit = time.monotonic() + seconds
         while not (found := holds()):
             if time.monotonic() > limit:
-                said = self.kubectl("describe", "ifl,wv,pods", check=False).stdout[-8000:]
-                raise NotInTimeError(f"not within {seconds} s: {what}\n{said}")
+                raise NotInTimeError(f"not within {seconds} s: {what}\n{self._described()}")
             time.sleep(_LOOK_AGAIN_SECONDS)
         return found
+
+    def _described(self) -> str:
+        """What the cluster says of it all."""
+        words = (f"describe ifl/{self.name}", f"describe wv/{self.name}", "get pods -o wide")
+        return "\n".join(str(self.kubectl(*w.split(), check=False).stdout) for w in words)
 
     def url(self) -> str:
         """The fleet's Service, from this machine."""

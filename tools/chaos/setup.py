@@ -13,6 +13,7 @@ from devcluster import Cluster
 from stack.offline import write_checkpoints
 
 LOST_NODE_SECONDS = 20
+RECYCLE_WINDOW_SECONDS = 60
 
 
 def start_fleet(
@@ -50,7 +51,10 @@ def start_fleet(
 
 
 def _soon_given_up(manifest: dict[str, Any]) -> dict[str, Any]:
-    """With a node's loss noticed within seconds: people set longer times, tests wait for them."""
+    """With a node's loss noticed within seconds: people set longer times, tests wait for them. And
+    with workers made anew as often as they are broken: what is played is no sign of a bad fleet.
+    """
+    manifest["spec"]["recycle"] = {"windowSeconds": RECYCLE_WINDOW_SECONDS}
     tolerations = [
         {
             "key": f"node.kubernetes.io/{state}",

@@ -63,6 +63,9 @@ def kubelet(spec: Spec) -> str:
             # A patched number of GPUs shows up, and the loss of a node is noticed, within seconds.
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 10,
+            # What fails again and again is started again soon: people and tests wait for it.
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
+            "featureGates": {"KubeletCrashLoopBackOffMax": True},
             "serializeImagePulls": False,
             "volumePluginDir": str(INSIDE / "volume-plugins"),
         },
