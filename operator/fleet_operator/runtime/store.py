@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from fleet_operator.runtime.informer import FleetKey
 logger = logging.getLogger(__name__)
 
 RawObject = Mapping[str, Any]
+S = TypeVar("S", FleetStatus, WeightsStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Store:
                 generation=body["metadata"]["generation"],
                 deleting=_is_going(body),
                 spec=FleetSpec.model_validate(body["spec"]),
-                status=FleetStatus.model_validate(body.get("status") or {}),
+                status=_status_in(body, FleetStatus),
             )
         except ValidationError as error:
             # The API server holds the same schema, so this is an object of another release.
@@ -99,7 +100,7 @@ class Store:
                 created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
                 spec=WeightsSpec.model_validate(body["spec"]),
                 retry=metadata.get("annotations", {}).get(names.ANNOTATION_RETRY, ""),
-                status=WeightsStatus.model_validate(body.get("status") or {}),
+                status=_status_in(body, WeightsStatus),
             )
             # What no schema can bound: the source's length once the version is filled in.
             view.spec.source.resolve(view.spec.version)
@@ -125,6 +126,19 @@ class Store:
         if known is not None and not _is_of_another(body, known):
             del self._weights[_key(body)]
             self._on_change((known.namespace, known.spec.fleet_ref.name))
+
+
+def _status_in(body: RawObject, model: type[S]) -> S:
+    """The stored status, as far as it can be read: another release, say the one before a rollback
+    of the operator, may have written words into it that this one does not know.
+    """
+    status = dict(body.get("status") or {})
+    try:
+        return model.model_validate(status)
+    except ValidationError as error:
+        unknown = {str(each["loc"][0]) for each in error.errors()}
+    logger.warning("status of %s/%s: %s cannot be read", *_key(body), ", ".join(sorted(unknown)))
+    return model.model_validate({k: v for k, v in status.items() if k not in unknown})
 
 
 def _is_going(body: RawObject) -> bool:

@@ -208,3 +208,71 @@ class TestObjectsOfAnotherRelease:
 
         assert seen.store.weights_of(KEY) == ()
         assert "cannot be read" in caplog.text
+
+
+APPLIED = {"version": "7", "source": {"path": "/weights/7"}}
+WHEN = "2026-01-01T00:00:00Z"
+NEW_CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "InventedLater",
+    "message": "",
+    "observedGeneration": 1,
+    "lastTransitionTime": WHEN,
+}
+ODD_STATUSES = [
+    pytest.param({"conditions": [NEW_CONDITION]}, id="a reason that was invented later"),
+    pytest.param({"conditions": [NEW_CONDITION | {"type": "Ripe"}]}, id="a condition that was"),
+    pytest.param({"conditions": [{}]}, id="half a condition"),
+    pytest.param({"laggards": [{"pod": "policy-0"}]}, id="half a laggard"),
+    pytest.param({"conditions": "none", "laggards": 7}, id="other kinds of values"),
+    pytest.param({"observedGeneration": "newest"}, id="a generation that is no number"),
+    pytest.param({"workers": {"serving": "all"}}, id="a count that is none"),
+]
+
+
+@pytest.mark.parametrize("odd", ODD_STATUSES)
+def test_a_fleet_whose_status_another_release_wrote_is_worked_on(seen, odd, caplog):
+    """After a rollback of the operator; what can be read of it counts."""
+    seen.store.put_fleet(fleet() | {"status": {"appliedVersion": "7", "applied": APPLIED} | odd})
+    record = seen.store.fleet(KEY)
+
+    assert seen.changes == [KEY]
+    assert record is not None
+    assert record.status.applied_version == "7"
+    assert record.status.applied.source.path == "/weights/7"
+    assert "rl/policy" in caplog.text
+    assert next(iter(odd)) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *ODD_STATUSES,
+        pytest.param({"phase": "Ripening"}, id="a phase that was invented later"),
+        pytest.param(
+            {"history": [{"version": "1", "result": "Skipped", "startedAt": WHEN}]},
+            id="a result that was",
+        ),
+        pytest.param({"startedAt": "yesterday"}, id="a time that is none"),
+    ],
+)
+def test_a_weightversion_whose_status_another_release_wrote_steers_its_fleet(seen, odd):
+    status = {"appliedVersion": "7", "applied": APPLIED, "supersededVersions": 3} | odd
+    seen.store.put_weights(weights("8") | {"status": status})
+    (view,) = seen.store.weights_of(KEY)
+
+    assert seen.changes == [KEY]
+    assert view.spec.version == "8"
+    assert view.status.applied_version == "7"
+    assert view.status.superseded_versions == 3
+
+
+def test_an_unreadable_status_is_read_as_far_as_each_field_of_it_can_be(seen):
+    odd = {"applied": {"version": "7"}, "appliedVersion": "7", "phase": "Ripening"}
+    seen.store.put_weights(weights("8") | {"status": odd | {"conditions": [{}]}})
+    (view,) = seen.store.weights_of(KEY)
+
+    assert view.status.applied_version == "7"
+    assert view.status.applied is None
+    assert view.status.conditions == ()
