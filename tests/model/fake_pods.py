@@ -168,7 +168,7 @@ def told(pod: FakePod) -> str:
     return " ".join([*words, *(f"({mark})" for mark, holds in marks.items() if holds)])
 
 
-def judged(view: PodView) -> PodView:
-    """A pod of another owner is on its way out (`runtime.reconcile`)."""
+def judged(view: PodView, deleted: set[str]) -> PodView:
+    """A pod of another owner is on its way out, and so is what was deleted (`runtime.reconcile`)."""
     foreign = view.owner and view.owner != "fleet"
-    return replace(view, deleting=True) if foreign else view
+    return replace(view, deleting=True) if foreign or view.uid in deleted else view

@@ -104,6 +104,7 @@ class Leader:
     written: what it believes to be stored, by uid.
     wanted, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided last.
+    deleted: pods that it has deleted; it knows, also while its watch has not told so.
     todo: what it has decided and not done yet.
     """
 
@@ -122,6 +123,7 @@ class Leader:
     wanted: Wanted | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
@@ -175,7 +177,7 @@ class Leader:
 
     def look_at_pods(self, pods: tuple[PodView, ...]) -> None:
         """The informer has brought these. A new container starts a new entry."""
-        self.pods = tuple(judged(p) for p in pods)
+        self.pods = tuple(judged(p, self.deleted) for p in pods)
         there = {p.uid: p.restarts for p in pods}
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):

@@ -443,6 +443,7 @@ class Simulation:
         match action:
             case DeletePod():
                 self.promises.note_deletion(pod, leader)
+                leader.deleted.add(pod.uid)
                 self._delete(pod)
             case Quarantine():
                 pod.quarantine = pod.quarantine or action.reason

@@ -84,6 +84,7 @@ class FakeKube:
         hangs: requests never take effect and never end.
         page_size: pages are no larger than this, whatever was asked for.
         events_per_watch: a watch breaks after this many events.
+        watch_delay_seconds: every event comes so late.
     """
 
     cluster: FakeCluster
@@ -94,6 +95,7 @@ class FakeKube:
     hangs: bool = False
     page_size: int = 500
     events_per_watch: int | None = None
+    watch_delay_seconds: float = 0
     watch_error: FleetError | None = None
     bookmark_first: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -165,6 +167,7 @@ class FakeKube:
                     if self.watch_error is not None:
                         raise self.watch_error
                     return
+                await asyncio.sleep(self.watch_delay_seconds)
                 since, sent = version, sent + 1
                 yield {"type": kind, "object": copy.deepcopy(body)}
             await self.cluster.changed.wait()

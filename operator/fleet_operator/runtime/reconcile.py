@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import CreatePod, PodAction
+from fleet_operator.core.actions import CreatePod, DeletePod, PodAction
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
 from fleet_operator.core.refusals import orphan_refusal
@@ -69,6 +69,7 @@ class Reconciler:
         self._stale_tokens: set[FleetKey] = set()
         self._hindered: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
+        self._deleted: dict[FleetKey, set[str]] = {}
 
     async def __call__(self, key: FleetKey) -> None:
         """Reconcile one fleet and say when to look again. Never raises but for cancellation."""
@@ -146,15 +147,14 @@ class Reconciler:
 
         The first pod that cannot be created ends it: a quota would refuse all the others too.
         """
-        namespace, _ = key
         created = [a for a in actions if isinstance(a, CreatePod)]
         failures = await self._change_at_once(
-            namespace, [a for a in actions if not isinstance(a, CreatePod)]
+            key, [a for a in actions if not isinstance(a, CreatePod)]
         )
         self._hindered.pop(key, None)
         portion = 1
         while created and not failures:
-            failures = await self._change_at_once(namespace, created[:portion])
+            failures = await self._change_at_once(key, created[:portion])
             created, portion = created[portion:], portion * 2
             if failures and isinstance(failures[0], Terminal):
                 self._hindered[key] = f"a pod cannot be created: {failures[0]}"
@@ -162,10 +162,13 @@ class Reconciler:
             raise failures[0]
 
     async def _change_at_once(
-        self, namespace: str, actions: Sequence[PodAction]
+        self, key: FleetKey, actions: Sequence[PodAction]
     ) -> list[BaseException]:
+        namespace, _ = key
         changes = (self._objects.change_pod(namespace, a) for a in actions)
         outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        done = (a for a, o in zip(actions, outcomes, strict=True) if o is None)
+        self._deleted.setdefault(key, set()).update(a.uid for a in done if isinstance(a, DeletePod))
         return [o for o in outcomes if o is not None]
 
     def forget_token(self, key: FleetKey) -> None:
@@ -206,8 +209,11 @@ class Reconciler:
 
     def _observe(self, key: FleetKey, record: FleetRecord) -> FleetObserved:
         now = asyncio.get_running_loop().time()
+        seen = self._pods.pods_of(key)
+        # What we have deleted goes, also while the watch has not told so: one more would go for it.
+        going = self._deleted[key] = self._deleted.get(key, set()) & {p.uid for p in seen}
         # Of two pods with one name the one that is going is not a worker any more.
-        pods = (_judged(p, record.uid) for p in self._pods.pods_of(key))
+        pods = (_judged(p, record.uid, going) for p in seen)
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
@@ -240,6 +246,7 @@ class Reconciler:
         self._hindered.pop(key, None)
         self._stale_tokens.discard(key)
         self._restless.discard(key)
+        self._deleted.pop(key, None)
         for weights in orphans:
             status = refused_status(weights, *orphan_refusal(key), now=now)
             await self._statuses.write_weights(weights, status)
@@ -247,9 +254,9 @@ class Reconciler:
         return None if after_seconds == NEVER else after_seconds
 
 
-def _judged(pod: PodView, fleet_uid: str) -> PodView:
+def _judged(pod: PodView, fleet_uid: str, going: set[str]) -> PodView:
     """A pod that belongs to another object, say to an earlier fleet of this name, is on its way out:
     it holds its name, and nothing else is done with it.
     """
     foreign = pod.owner and pod.owner != fleet_uid
-    return replace(pod, deleting=True) if foreign else pod
+    return replace(pod, deleting=True) if foreign or pod.uid in going else pod

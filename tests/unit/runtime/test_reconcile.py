@@ -191,3 +191,20 @@ def test_what_hinders_the_making_of_pods_is_unsaid_once_they_are_made() -> None:
             assert rig.condition("Stalled") is None
 
     virtual_time.run(story())
+
+
+def test_what_was_deleted_goes_and_nothing_in_its_place_also_while_the_watch_is_late() -> None:
+    async def story() -> None:
+        async with Rig(replicas=3) as rig:
+            await rig.until(lambda: is_ready(rig, FLEET_PATH))
+            rig.kube.watch_delay_seconds = 1000
+            rig.change(FLEET_PATH, engine={"args": ["--seed=2"]})
+            await rig.until(lambda: deleted(rig) > 0)
+            with pytest.raises(AssertionError):
+                await rig.until(lambda: deleted(rig) > 1, seconds=60)
+
+    virtual_time.run(story())
+
+
+def deleted(rig: Rig) -> int:
+    return [verb for verb, _ in rig.kube.requests].count("DELETE")
