@@ -122,5 +122,5 @@ def _quarantine(metadata: Mapping[str, Any]) -> str:
         return ""
     try:
         return str(json.loads(written)["reason"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return str(written)[:200]

@@ -244,6 +244,7 @@ def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
         pytest.param("[]", "[]", id="a list is taken as words"),
         pytest.param("{}", "{}", id="without a reason it counts all the same"),
         pytest.param("x" * 300, "x" * 200, id="long words are cut"),
+        pytest.param("[" * 100_000, "[" * 200, id="whoever nests it does not end the operator"),
     ],
 )
 def test_a_quarantine_survives_in_the_annotation(written, quarantine):
