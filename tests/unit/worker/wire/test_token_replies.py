@@ -369,3 +369,45 @@ async def test_a_responses_stream_waits_for_its_first_token_to_be_announced(
     assert kinds == ["response.created", "response.output_text.delta", "response.completed"]
     assert '"weight_versions":[{"version":"1"' in reply.text
     assert port.unlabelled() == 0
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_the_engines_data_of_no_choice_or_of_two_is_an_error(
+    port: FakePort, count: int
+) -> None:
+    reply = chat() | {"choices": chat()["choices"] * count}
+    found = await ask(port, reply, **ENGINE_DATA)
+
+    assert found.status_code == 500
+    assert f"{count} choices" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"prompt_token_ids": None}, "prompt"),
+        ({"choice": {"logprobs": None}}, "log-probabilities"),
+        ({"choice": {"token_ids": None}}, "token ids"),
+    ],
+)
+async def test_what_the_engine_did_not_give_is_never_made_up_in_nvext(
+    port: FakePort, changes: dict[str, Any], what: str
+) -> None:
+    nvext = {"extra_fields": ["engine_data"]}
+    found = await ask(port, chat(**changes), nvext=nvext, tokens=None)
+
+    assert found.status_code == 500
+    assert what in found.json()["error"]["message"]
+
+
+async def test_log_probabilities_of_the_prompt_may_stand_on_the_choice_or_be_absent(
+    port: FakePort,
+) -> None:
+    nvext = {"token_data": [5, 6], "extra_fields": ["prompt_logprobs"]}
+    told = [None, {"6": {"logprob": -3.0}}]
+    on_choice = chat(choice={"prompt_logprobs": told}, prompt_logprobs=None)
+    nowhere = chat(prompt_logprobs=None)
+
+    for reply, expected in ((on_choice, told), (nowhere, None)):
+        found = await ask(port, reply, nvext=nvext, prompt_logprobs=1)
+        assert found.json()["nvext"] == {"prompt_logprobs": expected}
