@@ -1,10 +1,12 @@
 """Looks for a history that breaks a promise, with whatever `fleet_operator` is on the path.
 
     python -m tests.model.hunt --histories 60 [--promise 3] [--rollout '{"strategy": "Rolling"}']
+    python -m tests.model.hunt --story a_worker_that_hangs
 
 Prints the first promise that breaks, as `promise 3: …`, or `every promise held`. Told which promise
 is looked for, it passes over the histories in which another one breaks first: one mistake often
-breaks two, and luck decides which one shows first.
+breaks two, and luck decides which one shows first. Some moments are too rare for luck: these are
+told as a story.
 """
 
 # ruff: noqa: T201 - its output is what it is for
@@ -13,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 
 from tests.model.mischief import history
 from tests.model.promises import PromiseBroken
+from tests.model.stories import STORIES
 
 
 def main() -> None:
@@ -23,14 +28,21 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=60)
     parser.add_argument("--promise", type=int, help="pass over the others")
     parser.add_argument("--rollout", type=json.loads, help="settings of every fleet's rollouts")
+    parser.add_argument("--story", choices=[s.__name__ for s in STORIES])
     given = parser.parse_args()
-    for seed in range(given.histories):
+    tries: dict[str, Callable[[], object]] = {
+        f"seed {seed}": partial(history, seed, rollout=given.rollout)
+        for seed in range(given.histories)
+    }
+    if given.story is not None:
+        tries = {s.__name__: s for s in STORIES if s.__name__ == given.story}
+    for name, told in tries.items():
         try:
-            history(seed, rollout=given.rollout)
+            told()
         except PromiseBroken as broken:
             if given.promise not in {None, broken.number}:
                 continue
-            print(f"{str(broken).splitlines()[0]} (seed {seed})")
+            print(f"{str(broken).splitlines()[0]} ({name})")
             return
     print("every promise held")
 

@@ -103,7 +103,7 @@ class Leader:
     fleet, weights: statuses as computed last; what the planners see.
     written: what it believes to be stored, by uid.
     wanted, pods: what its watches have brought, as it was at `seen_until`.
-    looked_at: when it decided last.
+    looked_at: when it decided the last two times.
     deleted: pods that it has deleted; it knows, also while its watch has not told so.
     todo: what it has decided and not done yet.
     """
@@ -119,7 +119,7 @@ class Leader:
     goal: str = ""
     sequence: int = 0
     seen_until: float = 0
-    looked_at: float = 0
+    looked_at: tuple[float, float] = (0, 0)
     wanted: Wanted | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Leader:
 
     def decide(self, now: float) -> Decision:
         """Decide what to do, on what it knows."""
-        self.looked_at = now
+        self.looked_at = (self.looked_at[1], now)
         self.observed = self._observe(now)
         decision = decide(self.observed, default_image=IMAGE, now=at(now))
         goal = decision.rollout.step.goal.version

@@ -169,9 +169,8 @@ class Promises:
 
     def _was_looked_at(self, pod: FakePod) -> bool:
         """Whether the leader looked when the pause was about to end."""
-        renewed_at, looked_at = pod.worker.renewed_at, self.sim.leader.looked_at
-        soon = renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
-        return soon < looked_at < self.sim.now - SLACK_SECONDS
+        soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
+        return any(soon < at < self.sim.now - SLACK_SECONDS for at in self.sim.leader.looked_at)
 
     # --- going back ------------------------------------------------------------------------------
 

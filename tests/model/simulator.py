@@ -32,6 +32,8 @@ from fleet_operator.core.observed import PodView
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
 
 TICK_SECONDS = 1.0
+STEPS_TO_CONVERGE = 20
+"""So many stages, loads and prompts of one worker after the other bring every fleet to its end."""
 LONG_TICK_SECONDS = 20.0
 """As rarely as an operator may look and still renew pauses in time."""
 KEPT_VIEWS = 60
@@ -592,7 +594,8 @@ class Simulation:
 
     def _converges(self, bound: int) -> bool:
         self.mend()
-        for _ in range(bound):
+        slowest = max((w.slow_seconds for w in self.workers.values()), default=self.slow_seconds)
+        for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
             self.tick(0.1 if self.reconcile() else TICK_SECONDS)
             self._do_what_a_person_would()
             if self.converged() and not self.reconcile():

@@ -253,6 +253,28 @@ def a_run_that_starts_again() -> Chronicle:
     return its.end()
 
 
+def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
+    """A load that lasts longer than a lease: the pause is renewed meanwhile"""
+    its = Chronicle(replicas=1, slow_seconds=35.0)
+    its.fleet.publish("2")
+    return its.end()
+
+
+def a_status_that_was_lost() -> Chronicle:
+    """A status that was lost: who does not answer may serve what nobody has written down"""
+    its = Chronicle(replicas=2)
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.kill(its.fleet.pod(1))
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.until(lambda: its.fleet.serving == ["2"])
+    its.fleet.cut_off(its.fleet.pod(0))
+    its.fleet.start_operator()
+    its.go(8)
+    return its.end()
+
+
 STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
@@ -269,4 +291,6 @@ STORIES: list[Story] = [
     a_template_change_with_a_worker_to_spare,
     a_node_that_is_lost,
     a_run_that_starts_again,
+    a_status_that_was_lost,
+    a_load_that_lasts_longer_than_a_lease,
 ]

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,12 @@ HISTORIES = 200
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake. `rollout`: settings under which it shows soonest."""
+    """A mistake.
+
+    Fields:
+        rollout: settings under which it shows soonest.
+        story: tells of it; luck would take too long.
+    """
 
     promise: int
     mistake: str
@@ -34,6 +40,7 @@ class Mutant:
     line: str
     instead: str
     rollout: dict[str, Any] | None = field(default=None)
+    story: str | None = None
 
 
 SYNCHRONIZED: dict[str, Any] = {}
@@ -73,6 +80,30 @@ MUTANTS = [
         "return self.pod.started if self.state is None else self.state.admitted",
         "return False",
         SYNCHRONIZED,
+    ),
+    Mutant(
+        2,
+        "one that generates something else is not set apart",
+        "core/one_voice.py",
+        'if not m.operation.startswith("fence")',
+        "if False",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        2,
+        "joiners open while members of the old version still generate",
+        "core/strategies/synchronized.py",
+        "fallback=goal, open_now=with_one_voice, coming=coming)",
+        "fallback=goal, open_now=True, coming=coming)",
+        story="a_status_that_was_lost",
+    ),
+    Mutant(
+        3,
+        "nobody is ever let go, only renewed",
+        "core/strategies/synchronized.py",
+        "if m.state is not None and not m.operation",
+        "if m.state is not None and m.operation",
+        SHORT,
     ),
     Mutant(
         3,
@@ -135,6 +166,21 @@ MUTANTS = [
         "missing = [n for n in range(1, last) if n not in taken][:CREATE_AT_ONCE]",
     ),
     Mutant(
+        6,
+        "nobody is ever late",
+        "core/strategies/shared.py",
+        "if view.phase is not phase or view.phase_seconds <= limit_seconds:",
+        "if True:",
+        SYNCHRONIZED,
+    ),
+    Mutant(
+        7,
+        "a rollout begins anew with every look",
+        "core/weights_status.py",
+        "started_at = now if fresh or before.started_at is None else before.started_at",
+        "started_at = now",
+    ),
+    Mutant(
         7,
         "a phase begins anew with every look",
         "core/weights_status.py",
@@ -153,6 +199,14 @@ MUTANTS = [
     ),
     Mutant(
         8,
+        "a pause is not renewed while a load runs",
+        "core/calls.py",
+        "and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS",
+        "and not worker.operation and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS",
+        story="a_load_that_lasts_longer_than_a_lease",
+    ),
+    Mutant(
+        8,
         "a canary is set apart without a drain",
         "core/calls.py",
         "drain_timeout_seconds=settings.pause.drain_timeout_seconds,\n    )\n\n\ndef probe(",
@@ -167,7 +221,7 @@ MUTANTS = [
 def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant, tmp_path):
     mutated = a_copy_with(mutant, tmp_path)
 
-    assert breaks(mutated, mutant.rollout, promise=mutant.promise)
+    assert breaks(mutated, mutant.rollout, promise=mutant.promise, story=mutant.story)
 
 
 def test_the_planner_as_it_is_breaks_none_of_them():
@@ -183,7 +237,10 @@ def test_another_promise_is_no_catch(tmp_path):
 
 
 def test_every_promise_has_its_mistakes():
-    assert {m.promise for m in MUTANTS} == set(range(1, 9))
+    counts = Counter(m.promise for m in MUTANTS)
+
+    assert set(counts) == set(range(1, 9))
+    assert min(counts.values()) >= 2
 
 
 def a_copy_with(mutant: Mutant, folder: Path) -> Path:
@@ -201,9 +258,11 @@ def breaks(
     *,
     promise: int | None = None,
     histories: int = HISTORIES,
+    story: str | None = None,
 ) -> bool:
     """Whether the promise breaks with this source of `fleet_operator`; None is any of them."""
     command = [sys.executable, "-m", "tests.model.hunt", "--histories", str(histories)]
+    command += ["--story", story] if story is not None else []
     command += ["--promise", str(promise)] if promise is not None else []
     command += ["--rollout", json.dumps(rollout)] if rollout is not None else []
     path = os.pathsep.join(map(str, (source, ROOT / "worker", ROOT)))

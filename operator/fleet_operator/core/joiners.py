@@ -110,12 +110,17 @@ def _shut_out(
     joiners: tuple[WorkerView, ...], wanted: Target, admission: Admission
 ) -> Problem | None:
     """Who cannot take any version that would let him in. Counted in all phases: a load that breaks
-    again and again is one problem, not many.
+    again and again is one problem, not many. Whose engine the wanted one broke may never come to try
+    the other one: going back to the last good weights can take longer than the failure is let rest.
     """
     last = admission.fallback  # tried when the wanted version had failed already
     let_in = {wanted.version, last.version}
     out = [j for j in joiners if j.version not in let_in and calls.failure_of(j, last.version)]
-    return problem_of_joiners(out, last) if out else None
+    if out:
+        return problem_of_joiners(out, last)
+    loads = ((j, j.state.load_failure) for j in joiners if j.state and j.version not in let_in)
+    broke = [j for j, failure in loads if failure and failure.version == wanted.version]
+    return problem_of_joiners(broke, wanted) if broke else None
 
 
 def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Target:

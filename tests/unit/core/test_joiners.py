@@ -159,6 +159,12 @@ class TestShutOut:
     def test_where_there_is_another_way_in_nothing_is_said(self):
         assert decide(self.REFUSED, fallback="41").problem is None
 
+    def test_one_whose_engine_the_version_breaks_is_told_of_whatever_other_way_there_is(self):
+        problem = decide(joiner().failed_to_load("42", age_seconds=99), fallback="41").problem
+
+        assert problem is not None
+        assert problem.message.startswith("1 workers cannot join at version 42")
+
     def test_where_the_other_way_in_has_failed_too_it_is_said(self):
         refused = joiner().refused("41", Reason.SOURCE_NOT_FOUND)
         problem = decide(refused, fallback="41").problem
