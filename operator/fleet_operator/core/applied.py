@@ -25,7 +25,7 @@ def applied_of(
     `one_voice`: the strategy never lets versions mix, so that members which generate the same say
     what the fleet serves even if the status is older, unless most members have something else: then
     they are strays. Members that are held tell nothing: they have loaded what nobody has served
-    yet, or are left over from before. Where versions may mix, one that is left over may agree with
+    yet, or are left over from before; nor does one that is being set apart. Where versions may mix, one that is left over may agree with
     itself on something old; there only the wanted version is believed, and of N of N workers.
     """
     model = observed.spec.model
@@ -33,7 +33,8 @@ def applied_of(
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
         known.insert(0, Target.recorded(recorded))
-    versions = {m.version for m in members if m.standing is Standing.OPEN}
+    voices = (m for m in members if m.standing is Standing.OPEN)
+    versions = {m.version for m in voices if not m.operation.startswith("fence")}
     if len(versions) != 1 or (version := versions.pop()) is None:
         return known[0]
     alike = [m for m in members if m.version == version]

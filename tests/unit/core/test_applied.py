@@ -55,6 +55,7 @@ def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None):
             id="nor does one that is held and has something else",
         ),
         pytest.param([W(0).paused("40")], "41", id="nor one that is held and left over"),
+        pytest.param([W(0).pausing("40").doing("fence")], "41", id="nor one that is set apart"),
         pytest.param(
             [W(0).pausing("7"), W(1).paused("41"), W(2).paused("41")],
             "41",

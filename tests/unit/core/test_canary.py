@@ -244,3 +244,20 @@ def test_without_anybody_to_judge_nobody_is_waited_for():
     assert taken.phase is RolloutPhase.PENDING
     assert taken.problem is None
     assert taken.note == "nobody is judged with 42"
+
+
+def test_members_that_have_loaded_what_was_overtaken_go_on_with_it_before_anybody_is_judged():
+    ahead = [make_worker(n).paused("42").loaded() for n in range(2)]
+    taken = STEP(make_view(*ahead, wants="43"))
+
+    assert told(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
+    assert taken.goal.version == "42"
+
+
+def test_what_goes_wrong_on_that_way_gives_the_newest_version_not_up():
+    ahead = make_worker(0).paused("42").loaded()
+    refused = make_worker(1).paused("41").staged("42").failed_to_load("42")
+    taken = STEP(make_view(ahead, refused, wants="43"))
+
+    assert taken.problem is not None
+    assert not taken.problem.halt

@@ -19,6 +19,7 @@ The verdict stands in the WeightVersion's status: a canary that dies afterwards 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Canary
@@ -29,7 +30,13 @@ from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import names, problem_of, some, unready
 from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
-from fleet_operator.core.strategies.shared import has_bytes, late, over_budget, with_joiners
+from fleet_operator.core.strategies.shared import (
+    has_bytes,
+    late,
+    over_budget,
+    source_of,
+    with_joiners,
+)
 from fleet_worker.protocol import Phase, ProbeReport
 
 
@@ -43,9 +50,25 @@ def then(strategy: Strategy) -> Strategy:
         if view.halted or view.suspended or passed or (serve and all(serve)):
             # Suspended, nobody is judged: canaries go back to those that serve.
             return strategy(view)
+        if (overtaken := _overtaken(view)) is not None:
+            taken = strategy(replace(view, target=overtaken))
+            problem = taken.problem and replace(taken.problem, halt=False)  # not of the target
+            return replace(taken, problem=problem)
         return _judge(view)
 
     return step
+
+
+def _overtaken(view: RolloutView) -> Target | None:
+    """What members hold their requests for and have loaded already, if it was overtaken. It has been
+    judged, and they cannot wait for the next verdict: the way out is forward.
+    """
+    known = {view.applied.version, view.target.version, None}
+    ahead = [m for m in view.held if not m.goes_on_by_itself and m.version not in known]
+    if not view.one_voice or len({m.version for m in ahead}) != 1:
+        return None
+    source = source_of(ahead[0], view)
+    return view.applied.passing(str(ahead[0].version), source, to=view.target)
 
 
 def _judge(view: RolloutView) -> Step:
