@@ -226,7 +226,12 @@ class Promises:
         """A new leader: where versions mix it knows what is written, and no more."""
         applied = self.sim.fleet_stored.applied
         if not self.one_voice and applied is not None and applied.version in self.wishes:
-            self.served = self.wishes.index(applied.version)
+            of_its_run = [
+                n
+                for n, wish in enumerate(zip(self.wishes, self.runs, strict=True))
+                if wish == (applied.version, applied.run_id)
+            ]
+            self.served = min(of_its_run, default=self.wishes.index(applied.version))
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
         """Where versions mix, what counts is what the fleet says that it applied, unless it was told
