@@ -175,7 +175,8 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     facts = Facts(lambda: ("policy",), 64, 512, SimpleNamespace(), frozenset(), frozenset())  # type: ignore[arg-type]
     monkeypatch.setattr(module, "facts_of", lambda *_: facts)
     monkeypatch.setattr(module, "REGISTRY", CollectorRegistry())
-    monkeypatch.setattr(module, "SIGTERM", KeptSigterm())
+    sigterm = KeptSigterm()
+    monkeypatch.setattr(module, "SIGTERM", sigterm)
     ending = Ending()
     monkeypatch.setattr(module, "ENDING", ending)
     monkeypatch.setattr(ending, "begin", lambda code, why, **_: made.endings.append((code, why)))
@@ -183,6 +184,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     for task in list(made.plugin._tasks):
         task.cancel()
     await asyncio.gather(*made.plugin._tasks, return_exceptions=True)
+    sigterm.release()
     handover.admin_socket.close()
     initial.checkpoint.close()
     for name in ("fleet_worker.adapters.http_server", "fleet_worker.plugin"):
@@ -321,6 +323,16 @@ async def test_a_drain_ends_the_process_well_after_its_answer(put: Put) -> None:
     assert (status, state["phase"]) == (200, "draining")
     assert keeper.agent.is_open is False
     await soon(lambda: put.endings == [(0, "drained")])
+
+
+async def test_once_the_engine_is_up_vllm_may_set_its_handlers_again(put: Put) -> None:
+    put.module.SIGTERM.keep(signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "kept while the engine starts"
+    await put.together()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
