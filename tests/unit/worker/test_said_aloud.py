@@ -132,11 +132,8 @@ async def test_weights_that_are_not_to_be_trusted_have_no_version_in_the_metrics
     assert _families(serving)["rlfleet_worker_version_info"].samples == []
 
 
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=5,
-)
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary())
+VALUES = st.one_of(PLAIN, st.lists(PLAIN, max_size=3))
 
 
 @given(st.text(), st.dictionaries(st.sampled_from(["version", "why", "seconds"]), VALUES))
