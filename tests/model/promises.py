@@ -68,7 +68,8 @@ class Promises:
         runs: the run of each wish.
         served: where in them the fleet stands; of a version that was asked for twice, the first
             time that fits.
-        agree: whether versions do not mix; after a change of strategy, from when they do not.
+        agree: whether versions do not mix; after a change of strategy, from when they do not, and are
+            what the fleet says that it applied.
         forgotten: whether the leader cannot know what was served.
         taken: uids of pods that operators have taken away.
     """
@@ -122,7 +123,9 @@ class Promises:
         voices = {str(p.worker.weights) for p in serving}
         admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
         agreed, heard = self.agree, admitted | voices
-        self.agree = self.one_voice and (agreed or len(heard) <= 1)
+        applied = self.sim.leader.fleet.applied
+        account = {applied.version} if applied is not None else set()
+        self.agree = self.one_voice and (agreed or heard <= account)
         if self.agree and not agreed and heard <= set(self.wishes):
             for version in heard:  # one that was left behind is no step back
                 self.served = self._place_of(version)
