@@ -77,7 +77,7 @@ MUTANTS = [
         2,
         "a hung worker is not expected to come back",
         "core/observed.py",
-        "return self.pod.started if self.state is None else self.state.admitted",
+        "return self.state.admitted or opened_since",
         "return False",
         SYNCHRONIZED,
     ),

@@ -110,11 +110,18 @@ class WorkerView:
     def may_reopen(self) -> bool:
         """Whether it gets no clients now, but may generate again by itself, as it was: its process
         is up and does not answer, so that nobody can close its latch.
+
+        Nor does it prove anything for long that its latch was closed when it answered last: it may
+        have been opened by a call whose answer never came.
         """
         gone = self.pod.deleting or self.pod.quarantine or not self.pod.running
         if gone or self.standing is not Standing.ABSENT:
             return False
-        return self.pod.started if self.state is None else self.state.admitted
+        if self.state is None:
+            return self.pod.started
+        could_open = self.pod.started and self.state.phase is Phase.JOINING
+        opened_since = could_open and self.silent_seconds >= PROBE_SECONDS
+        return self.state.admitted or opened_since
 
     @property
     def held_seconds(self) -> float:

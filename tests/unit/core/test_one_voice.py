@@ -85,6 +85,16 @@ def test_one_question_that_got_lost_is_no_proof():
     assert made.actions == ()
 
 
+@pytest.mark.parametrize(("seconds", "expelled"), [(9.9, []), (10, ["Quarantine policy-3"])])
+def test_one_whose_latch_was_closed_may_have_been_opened_by_a_call_without_an_answer(
+    seconds, expelled
+):
+    quiet = W(3).joining("41").silent(seconds).is_up().view()
+
+    lost = [w for w in [quiet] if w.may_reopen]
+    assert told(keep_out(step(RESUME), lost).actions) == (expelled or ["resume 42 on policy-0"])
+
+
 class TestInARollout:
     def plan(self, *workers: AWorker, **spec):
         return plan_rollout(make_fleet(*workers, wants="42", **spec), now=NOW)
