@@ -39,7 +39,7 @@ def test_the_control_plane_works_without_a_node(devcluster_api: Cluster) -> None
         items = json.loads(devcluster_api.kubectl(*pods).stdout)["items"]
         return [item["status"]["phase"] for item in items] == ["Pending", "Pending"]
 
-    wait_until(created, 10.0, "the controllers to make two pods")
+    wait_until(created, 60.0, "the controllers to make two pods")
     assert devcluster_api.kubectl("get", "nodes", "-o", "name").stdout == ""
     devcluster_api.kubectl("delete", "deployment", "idle")
 

@@ -118,7 +118,7 @@ def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_th
     hold = Path(f"{calls}.hold")
     hold.touch()
     first = builder()
-    wait_until(calls.exists, 10.0, "the first build to start")
+    wait_until(calls.exists, 60.0, "the first build to start")
     orphan = int(calls.read_text().split()[0])
     first.kill()
     first.wait()
@@ -126,7 +126,7 @@ def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_th
 
     second = builder()
     # The orphaned `go` still writes to the caches: whoever comes next waits for its end.
-    wait_until(lambda: _waits_for_a_lock(second.pid), 10.0, "the second builder to wait")
+    wait_until(lambda: _waits_for_a_lock(second.pid), 60.0, "the second builder to wait")
     assert len(calls.read_text().splitlines()) == 1
     hold.unlink()
     os.kill(orphan, signal.SIGKILL)
@@ -148,8 +148,8 @@ def test_two_builders_at_once_build_everything_once(calls: Path, builder: Builde
     hold.touch()
     both = [builder(), builder()]
     pids = [process.pid for process in both]
-    wait_until(lambda: any(map(_waits_for_a_lock, pids)), 10.0, "one builder to wait")
-    wait_until(calls.exists, 10.0, "the other to build")
+    wait_until(lambda: any(map(_waits_for_a_lock, pids)), 60.0, "one builder to wait")
+    wait_until(calls.exists, 60.0, "the other to build")
     hold.unlink()
 
     assert [process.wait(timeout=20) for process in both] == [0, 0]

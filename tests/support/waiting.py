@@ -14,7 +14,7 @@ _ASK_AGAIN_SECONDS = 0.1
 
 
 def eventually(
-    condition: Callable[[], T], *, within_seconds: float = 10, describe: Callable[[], str] = str
+    condition: Callable[[], T], *, within_seconds: float = 30, describe: Callable[[], str] = str
 ) -> T:
     """Wait until a condition holds and return what it returned.
 
@@ -36,7 +36,7 @@ def eventually(
 async def eventually_async(
     condition: Callable[[], Awaitable[T]],
     *,
-    within_seconds: float = 10,
+    within_seconds: float = 30,
     describe: Callable[[], str] = str,
 ) -> T:
     """The same for conditions that must be asked for, which costs the asked something."""
@@ -50,7 +50,7 @@ async def eventually_async(
         await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
-async def soon(condition: Callable[[], object], *, within_seconds: float = 5) -> None:
+async def soon(condition: Callable[[], object], *, within_seconds: float = 20) -> None:
     """Let other tasks run until a condition holds."""
     async with asyncio.timeout(within_seconds):
         while not condition():  # noqa: ASYNC110 - conditions of any kind; nothing to signal them
