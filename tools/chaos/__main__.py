@@ -2,13 +2,14 @@
 
 Plays failures until so many rollouts have been survived, says after each how long it took, and has
 every token recomputed in the end. Ends with 0 only if the fleet was whole after each, no request was
-lost, and every label is true.
+lost, and every label is true. Stopped by Ctrl-C or SIGTERM it judges what it has seen so far.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ def main() -> int:
     parsed = parser.parse_args()
     seed = parsed.seed if parsed.seed is not None else random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
+    for number in (signal.SIGINT, signal.SIGTERM):  # in the background the first is ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         with Cluster.start(mounts=stack.mounts()) as cluster:
             stack.load_images(cluster)
@@ -54,26 +57,32 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
     replies = scratch / "replies.jsonl"
     done: list[Recovery] = []
     begun = time.monotonic()
-    for number in range(1, rollouts + 1):
-        row = dice.choice(ROWS)
-        phase = dice.choice(row.phases)
-        try:
-            recovery = play(fleet, row, phase, replies)
-        except NotInTimeError as error:
-            print(f"{number}/{rollouts}  {row.name}, {phase}: NOT SURVIVED\n{error}")
-            return 1
-        done.append(recovery)
-        told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
-        worse = f", LOST {recovery.lost}" if recovery.lost else ""
-        print(f"{number}/{rollouts}  {row.name}, {phase}: {told}, {recovery.retried} again{worse}")
+    try:
+        while len(done) < rollouts:
+            row = dice.choice(ROWS)
+            phase = dice.choice(row.phases)
+            done.append(play(fleet, row, phase, replies))
+            print(f"{len(done)}/{rollouts}  {_told(done[-1])}")
+    except NotInTimeError as error:
+        print(f"{len(done) + 1}/{rollouts}  {row.name}, {phase}: NOT SURVIVED\n{error}")
+        return 1
+    except KeyboardInterrupt:
+        print("stopped")
+    seconds, lost = time.monotonic() - begun, sum(len(r.lost) for r in done)
+    print(f"{len(done)} rollouts survived in {seconds:.0f} s, {lost} requests lost")
+    if not done:
+        return 1
+    print("recomputing every token; this takes about half a minute for 10 rollouts", flush=True)
     published = {str(n): fleet.folder(n) for n in range(1, fleet.next_step())}
     judged = audit(replies, {"base": fleet.weights / "base"} | published)
     print(judged.stdout + judged.stderr)
-    lost = sum(len(r.lost) for r in done)
-    print(
-        f"{len(done)} rollouts survived in {time.monotonic() - begun:.0f} s, {lost} requests lost"
-    )
     return 1 if lost or judged.returncode else 0
+
+
+def _told(recovery: Recovery) -> str:
+    told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
+    worse = f", LOST {recovery.lost}" if recovery.lost else ""
+    return f"{recovery.row}, {recovery.phase}: {told}, {recovery.retried} again{worse}"
 
 
 if __name__ == "__main__":

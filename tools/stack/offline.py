@@ -11,6 +11,9 @@ from typing import Any
 
 import envs
 
+AUDIT_SECONDS = 3 * 3600
+"""A million tokens of tiny models take five minutes on one core."""
+
 _WRITE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -49,6 +52,6 @@ def audit(
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=AUDIT_SECONDS,
         env=environment(),
     )
