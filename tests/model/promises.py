@@ -171,7 +171,9 @@ class Promises:
         return pod.suspect or self.sim.is_rough or not self.one_voice
 
     def _was_looked_at(self, pod: FakePod) -> bool:
-        """Whether the leader looked when the pause was about to end."""
+        """Whether the leader looked when the pause was about to end, and did what it decided."""
+        if self.sim.leader.todo:
+            return False
         soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
         return any(soon < at < self.sim.now - SLACK_SECONDS for at in self.sim.leader.looked_at)
 

@@ -26,7 +26,7 @@ from fleet_operator.api import names
 from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
+from fleet_operator.core.actions import Admit, AdoptPod, CreatePod, DeletePod, Quarantine
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import PodView
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
@@ -312,9 +312,19 @@ class Simulation:
         self.start_operator()
 
     def haunt(self, ghost: Leader) -> None:
-        """A leader that was frozen goes on where it was, unaware of its successor."""
-        if ghost.todo:
-            self.do(ghost.todo.popleft(), ghost)
+        """A leader that was frozen goes on where it was, unaware of its successor.
+
+        A worker that has not heard of the successor yet would let itself be opened. There the epoch
+        does not help, but that the process asks itself before every call whether it leads
+        (`runtime.fenced`).
+        """
+        action = ghost.todo.popleft() if ghost.todo else None
+        if isinstance(action, Admit):
+            worker = self.workers.get(action.pod_uid)
+            unaware = worker is None or worker.epoch is None or worker.epoch.term <= ghost.term
+            action = None if unaware else action
+        if action is not None:
+            self.do(action, ghost)
         if not ghost.todo:
             self.ghosts.remove(ghost)
         self.check()

@@ -89,6 +89,10 @@ def test_phases(workers, phase):
     assert in_flight.step(view(*workers)).phase is phase
 
 
+def test_what_was_loading_goes_on_loading_when_a_swap_came_to_nothing():
+    assert in_flight.step(view(staged(0), staged(1), phase=LOADING)).phase is LOADING
+
+
 class TestHeldWithoutWork:
     """What an older leader, or another strategy, has paused and left."""
 

@@ -137,7 +137,9 @@ def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> R
         return RolloutPhase.PENDING
     if not behind:
         return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
-    begun = len(behind) < len(view.members) or any(
+    # A swap that came to nothing does not make it begin anew: it would never be late.
+    begun = view.phase is RolloutPhase.LOADING or len(behind) < len(view.members)
+    begun |= any(
         m.operation == f"apply {goal.version}" or m.standing is Standing.HELD for m in behind
     )
     return RolloutPhase.LOADING if begun else RolloutPhase.STAGING
