@@ -252,11 +252,13 @@ class Promises:
     def note_deletion(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be deleted.
 
-        What a leader that was frozen still had in its hand is not asked about: the API server knows no
-        epochs. The process asks itself before every write whether it leads (`runtime.fenced`), which
+        What a leader that was frozen still had in its hand is not asked about, and its successor does not
+        know of it at once: the API server knows no epochs. The process asks itself before every write whether it leads (`runtime.fenced`), which
         is not simulated.
         """
-        known = pod.uid in self.taken or leader is not self.sim.leader
+        if leader is not self.sim.leader:
+            return
+        known = pod.uid in self.taken
         if not pod.ended:  # else it was taken away before
             self.taken.add(pod.uid)
         observed = leader.observed
