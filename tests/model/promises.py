@@ -252,9 +252,9 @@ class Promises:
     def note_deletion(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be deleted.
 
-        What a leader that was frozen still had in its hand is not asked about, and its successor does not
-        know of it at once: the API server knows no epochs. The process asks itself before every write whether it leads (`runtime.fenced`), which
-        is not simulated.
+        What a leader that was frozen still had in its hand is not asked about, and its successor
+        does not know of it at once: the API server knows no epochs. The process asks itself before
+        every write whether it leads (`runtime.fenced`), which is not simulated.
         """
         if leader is not self.sim.leader:
             return
