@@ -166,9 +166,13 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
 
 
 def test_versions_and_the_model_run_in_one_batch_without_touching_each_other(lab: Lab) -> None:
+    # In every slot one: what the last one holds is no part of the model (vLLM's CPU kernels).
     lab.put("1", lab.write(1))
-    lab.put("1", lab.write(2), name="other")
-    names = [lab.name, "other", "policy"] * 3
+    others = []
+    while (slots := lab.worker.state()["adapter_slots"])["used"] < slots["total"]:
+        others.append(f"other-{next(_labels)}")
+        lab.put("1", lab.write(2), name=others[-1])
+    names = [lab.name, *others, "policy"] * 3
     alone = {name: lab.tokens(model=name, max_tokens=100) for name in names}
     running = [
         in_background(lambda name=name: lab.ask(model=name, max_tokens=100)) for name in names
@@ -295,14 +299,13 @@ def test_lo_3_a_bad_adapter_is_refused_and_the_version_before_serves_on(
     assert lab.tokens() == before
 
 
-def test_lo_2_what_the_engine_itself_refuses_is_not_served(lab: Lab) -> None:
+def test_lo_2_what_the_engine_would_fail_at_is_not_served(lab: Lab) -> None:
     lab.put("1", lab.write(1))
     before = lab.tokens()
-    # Good by all that can be known without the engine, which adapts no norms.
     path = lab.write(2, modules={"lm_head": (512, 64)}, init_lora_weights="pissa")
     status, reason, _ = lab.refusal("2", path)
 
-    assert (status, reason) == (500, "EngineFailed")
+    assert (status, reason) == (422, "CheckpointMismatch")
     assert lab.tokens() == before
     assert lab.state["version"] == "1"
     assert lab.worker.state()["adapter_slots"]["used"] == 1

@@ -12,6 +12,8 @@ from tests.engine.conftest import Weights
 from tests.support.waiting import eventually
 from tests.support.worker import TOKEN, WorkerProcess
 
+from fleet_worker.wire.control import LARGE_BODY
+
 NewVersion = Callable[[], str]
 
 
@@ -170,7 +172,7 @@ def test_a_joining_worker_is_loaded_and_admitted_without_a_pause(
         pytest.param("PUT", "/v1/worker/pause", b"{", 400, id="no JSON"),
         pytest.param("PUT", "/v1/worker/pause", b"[]", 400, id="no object"),
         pytest.param("PUT", "/v1/worker/load", b'{"version": "no label!"}', 400, id="no label"),
-        pytest.param("PUT", "/v1/worker/pause", b" " * 70_000, 413, id="too long"),
+        pytest.param("PUT", "/v1/worker/pause", b" " * (LARGE_BODY + 1), 413, id="too long"),
         pytest.param("POST", "/v1/worker/pause", b"{}", 405, id="wrong method"),
         pytest.param("GET", "/v1/worker/nothing", b"", 404, id="wrong path"),
     ],

@@ -117,6 +117,13 @@ def test_adapters_are_off_unless_there_is_room_for_them() -> None:
     ]
 
 
+def test_slots_that_nobody_gets_come_last() -> None:
+    on = command(adapters=AdapterRoom(slots=3, max_rank=8, spare=1))
+
+    assert {"--max-loras=4", "--max-cpu-loras=4"} <= set(on)
+    assert not any("lora" in argument for argument in command(adapters=AdapterRoom(spare=1)))
+
+
 def test_progress_bars_are_off_where_every_line_is_an_object() -> None:
     assert "--no-use-tqdm-on-load" in command()
 

@@ -29,10 +29,14 @@ class AdapterRoom:
     Fields:
         slots: how many versions of adapters may be in the engine; 0 turns adapters off.
         max_rank: the largest rank that fits.
+        spare: slots that the engine has besides and that nobody gets. One is needed on CPUs: for
+            tokens without an adapter the kernels there take the slot with index -1, the last one,
+            and would add what it holds (`lora.ops.torch_ops`, vLLM 0.32; an empty one is all zero).
     """
 
     slots: int = 0
     max_rank: int = 16
+    spare: int = 0
 
 
 def engine_arguments(
@@ -76,11 +80,13 @@ def engine_arguments(
     if transfer_backend is not None:
         own.append(f"--weight-transfer-config.backend={transfer_backend}")
     if adapters.slots:
+        # The engine gives the first free slot, so that the last ones stay empty.
+        slots = adapters.slots + adapters.spare
         own += [
             "--enable-lora",
-            f"--max-loras={adapters.slots}",
+            f"--max-loras={slots}",
             # No more than have a slot: the engine never has to choose which one to throw out.
-            f"--max-cpu-loras={adapters.slots}",
+            f"--max-cpu-loras={slots}",
             f"--max-lora-rank={adapters.max_rank}",
         ]
     if not any(argument.partition("=")[0] == "--tokenizer" for argument in extra):

@@ -107,6 +107,7 @@ def _prepare(
     engine_version = check_engine()
     rules = _rules(arguments, model)
     initial, start = _choose(arguments.version, model, rules, environment)
+    has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=environment.get(ENV_WORKER_NAME) or socket.gethostname(),
         instance=uuid.uuid4().hex,
@@ -119,8 +120,10 @@ def _prepare(
         silence_seconds=arguments.silence_seconds,
         load_seconds=arguments.load_seconds,
         engine_version=engine_version,
-        adapters=AdapterRoom(arguments.max_loras, arguments.max_lora_rank),
-        transfer=TransferRoom(arguments.weight_transfer_backend, platform.has_accelerator()),
+        adapters=AdapterRoom(
+            arguments.max_loras, arguments.max_lora_rank, spare=0 if has_accelerator else 1
+        ),
+        transfer=TransferRoom(arguments.weight_transfer_backend, has_accelerator),
         driver=DriverRules(
             Management(arguments.weights_management), arguments.driver_lease_seconds
         ),
