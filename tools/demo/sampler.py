@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,14 +69,27 @@ class Samples:
 
 
 async def sample(base_url: str, model: str, samples: Samples, stop: asyncio.Event) -> None:
-    """Run the clients until told to stop; requests under way are finished first."""
+    """Run the clients until told to stop; requests under way are finished first.
+
+    They begin when the Service leads somewhere: kube-proxy writes its rules a moment after a worker
+    is ready, on a busy machine a second (measured).
+    """
     limits = httpx.Limits(max_keepalive_connections=0)
     async with (
         httpx.AsyncClient(base_url=base_url, trust_env=False, limits=limits, timeout=90) as http,
         asyncio.TaskGroup() as group,
     ):
+        await _led_somewhere(http)
         for number in range(CLIENTS):
             group.create_task(_client(http, model, samples, stop, random.Random(number)))  # noqa: S311 - prompts
+
+
+async def _led_somewhere(http: httpx.AsyncClient) -> None:
+    for _ in range(ATTEMPTS):
+        with suppress(httpx.HTTPError):
+            if (await http.get("/v1/models")).status_code == 200:
+                return
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _client(
