@@ -26,7 +26,7 @@ def _require(profile: Profile) -> None:
     if found and _CI:
         pytest.fail(preflight.describe(found), pytrace=False)
     if found:
-        pytest.skip(preflight.describe(found))
+        pytest.skip(preflight.describe(found))  # namespaces and mounts need root and a kernel
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
-from meeting import BASE_URL, KEY, MAX_TOKENS, MODEL, SAMPLING, Stamps, tell
+from meeting import BASE_URL, KEY, MAX_TOKENS, MODEL, SAMPLING, TOKENIZER, Stamps, tell
 from openai import AsyncOpenAI
 
 SAMPLED = {k: v for k, v in SAMPLING.items() if k != "temperature"} | {"return_token_ids": True}
@@ -13,6 +15,7 @@ TOOL: Any = {
     "type": "function",
     "function": {
         "name": "look",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"where": {"enum": ["here", "there"]}},
@@ -21,6 +24,10 @@ TOOL: Any = {
         },
     },
 }
+
+VOCABULARY = json.loads((Path(TOKENIZER) / "tokenizer.json").read_text())["model"]["vocab"]
+# JSON may have any amount of white space, and random weights write it until no token is left.
+NO_WHITE_SPACE = {str(i): -100 for token, i in VOCABULARY.items() if set(token) & set("ĠĊčĉ")}
 
 
 async def main() -> None:
@@ -39,7 +46,7 @@ async def main() -> None:
     choice: Any = reply.choices[0]
     tell(
         turn="chat",
-        prompt_ids=reply.prompt_token_ids,  # type: ignore[attr-defined]
+        prompt_ids=reply.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,
@@ -80,6 +87,8 @@ async def main() -> None:
         messages=messages,
         tools=[TOOL],
         tool_choice="required",
+        parallel_tool_calls=False,
+        logit_bias=NO_WHITE_SPACE,
         logprobs=True,
         max_completion_tokens=80,
         extra_body={"return_token_ids": True},
@@ -88,7 +97,7 @@ async def main() -> None:
     call = choice.message.tool_calls[0]
     tell(
         turn="tools",
-        prompt_ids=calling.prompt_token_ids,  # type: ignore[attr-defined]
+        prompt_ids=calling.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,
@@ -103,7 +112,7 @@ async def main() -> None:
     ]
     completion = await client.completions.create(
         model=MODEL,
-        prompt=calling.prompt_token_ids,  # type: ignore[attr-defined]
+        prompt=calling.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
         logprobs=0,
         max_tokens=MAX_TOKENS,
         extra_body=SAMPLED,
@@ -129,7 +138,7 @@ async def main() -> None:
     choice = after_tools.choices[0]
     tell(
         turn="after the tool",
-        prompt_ids=after_tools.prompt_token_ids,  # type: ignore[attr-defined]
+        prompt_ids=after_tools.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,
