@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -365,6 +366,12 @@ def _config_is_text(path: Path) -> None:
     (path / CONFIG_FILE).write_text("r = 2")
 
 
+def _without_targets(path: Path) -> None:
+    config = json.loads((path / CONFIG_FILE).read_text())
+    del config["target_modules"]
+    (path / CONFIG_FILE).write_text(json.dumps(config))
+
+
 def _edited(edit: Callable[[damage.Tensors], None]) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         tensors = damage.read_tensors(path / WEIGHTS_FILE)
@@ -401,6 +408,10 @@ def _integers(tensors: damage.Tensors) -> None:
     tensors[A] = ("I32", [2, 4], bytes(32))
 
 
+def _twice(tensors: damage.Tensors) -> None:
+    tensors[A.removeprefix("base_model.model.")] = tensors[A]
+
+
 def _nothing(tensors: damage.Tensors) -> None:
     tensors.clear()
 
@@ -419,7 +430,9 @@ def _nothing(tensors: damage.Tensors) -> None:
         (_edited(_other_module), Reason.CHECKPOINT_MISMATCH),
         (_edited(_a_whole_module), Reason.CHECKPOINT_MISMATCH),
         (_edited(_integers), Reason.CHECKPOINT_MISMATCH),
+        (_edited(_twice), Reason.CHECKPOINT_MISMATCH),
         (_edited(_nothing), Reason.CHECKPOINT_MISMATCH),
+        (_without_targets, Reason.CHECKPOINT_MALFORMED),
         (shutil.rmtree, Reason.SOURCE_NOT_FOUND),
     ],
 )
@@ -442,6 +455,7 @@ async def test_a_bad_adapter_is_refused_before_the_engine_hears_of_it(
     [
         {"r": 9},
         {"rank_pattern": {"embed": 64}},
+        {"rank_pattern": {"embed": 4}},
         {"use_dora": True},
         {"bias": "all"},
         {"modules_to_save": ["head"]},
@@ -468,9 +482,16 @@ async def test_what_the_engine_cannot_compute_is_refused(lab: Lab, config: dict[
         {"lora_alpha": True},
         {"rank_pattern": {"x": "y"}},
         {"rank_pattern": [2]},
+        {"rank_pattern": {"x": 0}},
+        {"rank_pattern": {"x": -2}},
+        {"rank_pattern": {"x(": 2}},
         {"alpha_pattern": {"x": float("nan")}},
         {"alpha_pattern": {"x": "y"}},
         {"alpha_pattern": [2]},
+        {"alpha_pattern": {"*": 2}},
+        {"lora_alpha": 10**400},
+        {"lora_alpha": 1e300},
+        {"lora_alpha": -1e300},
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,6 +68,8 @@ def test_four_and_six_bit_types_are_counted_in_bits() -> None:
     [
         pytest.param([], 0, id="no object"),
         pytest.param({"a": 1}, 0, id="an entry that is a number"),
+        pytest.param({"__metadata__": 5}, 0, id="metadata that is a number"),
+        pytest.param({"__metadata__": {"a": 5}}, 0, id="metadata of numbers"),
         pytest.param({"a": {"dtype": "F32", "shape": [1]}}, 4, id="no offsets"),
         pytest.param({"a": entry("F33", [1], 0, 4)}, 4, id="an unknown type"),
         pytest.param({"a": entry("F32", [2], 0, 4)}, 4, id="fewer bytes than elements"),
@@ -85,6 +88,22 @@ def test_four_and_six_bit_types_are_counted_in_bits() -> None:
 )
 def test_a_header_that_cannot_be_is_malformed(header: Any, size: int) -> None:
     assert refused(header, size) is Reason.CHECKPOINT_MALFORMED
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        pytest.param(lambda text: text.encode("utf-16-le"), id="another encoding"),
+        pytest.param(lambda text: text.encode("utf-8-sig"), id="a byte order mark"),
+        pytest.param(lambda text: text.replace('"x"', "NaN").encode(), id="NaN"),
+    ],
+)
+def test_a_header_that_only_python_could_read_is_malformed(encode: Callable[[str], bytes]) -> None:
+    header = encode(json.dumps({"a": entry("F32", [1], 0, 4) | {"more": "x"}}))
+    with pytest.raises(Refusal) as error:
+        parse_header(header, file="f", size=8 + len(header) + 4)
+
+    assert error.value.reason is Reason.CHECKPOINT_MALFORMED
 
 
 @pytest.mark.parametrize("size", [3, 5], ids=["too short", "too long"])

@@ -10,11 +10,11 @@ Source: `PEFTHelper` and `LoRAModel.from_local_checkpoint`, vLLM 0.32; PEFT's `L
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from fleet_worker.core.adapter_scale import pattern_of, rank_of
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Reason
@@ -24,6 +24,8 @@ ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 _FLOATS = ("F32", "F16", "BF16")
+_LARGEST = 3.4e38
+"""No scale beyond the range of the engine's numbers: what it multiplies would be infinite."""
 # Each changes what the adapter computes, and the engine would not do it.
 _UNSUPPORTED = (
     "use_dora",
@@ -80,14 +82,15 @@ def check_adapter_config(config: Mapping[str, Any], *, max_rank: int) -> None:
             f"the adapter uses what the engine cannot compute: {', '.join(used)}",
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or not _is_number(alpha):
+    if not _is_rank(rank) or not _is_number(alpha):
         raise Refusal(
             Reason.CHECKPOINT_MALFORMED, f"{ADAPTER_CONFIG_FILE} names no rank `r` and `lora_alpha`"
         )
-    alphas = config.get("alpha_pattern") or {}
-    if not isinstance(alphas, Mapping) or not all(map(_is_number, alphas.values())):
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, "alpha_pattern does not name numbers")
-    ranks = [rank, *(r for r in _ranks_by_pattern(config).values())]
+    if "target_modules" not in config:
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{ADAPTER_CONFIG_FILE} has no `target_modules`")
+    _check_patterns(config, "alpha_pattern", _is_number, "numbers")
+    _check_patterns(config, "rank_pattern", _is_rank, "ranks")
+    ranks = [rank, *(config.get("rank_pattern") or {}).values()]
     if max(ranks) > max_rank:
         raise Refusal(
             Reason.CHECKPOINT_MISMATCH,
@@ -116,10 +119,11 @@ def check_adapter_tensors(
         found = _TENSOR.fullmatch(name)
         if found is None or len(spec.shape) != 2 or spec.dtype not in _FLOATS:
             raise _mismatch(f"{name[:200]} is not a matrix of a plain LoRA")
-        pairs.setdefault(found["module"], {})[found["side"]] = spec
+        sides = pairs.setdefault(found["module"], {})
+        if sides.setdefault(found["side"], spec) is not spec:
+            raise _mismatch(f"{name[:200]} is there twice, with and without base_model.model")
     if not pairs:
         raise _mismatch("it adapts nothing")
-    ranks = {int(config["r"]), *_ranks_by_pattern(config).values()}
     for module, sides in sorted(pairs.items()):
         base = reference.get(f"{module}.weight")
         if base is None or len(base.shape) != 2:
@@ -127,26 +131,36 @@ def check_adapter_tensors(
         if len(sides) < 2:
             raise _mismatch(f"of {module} there is only one of lora_A and lora_B")
         outputs, inputs = base.shape
-        rank = sides["A"].shape[0]
-        wanted = ((rank, inputs), (outputs, rank))
-        if (sides["A"].shape, sides["B"].shape) != wanted or rank not in ranks:
+        rank = rank_of(config, module)
+        if (sides["A"].shape, sides["B"].shape) != ((rank, inputs), (outputs, rank)):
             raise _mismatch(
                 f"{module} has the shapes {list(sides['A'].shape)} and {list(sides['B'].shape)}"
-                f" where the running model takes [r, {inputs}] and [{outputs}, r], r ="
-                f" {', '.join(map(str, sorted(ranks)))}"
+                f" where the running model takes [{rank}, {inputs}] and [{outputs}, {rank}]"
             )
 
 
 def _is_number(value: Any) -> bool:
     # JSON as Python reads it knows NaN and Infinity; the adapter's whole output would be that.
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= _LARGEST
 
 
-def _ranks_by_pattern(config: Mapping[str, Any]) -> dict[str, int]:
-    patterns = config.get("rank_pattern") or {}
-    if not isinstance(patterns, Mapping) or any(type(r) is not int for r in patterns.values()):
-        raise Refusal(Reason.CHECKPOINT_MALFORMED, "rank_pattern does not name ranks")
-    return dict(patterns)
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _check_patterns(
+    config: Mapping[str, Any], key: str, is_one: Callable[[Any], bool], what: str
+) -> None:
+    patterns = config.get(key) or {}
+    if not isinstance(patterns, Mapping) or not all(map(is_one, patterns.values())):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{key} does not name {what}")
+    for text in patterns:
+        try:
+            pattern_of(text)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED, f"{key} has a key that is no pattern: {text[:100]}"
+            ) from error
 
 
 def _mismatch(what: str) -> Refusal:

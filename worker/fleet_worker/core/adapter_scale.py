@@ -6,6 +6,7 @@ PEFT's `rank_pattern` and `alpha_pattern` name modules: `get_pattern_key`, PEFT.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -19,15 +20,27 @@ def scale_of(config: Mapping[str, Any], module: str) -> float:
         config: Content of `adapter_config.json`, checked.
         module: Its name in the model, with dots.
     """
-    rank = _of_module(config, "rank_pattern", module, config["r"])
+    rank = rank_of(config, module)
     alpha = _of_module(config, "alpha_pattern", module, config["lora_alpha"])
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def rank_of(config: Mapping[str, Any], module: str) -> int:
+    """The rank of a module's two matrices; the arguments are those of `scale_of`."""
+    return int(_of_module(config, "rank_pattern", module, config["r"]))
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_of(text: str) -> re.Pattern[str]:
+    """What a key of `rank_pattern` or `alpha_pattern` matches; kept, for there may be many.
+
+    Errors:
+        re.error: if it is no regular expression.
+    """
+    return re.compile(rf"(.*\.)?({text})")
 
 
 def _of_module(config: Mapping[str, Any], key: str, module: str, plain: float) -> float:
     """The value of the first pattern that is the end of a module's name, from a dot on."""
     patterns: Mapping[str, float] = config.get(key) or {}
-    return next(
-        (v for pattern, v in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", module)),
-        plain,
-    )
+    return next((v for text, v in patterns.items() if pattern_of(text).fullmatch(module)), plain)

@@ -95,11 +95,17 @@ def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ..
             is shorter or longer than the header says.
     """
     try:
-        entries = json.loads(header)
+        # As strictly as the library that engines read files with: no other encoding, no NaN.
+        entries = json.loads(header.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):  # the latter of brackets without a bottom
         entries = None
     if not isinstance(entries, dict):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")
+    notes = entries.get("__metadata__")
+    if notes is not None and not _maps_texts(notes):
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"the header of {file} has metadata that is not text"
+        )
     start = LENGTH_BYTES + len(header)
     specs = [
         _spec(name, entry, file=file, start=start)
@@ -136,6 +142,14 @@ def _spec(name: str, entry: Any, *, file: str, start: int) -> TensorSpec:
             Reason.CHECKPOINT_MALFORMED, f"the header of {file} describes a tensor that cannot be"
         )
     return TensorSpec(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _maps_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
 def _natural(value: Any) -> int:
