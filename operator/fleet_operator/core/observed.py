@@ -169,6 +169,12 @@ class WorkerView:
         return f"{self.state.operation.kind} {self.state.operation.version or ''}".strip()
 
     @property
+    def loading_version(self) -> str | None:
+        """Version that it is putting into its engine right now, by its own account."""
+        kind, _, version = self.operation.partition(" ")
+        return version if kind in {"load", "apply"} else None
+
+    @property
     def busy(self) -> bool:
         """Whether it works on something, by its own account or by a call of ours in flight."""
         return bool(self.call or self.operation)

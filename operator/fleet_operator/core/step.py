@@ -65,6 +65,12 @@ class RolloutView:
         """Members that hold their requests."""
         return tuple(m for m in self.members if m.standing is Standing.HELD)
 
+    def agrees_on(self, version: str) -> bool:
+        """Whether all members have this version, and none is putting another one into its engine."""
+        return all(
+            m.version == version and m.loading_version in {version, None} for m in self.members
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import make_fleet, make_view, make_worker, path_of, target
+from tests.support.builders import (
+    NOW,
+    make_fleet,
+    make_view,
+    make_weights,
+    make_worker,
+    path_of,
+    target,
+)
 
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
 from fleet_operator.core import calls
 from fleet_operator.core.applied import applied_of, opened_by
 from fleet_operator.core.step import Step
@@ -16,13 +24,17 @@ from fleet_operator.core.step import Step
 W = make_worker
 
 
-def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None):
+def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None, history=()):
     status = FleetStatus()
     if recorded is not None:
         source = target(recorded).source
         status = FleetStatus(applied=AppliedWeights(version=recorded, source=source))
     count = len(workers) if replicas is None else replicas
-    fleet = make_fleet(*workers, status=status, replicas=count)
+    ended = tuple(
+        HistoryEntry(version=v, result="Applied", started_at=NOW, total_seconds=1) for v in history
+    )
+    weights = make_weights(wants, status=WeightsStatus(history=ended))
+    fleet = make_fleet(*workers, wants=weights, status=status, replicas=count)
     members = make_view(*workers).members
     return applied_of(fleet, members, target(wants), one_voice=one_voice)
 
@@ -65,6 +77,33 @@ def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None):
 )
 def test_where_versions_never_mix(workers, version):
     assert applied(*workers).version == version
+
+
+@pytest.mark.parametrize(
+    ("replicas", "history", "version"),
+    [
+        pytest.param(2, ["41", "40"], "41", id="one of two goes on with what came before"),
+        pytest.param(2, ["40"], "41", id="the recorded one has not ended yet"),
+        pytest.param(2, ["40", "41"], "40", id="the recorded one came before"),
+        pytest.param(
+            2, ["40", "41", "40"], "40", id="of what was served twice the last time counts"
+        ),
+        pytest.param(2, [], "40", id="nobody knows which one came first"),
+        pytest.param(1, ["41", "40"], "40", id="it is the whole fleet"),
+    ],
+)
+def test_one_that_comes_back_with_what_was_served_before_does_not_speak_for_the_fleet(
+    replicas, history, version
+):
+    found = applied(W(0).serving("40"), replicas=replicas, history=history)
+
+    assert found.version == version
+
+
+def test_unless_that_is_what_is_wanted():
+    found = applied(W(0).serving("40"), wants="40", replicas=2, history=["41", "40"])
+
+    assert found.version == "40"
 
 
 @pytest.mark.parametrize(

@@ -261,3 +261,20 @@ def test_what_goes_wrong_on_that_way_gives_the_newest_version_not_up():
 
     assert taken.problem is not None
     assert not taken.problem.halt
+
+
+def test_pauses_of_those_that_still_load_what_was_overtaken_are_renewed():
+    """Whom nobody renews closes its latch after the load, and loses its requests."""
+    busy = make_worker(1).loading("41", "42").heard(16)
+    view = make_view(old(0), busy, wants="43")
+
+    assert "pause on policy-1" in told(STEP(view).actions)
+
+
+def test_a_newcomer_waits_for_those_that_load_where_versions_must_not_mix():
+    newcomer, busy = make_worker(2).joining("41"), make_worker(1).loading("41", "42")
+
+    assert "admit 41 on policy-2" in told(STEP(make_view(old(0), old(1), newcomer)).actions)
+    assert "admit 41 on policy-2" not in told(
+        STEP(make_view(old(0), busy, newcomer, wants="43")).actions
+    )

@@ -316,6 +316,17 @@ class TestLeases:
 
         assert told(taken.actions[-1:]) == ["fence on policy-0"]
 
+    def test_a_newcomer_waits_until_the_load_of_what_was_overtaken_has_ended(self):
+        """Admitted, it would serve; and those that have loaded by then could not open beside it."""
+        busy = make_worker(0).loading("41", "42")
+        newcomer = make_worker(1).joining("41")
+
+        assert "admit 41 on policy-1" not in told(
+            step(make_view(busy, newcomer, wants="41")).actions
+        )
+        done = make_worker(0).serving("41")
+        assert "admit 41 on policy-1" in told(step(make_view(done, newcomer, wants="41")).actions)
+
     def test_how_long_ago_it_was_told_counts(self):
         ending = make_worker(0).paused("41", lease_seconds=20).staged("42").heard(6)
 

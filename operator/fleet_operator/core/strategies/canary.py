@@ -34,6 +34,7 @@ from fleet_operator.core.strategies.shared import (
     has_bytes,
     late,
     over_budget,
+    renew,
     source_of,
     with_joiners,
 )
@@ -94,7 +95,7 @@ def _judge(view: RolloutView) -> Step:
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING if chosen else RolloutPhase.PENDING,
-        actions=(*asked, *_let_go(view)),
+        actions=(*asked, *renew(view), *_let_go(view)),
         note=f"{some(chosen) or 'nobody'} is judged with {goal.version}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
@@ -103,10 +104,8 @@ def _judge(view: RolloutView) -> Step:
         or any(isinstance(a, Fence) for a in asked),
     )
     # Where versions must not mix, nobody may open beside a member that is elsewhere.
-    agree = all(m.version == view.applied.version for m in view.members)
-    others = Admission(
-        version=view.applied, fallback=view.applied, open_now=agree or not view.one_voice
-    )
+    open_now = view.agrees_on(view.applied.version) or not view.one_voice
+    others = Admission(version=view.applied, fallback=view.applied, open_now=open_now)
     apart = {w.pod.uid for w in chosen}
     return with_joiners(view, taken, others, but=apart)
 

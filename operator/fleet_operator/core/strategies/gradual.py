@@ -23,7 +23,7 @@ from math import ceil
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
-from fleet_operator.core.actions import Apply, WorkerCall
+from fleet_operator.core.actions import Apply
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import (
@@ -42,6 +42,7 @@ from fleet_operator.core.strategies.shared import (
     held_up,
     late,
     over_budget,
+    renew,
     with_joiners,
 )
 
@@ -110,7 +111,7 @@ def _swapped(
 
 def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Actions:
     """Open, or bring to the end, what somebody has paused and left."""
-    actions: list[WorkerCall] = []
+    actions = [*renew(view)]  # also of what another strategy has begun: it has no end of its own
     for member in view.held:
         if member.operation or member.state is None or member.call.startswith("apply"):
             continue

@@ -213,14 +213,15 @@ def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -
     if not view.members:
         return Admission(version=goal, fallback=view.applied, open_now=True, first=True)
     if not behind:
-        return Admission(version=goal, fallback=goal, open_now=True)
+        # Those that still load what was overtaken could not open beside it, and would be held long.
+        return Admission(version=goal, fallback=goal, open_now=view.agrees_on(goal.version))
     if view.held or taken.phase is RolloutPhase.PAUSING:
         # Their latch is closed: they may load the goal beside the members, and open with them. One
         # that was left behind would come in at the old version again and again.
         return Admission(version=goal, fallback=goal, open_now=False)
-    with_one_voice = all(m.version == view.applied.version for m in view.members)
+    agree = view.agrees_on(view.applied.version)
     coming = None if taken.problem else goal
-    return Admission(version=view.applied, fallback=goal, open_now=with_one_voice, coming=coming)
+    return Admission(version=view.applied, fallback=goal, open_now=agree, coming=coming)
 
 
 def _let_go(view: RolloutView) -> Actions:
