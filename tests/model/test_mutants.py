@@ -70,7 +70,8 @@ MUTANTS = [
         "the barrier does not wait for silent workers",
         "core/strategies/synchronized.py",
         "behind = tuple(m for m in view.members if m.version != goal.version)",
-        "behind = tuple(m for m in view.held if m.version != goal.version)",
+        "behind = tuple(m for m in view.members if m.version != goal.version"
+        " and m.standing is not Standing.UNKNOWN)",
         SYNCHRONIZED,
     ),
     Mutant(
@@ -93,7 +94,7 @@ MUTANTS = [
         2,
         "joiners open while members of the old version still generate",
         "core/strategies/synchronized.py",
-        "fallback=goal, open_now=with_one_voice, coming=coming)",
+        "fallback=goal, open_now=agree, coming=coming)",
         "fallback=goal, open_now=True, coming=coming)",
         story="a_status_that_was_lost",
     ),
