@@ -38,7 +38,7 @@ class ConditionReason(StrEnum):
     ROLLING_OUT = "RollingOut"
     """Workers are being brought to the desired version."""
     WAITING_FOR_WORKERS = "WaitingForWorkers"
-    """Workers are missing, starting or joining."""
+    """Workers are missing, starting or joining, or clients do not reach them yet."""
     NO_WORKERS = "NoWorkers"
     """The fleet has no workers at all; success is never claimed for zero workers."""
 

@@ -51,6 +51,13 @@ def serving_count(observed: FleetObserved, version: str) -> int:
     return sum(w.standing is Standing.OPEN and w.version == version for w in observed.workers)
 
 
+def unseen_count(observed: FleetObserved) -> int:
+    """Workers that generate and get no clients yet: the Service follows the kubelet's probe, which
+    sees an admission a second later.
+    """
+    return sum(w.standing is Standing.OPEN and not w.pod.ready for w in observed.workers)
+
+
 def _counts(live: list[WorkerView]) -> WorkerCounts:
     phases = Counter(w.state.phase for w in live if w.state and w.standing is not Standing.ABSENT)
     return WorkerCounts(
@@ -99,9 +106,8 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
-    # The Service follows the kubelet's probe, which sees an admission a second later.
-    unseen = [w.pod for w in observed.workers if w.standing is Standing.OPEN and not w.pod.ready]
-    to_come = f"{told}; {len(unseen)} are not in the Service yet"
+    unseen = unseen_count(observed)
+    to_come = f"{told}; {unseen} are not in the Service yet"
     obstacles = (
         (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
         (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),

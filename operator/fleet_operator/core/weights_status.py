@@ -23,7 +23,7 @@ from fleet_operator.api.weights import (
     RolloutWorkers,
     WeightsStatus,
 )
-from fleet_operator.core.fleet_status import serving_count
+from fleet_operator.core.fleet_status import serving_count, unseen_count
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -226,7 +226,7 @@ def _conditions(
     replicas = observed.spec.replicas
     told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
     made = [
-        (ConditionType.READY, *_ready(rollout, phase, serving, replicas, told)),
+        (ConditionType.READY, *_ready(observed, rollout, phase, serving, told)),
         (ConditionType.PROGRESSING, *_progressing(rollout, phase, told)),
     ]
     if (stalled := _stalled(weights, rollout)) is not None:
@@ -246,9 +246,10 @@ def _conditions(
 
 
 def _ready(
-    rollout: RolloutPlan, phase: RolloutPhase, serving: int, replicas: int, told: str
+    observed: FleetObserved, rollout: RolloutPlan, phase: RolloutPhase, serving: int, told: str
 ) -> tuple[bool, ConditionReason, str]:
-    problem = rollout.step.problem
+    problem, replicas = rollout.step.problem, observed.spec.replicas
+    unseen = unseen_count(observed)
     obstacles = (
         (replicas == 0, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
         (phase is RolloutPhase.HALTED, ConditionReason.HALTED, told),
@@ -262,6 +263,9 @@ def _ready(
     for holds, reason, message in obstacles:
         if holds:
             return False, reason, message
+    if phase is RolloutPhase.APPLIED and serving == replicas and unseen:
+        to_come = f"{told}; {unseen} are not in the Service yet"
+        return False, ConditionReason.WAITING_FOR_WORKERS, to_come
     if phase is RolloutPhase.APPLIED and serving == replicas:
         return True, ConditionReason.ALL_WORKERS_SERVING, told
     if phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:

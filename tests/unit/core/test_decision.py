@@ -49,6 +49,23 @@ def test_every_weightversion_gets_a_status_also_one_that_steers_nothing():
     assert stalled.reason is ConditionReason.SECOND_BASE_VERSION
 
 
+def test_weights_are_ready_when_clients_reach_every_worker():
+    weights = make_weights("base", source={"path": "/models/base"})
+
+    def ready(*workers: AWorker) -> tuple[str, str, str]:
+        made = decision(make_fleet(*workers, wants=weights))
+        told = condition_of(made.weights["wv-1"].conditions, ConditionType.READY)
+        assert told is not None
+        return told.status, told.reason, told.message
+
+    assert ready(up(0), up(1))[:2] == ("True", "AllWorkersServing")
+    assert ready(up(0), up(1).unready()) == (
+        "False",
+        "WaitingForWorkers",
+        "2 of 2 workers serve version base; 1 are not in the Service yet",
+    )
+
+
 def test_who_is_expelled_from_the_service_is_a_change_of_a_pod():
     long_ago = NOW - timedelta(hours=1)
     status = WeightsStatus(

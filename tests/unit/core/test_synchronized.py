@@ -22,6 +22,10 @@ def staged(n: int) -> AWorker:
     return old(n).staged("42")
 
 
+def cut_off(n: int, *, seconds: float) -> AWorker:
+    return make_worker(n).silent(seconds).ready()
+
+
 def held(n: int) -> AWorker:
     return make_worker(n).paused("41").staged("42")
 
@@ -280,6 +284,30 @@ class TestFailures:
         taken = step(make_view(refused, held(1), maxFailures=1))
 
         assert told(taken.actions) == ["fence on policy-0", "load 42 on policy-1"]
+
+
+class TestOneThatIsCutOffFromUs:
+    """Clients reach it, and a new leader never heard what is in its engine."""
+
+    def test_nobody_goes_on_beside_it_at_once(self):
+        taken = step(make_view(cut_off(0, seconds=60), held(1), wants="43"))
+
+        assert told(taken.actions) == ["stage 43 on policy-1"]
+
+    def test_it_is_taken_out_of_the_service_when_others_have_waited_for_long(self):
+        taken = step(make_view(cut_off(0, seconds=61), held(1), wants="43"))
+
+        assert "Quarantine policy-0" in told(taken.actions)
+
+    def test_also_on_the_way_back(self):
+        taken = step(make_view(cut_off(0, seconds=61), held(1), halted=True))
+
+        assert "Quarantine policy-0" in told(taken.actions)
+
+    def test_not_while_nobody_waits_for_it(self):
+        taken = step(make_view(cut_off(0, seconds=61), staged(1), wants="43"))
+
+        assert "Quarantine" not in str(told(taken.actions))
 
 
 class TestLeases:

@@ -101,7 +101,8 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += _set_apart(failed, goal, view)
-    left = held_up(view, [m for m in waiting if m.standing is Standing.HELD])
+    left = held_up(view, [m for m in waiting if m.standing is not Standing.OPEN])
+    left += [m for m in _mute(view) if m not in left]
     held = sum(has_bytes(m, goal) for m in behind)
     return Step(
         goal=goal,
@@ -112,6 +113,21 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         failed=names(failed),
         disturbed=bool(view.held),
     )
+
+
+def _mute(view: RolloutView) -> list[WorkerView]:
+    """Of whom nobody knows for longer than a pause may take to begin whether they generate something
+    else than the applied version: beside them nobody who holds his requests can go on.
+    """
+    limit = view.settings.timeouts.pause_seconds
+    return [
+        m
+        for m in view.members
+        if view.held
+        and m.standing is Standing.UNKNOWN
+        and m.version != view.applied.version
+        and m.silent_seconds > limit
+    ]
 
 
 def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
