@@ -278,3 +278,21 @@ def test_a_newcomer_waits_for_those_that_load_where_versions_must_not_mix():
     assert "admit 41 on policy-2" not in told(
         STEP(make_view(old(0), busy, newcomer, wants="43")).actions
     )
+
+
+def test_a_canary_that_has_loaded_and_answers_no_more_is_not_taken_for_one_that_serves():
+    """Its pod is deleted and the cache is late; the other canary was not compared yet."""
+    gone = loaded(1).silent().ready()
+    taken = STEP(make_view(loaded(0), gone))
+
+    assert taken.phase is RolloutPhase.JUDGING
+    assert "admit 42 on policy-0" not in told(taken.actions)
+
+
+def test_what_all_serve_is_not_judged_any_more():
+    serving = make_worker(0).serving("42")
+
+    assert STEP(make_view(serving)).phase is RolloutPhase.APPLIED
+    assert STEP(make_view(serving, make_worker(1).serving("42").silent())).phase is (
+        RolloutPhase.APPLIED
+    )

@@ -47,8 +47,7 @@ def then(strategy: Strategy) -> Strategy:
     def step(view: RolloutView) -> Step:
         said = view.verdict
         passed = said is not None and said.passed and said.version == view.target.version
-        serve = [m.version == view.target.version for m in view.members]
-        if view.halted or view.suspended or passed or (serve and all(serve)):
+        if view.halted or view.suspended or passed or _is_served(view):
             # Suspended, nobody is judged: canaries go back to those that serve.
             return strategy(view)
         if (overtaken := _overtaken(view)) is not None:
@@ -58,6 +57,14 @@ def then(strategy: Strategy) -> Strategy:
         return _judge(view)
 
     return step
+
+
+def _is_served(view: RolloutView) -> bool:
+    """Whether the members have the target: then it is too late to judge. A canary that does not
+    answer any more counts as a member, and serves nobody.
+    """
+    known = any(m.standing is not Standing.UNKNOWN for m in view.members)
+    return known and all(m.version == view.target.version for m in view.members)
 
 
 def _overtaken(view: RolloutView) -> Target | None:
