@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fleet_worker.core.adapter_scale import pattern_of, rank_of
+from fleet_worker.core.adapter_scale import is_quick, pattern_of, rank_of
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Reason
@@ -155,6 +155,12 @@ def _check_patterns(
     if not isinstance(patterns, Mapping) or not all(map(is_one, patterns.values())):
         raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{key} does not name {what}")
     for text in patterns:
+        if not is_quick(text):
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED,
+                f"{key} has a key that could take forever to match; repeat no group, and at most"
+                f" three characters: {text[:100]}",
+            )
         try:
             pattern_of(text)
         except (re.error, OverflowError, RecursionError) as error:

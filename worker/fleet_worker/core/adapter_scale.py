@@ -12,6 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_REPEATS = re.compile(r"[*+?{]")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_MOST_REPEATS = 3
+
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
     """The factor of `B A` in a module.
@@ -38,6 +42,15 @@ def pattern_of(text: str) -> re.Pattern[str]:
         re.error: if it is no regular expression.
     """
     return re.compile(rf"(.*\.)?({text})")
+
+
+def is_quick(text: str) -> bool:
+    """Whether a pattern ends soon on every module's name, which has a hundred characters at most.
+
+    Python goes back over all ways to match: repeated groups take exponential time, and each repeated
+    character multiplies it by the length of the name. Judged by its signs, on the safe side.
+    """
+    return len(_REPEATS.findall(text)) <= _MOST_REPEATS and not _REPEATED_GROUP.search(text)
 
 
 def _of_module(config: Mapping[str, Any], key: str, module: str, plain: float) -> float:
