@@ -55,6 +55,8 @@ async def _public_port(folder: Path, rounds: int) -> list[dict[str, Any]]:
         async with stock.client() as one, worker.client() as other:
             for streamed in (True, False):
                 for streams, requests in STREAMS:
+                    kind = "streamed" if streamed else "whole replies"
+                    _say(f"public port, {streams} at once, {kind}: {rounds} rounds of both")
                     found: dict[str, list[Round]] = {"stock": [], "worker": []}
                     for number in range(rounds + 1):
                         pairs = [(stock, one), (worker, other)]
@@ -103,6 +105,7 @@ def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]
     with servers.stock(folder, steps[0], **options) as stock:
         start = {"stock": stock.up_seconds}
         warm, cold, slow = [], [], []
+        _say(f"bare reloads: {count} of each kind")
         for number in range(count):
             path = steps[(number + 1) % 2]
             warm.append(swaps.bare_reload(stock, path))
@@ -131,6 +134,7 @@ def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]
 def _staged(
     worker: Server, steps: list[Path], count: int, name: str, *, drop: bool
 ) -> dict[str, float]:
+    _say(f"staged swaps, {name}: {count}")
     found = []
     for number in range(count):
         path = steps[(number + 1) % 2]
@@ -142,6 +146,11 @@ def _staged(
         f"pause_{name}": statistics.median(each["paused_seconds"] for each in found),
         f"stage_{name}": statistics.median(each["stage_seconds"] for each in found),
     }
+
+
+def _say(what: str) -> None:
+    """What is measured now; the table goes to standard output."""
+    sys.stderr.write(f"bench-worker: {what}\n")
 
 
 def _write(target: Path, *, seed: int, **shape: int) -> None:
