@@ -16,7 +16,13 @@ from typing import Any, Self
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetSpec, FleetStatus, Rollout
 from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import CanaryVerdict, RolloutPhase, WeightsSpec, WeightsStatus
+from fleet_operator.api.weights import (
+    CanaryVerdict,
+    HistoryEntry,
+    RolloutPhase,
+    WeightsSpec,
+    WeightsStatus,
+)
 from fleet_operator.core.actions import WorkerAction
 from fleet_operator.core.observed import (
     FleetObserved,
@@ -378,6 +384,13 @@ def applied_status(version: str, **fields: Any) -> WeightsStatus:
         "phase_started_at": NOW,
     }
     return WeightsStatus(**given | fields)
+
+
+def history_of(*versions: str) -> tuple[HistoryEntry, ...]:
+    """Rollouts that have ended, the last one first."""
+    return tuple(
+        HistoryEntry(version=v, result="Applied", started_at=NOW, total_seconds=1) for v in versions
+    )
 
 
 def told(actions: Iterable[Any]) -> list[str]:

@@ -42,7 +42,7 @@ def applied_of(
     is_wanted = wanted is not None and version == wanted.version
     if one_voice:
         few = 2 * len(alike) <= observed.spec.replicas
-        left_over = few and not is_wanted and _came_before(observed, version, known[0].version)
+        left_over = few and not is_wanted and came_before(observed, version, known[0].version)
         believed = 2 * len(alike) > len(members) and not left_over
     else:
         everybody = len(members) >= observed.spec.replicas
@@ -65,7 +65,7 @@ def _voice_of(members: tuple[WorkerView, ...]) -> str | None:
     return versions.pop() if len(versions) == 1 else None
 
 
-def _came_before(observed: FleetObserved, version: str, other: str) -> bool:
+def came_before(observed: FleetObserved, version: str | None, other: str) -> bool:
     """Whether the history of the rollouts, newest first, says that this version is the older one."""
     weights = observed.base_weights
     ended = [entry.version for entry in weights.status.history] if weights else []

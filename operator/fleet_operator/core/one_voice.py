@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet_operator.api.weights import RolloutPhase
@@ -51,17 +52,26 @@ def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
     )
 
 
-def expel_strays(step: Step, view: RolloutView) -> Step:
+def expel_strays(step: Step, view: RolloutView, *, older: AbstractSet[str | None]) -> Step:
     """The step, with an end to what generates, or would without us, beside the applied version and
-    is not the goal.
+    is not the goal. `older`: versions that are known to have been served before the applied one.
+
+    If nobody is known to serve what is held to be applied, that may be an error of ours; not so with
+    an older version, beside one that may generate and does not answer.
     """
     voices = {view.applied.version, step.goal.version}
     serving = [m for m in view.members if m.standing is Standing.OPEN]
     voiced = [*serving, *(m for m in view.held if m.goes_on_by_itself and not m.operation)]
-    strays = {m.pod.uid: m for m in voiced if m.version not in voices}
-    if not strays or all(m.version != view.applied.version for m in serving):
-        return step  # if nobody serves what is held to be applied, that may be an error of ours
-    reason = f"it has {{}}, and the others serve {view.applied.version}"
+    certain = any(m.version == view.applied.version for m in serving)
+    unheard = any(m.standing is Standing.UNKNOWN for m in view.members)
+    strays = {
+        m.pod.uid: m
+        for m in voiced
+        if m.version not in voices and (certain or (unheard and m.version in older))
+    }
+    if not strays:
+        return step
+    reason = f"it has {{}}, and the fleet serves {view.applied.version}"
     apart = (
         calls.set_apart(m, view.settings, reason=reason.format(m.version))
         for m in strays.values()

@@ -16,7 +16,7 @@ from datetime import datetime
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.adapter_goals import goals_of
-from fleet_operator.core.applied import applied_of, opened_by
+from fleet_operator.core.applied import applied_of, came_before, opened_by
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -114,7 +114,9 @@ def _plan(
 ) -> RolloutPlan:
     if view.one_voice and not observed.is_external:
         step = keep_out(step, [w for w in observed.workers if w.may_reopen])
-        step = expel_strays(step, view)
+        versions = {m.version for m in view.members}
+        older = {v for v in versions if came_before(observed, v, view.applied.version)}
+        step = expel_strays(step, view, older=older)
     behind = any(m.version != desired.version for m in view.members)
     return RolloutPlan(
         desired=desired,

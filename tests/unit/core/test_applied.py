@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support.builders import (
-    NOW,
+    history_of,
     make_fleet,
     make_view,
     make_weights,
@@ -16,7 +16,7 @@ from tests.support.builders import (
 )
 
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import calls
 from fleet_operator.core.applied import applied_of, opened_by
 from fleet_operator.core.step import Step
@@ -30,10 +30,7 @@ def applied(*workers, wants="42", recorded="41", one_voice=True, replicas=None, 
         source = target(recorded).source
         status = FleetStatus(applied=AppliedWeights(version=recorded, source=source))
     count = len(workers) if replicas is None else replicas
-    ended = tuple(
-        HistoryEntry(version=v, result="Applied", started_at=NOW, total_seconds=1) for v in history
-    )
-    weights = make_weights(wants, status=WeightsStatus(history=ended))
+    weights = make_weights(wants, status=WeightsStatus(history=history_of(*history)))
     fleet = make_fleet(*workers, wants=weights, status=status, replicas=count)
     members = make_view(*workers).members
     return applied_of(fleet, members, target(wants), one_voice=one_voice)

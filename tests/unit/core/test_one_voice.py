@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_view, make_worker, target, told
+from tests.support.builders import (
+    NOW,
+    AWorker,
+    history_of,
+    make_fleet,
+    make_view,
+    make_weights,
+    make_worker,
+    target,
+    told,
+)
 
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus
-from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.observed import PROBE_SECONDS
@@ -117,7 +127,7 @@ class TestInARollout:
         assert "fence on policy-1" in told(made.step.actions)
         assert not [a for a in told(made.step.actions) if a.startswith("stage 42 on policy-1")]
         (fence,) = (a for a in made.step.actions if isinstance(a, Fence))
-        assert fence.reason == "it has 7, and the others serve 41"
+        assert fence.reason == "it has 7, and the fleet serves 41"
         assert fence.drain_timeout_seconds == 60
 
     def test_a_stray_that_would_go_on_by_itself_is_set_apart_too(self):
@@ -126,6 +136,29 @@ class TestInARollout:
 
         assert "fence on policy-1" in told(made.step.actions)
         assert "pause on policy-1" not in told(made.step.actions)
+
+    @pytest.mark.parametrize(
+        ("ended", "fenced"),
+        [
+            pytest.param(["41", "40"], True, id="it came before"),
+            pytest.param(["40", "41"], False, id="it came after"),
+            pytest.param([], False, id="nobody knows"),
+        ],
+    )
+    def test_beside_one_that_only_clients_reach_the_older_version_is_the_stray(self, ended, fenced):
+        """Nobody who answers serves what was applied; that may be an error of ours, or not."""
+        weights = make_weights("42", status=WeightsStatus(history=history_of(*ended)))
+        workers = [W(0).serving("40"), W(1).serving("41").silent(LONG).ready()]
+        made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
+
+        assert ("fence on policy-0" in told(made.step.actions)) is fenced
+
+    def test_it_is_no_stray_when_all_answer(self):
+        weights = make_weights("42", status=WeightsStatus(history=history_of("41", "40")))
+        workers = [W(0).serving("40"), W(1).joining("41")]
+        made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
+
+        assert "fence on policy-0" not in told(made.step.actions)
 
     def test_one_that_is_on_its_way_out_is_left_to_it(self):
         going = W(1).pausing("7").doing("fence")
