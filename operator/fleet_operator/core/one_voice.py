@@ -57,17 +57,14 @@ def expel_strays(step: Step, view: RolloutView, *, older: AbstractSet[str | None
     is not the goal. `older`: versions that are known to have been served before the applied one.
 
     If nobody is known to serve what is held to be applied, that may be an error of ours; not so with
-    an older version, beside one that may generate and does not answer.
+    an older version, for which joiners that have the applied one would have to wait.
     """
     voices = {view.applied.version, step.goal.version}
     serving = [m for m in view.members if m.standing is Standing.OPEN]
     voiced = [*serving, *(m for m in view.held if m.goes_on_by_itself and not m.operation)]
     certain = any(m.version == view.applied.version for m in serving)
-    unheard = any(m.standing is Standing.UNKNOWN for m in view.members)
     strays = {
-        m.pod.uid: m
-        for m in voiced
-        if m.version not in voices and (certain or (unheard and m.version in older))
+        m.pod.uid: m for m in voiced if m.version not in voices and (certain or m.version in older)
     }
     if not strays:
         return step

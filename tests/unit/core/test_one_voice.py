@@ -145,20 +145,24 @@ class TestInARollout:
             pytest.param([], False, id="nobody knows"),
         ],
     )
-    def test_beside_one_that_only_clients_reach_the_older_version_is_the_stray(self, ended, fenced):
-        """Nobody who answers serves what was applied; that may be an error of ours, or not."""
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(
+                W(1).serving("41").silent(LONG).ready(), id="clients reach the applied one"
+            ),
+            pytest.param(W(1).joining("41"), id="the applied one is about to be admitted"),
+        ],
+    )
+    def test_what_came_before_is_a_stray_also_where_nobody_else_is_known_to_serve(
+        self, other, ended, fenced
+    ):
+        """That nobody who answers serves what was applied may be an error of ours, or not."""
         weights = make_weights("42", status=WeightsStatus(history=history_of(*ended)))
-        workers = [W(0).serving("40"), W(1).serving("41").silent(LONG).ready()]
+        workers = [W(0).serving("40"), other]
         made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
 
         assert ("fence on policy-0" in told(made.step.actions)) is fenced
-
-    def test_it_is_no_stray_when_all_answer(self):
-        weights = make_weights("42", status=WeightsStatus(history=history_of("41", "40")))
-        workers = [W(0).serving("40"), W(1).joining("41")]
-        made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
-
-        assert "fence on policy-0" not in told(made.step.actions)
 
     def test_one_that_is_on_its_way_out_is_left_to_it(self):
         going = W(1).pausing("7").doing("fence")
