@@ -14,6 +14,7 @@ from tests.support.clock import FakeClock
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 
+from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import (
     ApplyRequest,
@@ -41,6 +42,17 @@ from fleet_worker.runtime.transferring import TransferRoom, Transfers
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad sources are looked at twice; what is bad in these tests is bad at once."""
     monkeypatch.setattr("fleet_worker.adapters.settling._LOOK_AGAIN_SECONDS", 0.0)
+
+
+WHO = "trainer at 10.0.0.1"
+OTHER = "trainer at 10.0.0.2"
+
+
+async def refused(call: Any) -> Refusal:
+    """Why a call was refused."""
+    with pytest.raises(Refusal) as refusal:
+        await call
+    return refusal.value
 
 
 @dataclass
@@ -152,3 +164,13 @@ async def serving(joining: Bench) -> Bench:
     await joining.admit("base")
     joining.engine.calls.clear()
     return joining
+
+
+@pytest.fixture
+async def trainer(serving: Bench) -> Trainer:
+    return Trainer.of(serving)
+
+
+def step(trainer: Trainer, number: int, value: float = 1.0) -> str:
+    """Weights that the trainer has written."""
+    return str(write_tiny(trainer.bench.root / f"step_{number}", value))

@@ -13,13 +13,11 @@ from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.fake_engine import touched, untouched
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.unit.worker.conftest import Bench, Trainer
+from tests.unit.worker.conftest import WHO, Bench, Trainer, refused
 
-from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, PauseMode, Phase, Reason, Source
 from fleet_worker.runtime.transferring import TransferRoom
-
-WHO = "trainer at 10.0.0.1"
 
 
 @pytest.fixture
@@ -36,12 +34,6 @@ async def failing(call: Any) -> EngineFailure:
     with pytest.raises(EngineFailure) as failure:
         await call
     return failure.value
-
-
-async def refused(call: Any) -> Refusal:
-    with pytest.raises(Refusal) as refusal:
-        await call
-    return refusal.value
 
 
 # --- updates over a collective ----------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +20,6 @@ from fleet_worker.wire.engine_routes.reply import EngineRoutes
 from fleet_worker.wire.prime_rl.reply import PrimeRl
 from fleet_worker.wire.vllm_rl.reply import VllmRl
 
-
-@pytest.fixture
-async def port(serving: Bench, tmp_path: Path) -> AsyncIterator[Port]:
-    made = Port(serving, tmp_path)
-    yield made
-    await made.client.aclose()
-
-
 # --- clients that go away -----------------------------------------------------------------------
 
 
@@ -45,15 +35,15 @@ async def port(serving: Bench, tmp_path: Path) -> AsyncIterator[Port]:
     ],
 )
 async def test_a_client_that_goes_before_its_body_came_has_asked_for_nothing(
-    port: Port, path: str
+    control: Port, path: str
 ) -> None:
     for begun in ([], [b""], [b"  "], [b'{"request_ids":'], [b"{}", b""]):
-        call = await RawCall("POST", path, [*begun, None]).to(port.app)
+        call = await RawCall("POST", path, [*begun, None]).to(control.app)
 
         assert call.sent == [], "there is nobody to answer"
-        assert port.bench.engine.calls == []
-        assert port.bench.state.phase is Phase.SERVING
-        assert port.refused == []
+        assert control.bench.engine.calls == []
+        assert control.bench.state.phase is Phase.SERVING
+        assert control.refused == []
 
 
 # --- more than a route takes --------------------------------------------------------------------
@@ -69,40 +59,40 @@ async def test_a_client_that_goes_before_its_body_came_has_asked_for_nothing(
     ],
 )
 async def test_a_body_over_the_limit_is_refused_whether_it_comes_at_once_or_in_pieces(
-    port: Port, path: str, status: int
+    control: Port, path: str, status: int
 ) -> None:
-    whole = await RawCall("POST", path, [b" " * 70_000]).to(port.app)
-    pieces = await RawCall("POST", path, [b" " * 1000] * 70).to(port.app)
+    whole = await RawCall("POST", path, [b" " * 70_000]).to(control.app)
+    pieces = await RawCall("POST", path, [b" " * 1000] * 70).to(control.app)
 
     assert (whole.status, pieces.status) == (status, status)
     assert pieces.read == 70, "it is read to its end, so that the answer arrives"
     assert "65536" in json.dumps(whole.body)
-    assert port.bench.engine.calls == []
+    assert control.bench.engine.calls == []
 
 
-async def test_a_body_of_exactly_the_limit_is_taken(port: Port) -> None:
-    call = await RawCall("POST", "/is_paused", [b" " * 65_536]).to(port.app)
+async def test_a_body_of_exactly_the_limit_is_taken(control: Port) -> None:
+    call = await RawCall("POST", "/is_paused", [b" " * 65_536]).to(control.app)
     assert call.status == 405
-    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_534]).to(port.app)
+    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_534]).to(control.app)
     assert call.status == 200
-    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_535]).to(port.app)
+    call = await RawCall("POST", "/abort_requests", [b"{}" + b" " * 65_535]).to(control.app)
     assert call.status == 413
 
 
 @pytest.mark.parametrize("letter", ["x", "я", "\N{GRINNING FACE}", "\x01"])
 async def test_the_longest_prompts_that_a_fleet_may_name_can_be_asked(
-    port: Port, letter: str
+    control: Port, letter: str
 ) -> None:
     """32 prompts of 4,000 letters each: what the resource takes, the operator has to be able to ask."""
-    epoch = port.bench.epoch().model_dump()
+    epoch = control.bench.epoch().model_dump()
     body = {"prompts": [letter * 4000] * 32, "max_tokens": 256, "epoch": epoch}
-    call = await RawCall("PUT", "/v1/worker/probe", [json.dumps(body).encode()]).to(port.app)
+    call = await RawCall("PUT", "/v1/worker/probe", [json.dumps(body).encode()]).to(control.app)
 
     assert call.status == 200, call.body
 
 
-async def test_a_body_without_end_is_not_read_for_ever(port: Port) -> None:
-    call = await RawCall("POST", "/pause", [b" " * 65_536] * 1000).to(port.app)
+async def test_a_body_without_end_is_not_read_for_ever(control: Port) -> None:
+    call = await RawCall("POST", "/pause", [b" " * 65_536] * 1000).to(control.app)
 
     assert call.status == 413
     assert call.read == 17
@@ -148,17 +138,17 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("body", GARBAGE)
-async def test_no_garbage_is_taken_for_a_failure_of_the_engine(port: Port, body: bytes) -> None:
+async def test_no_garbage_is_taken_for_a_failure_of_the_engine(control: Port, body: bytes) -> None:
     """A 5xx is sent again, ten times by prime-rl; what the caller did wrong is a 4xx at once."""
-    port.bench.agent.adapters._slots = 2
-    port.bench.agent.adapters.max_rank = 8
-    for method, path in port.routes:
-        call = await RawCall(method, path + "x" * path.endswith("/"), [body]).to(port.app)
+    control.bench.agent.adapters._slots = 2
+    control.bench.agent.adapters.max_rank = 8
+    for method, path in control.routes:
+        call = await RawCall(method, path + "x" * path.endswith("/"), [body]).to(control.app)
 
         assert call.status < 500, f"{method} {path}: {call.sent}"
         assert call.sent[1].get("more_body", False) is False
-    assert port.bench.state.version == "base"
-    assert not [c for c in port.bench.engine.calls if c.startswith("load")]
+    assert control.bench.state.version == "base"
+    assert not [c for c in control.bench.engine.calls if c.startswith("load")]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +163,14 @@ async def test_no_garbage_is_taken_for_a_failure_of_the_engine(port: Port, body:
 )
 @pytest.mark.parametrize("path", ["/engine/load_lora", "/engine/update/load_lora", "/v1/loras"])
 async def test_where_an_adapter_cannot_be_is_an_error_that_dynamos_client_reads(
-    port: Port, path: str, uri: str
+    control: Port, path: str, uri: str
 ) -> None:
-    port.bench.agent.adapters._slots = 2
-    port.bench.agent.adapters.max_rank = 8
-    status, reply = await port.post(path, lora_name="r", source={"uri": uri})
+    control.bench.agent.adapters._slots = 2
+    control.bench.agent.adapters.max_rank = 8
+    status, reply = await control.post(path, lora_name="r", source={"uri": uri})
 
     assert (status, reply["status"]) == (200, "error")
-    assert not port.bench.engine.adapters
+    assert not control.bench.engine.adapters
 
 
 @pytest.mark.parametrize(
@@ -200,14 +190,14 @@ async def test_where_an_adapter_cannot_be_is_an_error_that_dynamos_client_reads(
         ("mode=%00", 400),
     ],
 )
-async def test_a_query_is_read_as_vllm_reads_it(port: Port, query: str, status: int) -> None:
-    call = await RawCall("POST", f"/pause?{query}").to(port.app)
+async def test_a_query_is_read_as_vllm_reads_it(control: Port, query: str, status: int) -> None:
+    call = await RawCall("POST", f"/pause?{query}").to(control.app)
 
     assert call.status == status, call.body
-    assert port.bench.state.phase is (Phase.PAUSED if status == 200 else Phase.SERVING)
+    assert control.bench.state.phase is (Phase.PAUSED if status == 200 else Phase.SERVING)
     if status == 200:
         kept = "FALSE" in query or "=0" in query
-        assert port.bench.engine.calls[0] == "pause keep" + " and keep" * kept
+        assert control.bench.engine.calls[0] == "pause keep" + " and keep" * kept
 
 
 # --- who calls ----------------------------------------------------------------------------------
@@ -230,52 +220,52 @@ async def test_a_query_is_read_as_vllm_reads_it(port: Port, query: str, status: 
     ],
 )
 async def test_the_token_stands_in_one_header_whatever_its_case(
-    port: Port, headers: list[tuple[bytes, bytes]], status: int
+    control: Port, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
-    call = await RawCall("GET", "/is_paused", headers=headers).to(port.app)
+    call = await RawCall("GET", "/is_paused", headers=headers).to(control.app)
 
     assert call.status == status
     if status == 401:
         assert "right" not in json.dumps(call.body).replace("bearer token", "")
 
 
-async def test_strangers_are_answered_before_their_body_is_read(port: Port) -> None:
-    call = await RawCall("POST", "/update_weights", [b"x"] * 100, headers=()).to(port.app)
+async def test_strangers_are_answered_before_their_body_is_read(control: Port) -> None:
+    call = await RawCall("POST", "/update_weights", [b"x"] * 100, headers=()).to(control.app)
 
     assert call.status == 401
     assert call.read == 0
 
 
-async def test_a_stranger_does_not_learn_which_paths_there_are(port: Port) -> None:
-    served = await RawCall("POST", "/pause", headers=()).to(port.app)
-    absent = await RawCall("POST", "/no/such/path", headers=()).to(port.app)
-    other = await RawCall("GET", "/pause", headers=()).to(port.app)
+async def test_a_stranger_does_not_learn_which_paths_there_are(control: Port) -> None:
+    served = await RawCall("POST", "/pause", headers=()).to(control.app)
+    absent = await RawCall("POST", "/no/such/path", headers=()).to(control.app)
+    other = await RawCall("GET", "/pause", headers=()).to(control.app)
 
     assert served.body == absent.body == other.body
 
 
-async def test_a_caller_without_an_address_may_drive(port: Port) -> None:
+async def test_a_caller_without_an_address_may_drive(control: Port) -> None:
     """Behind a Unix socket there is none."""
-    call = await RawCall("POST", "/pause?mode=keep").to(port.app)
+    call = await RawCall("POST", "/pause?mode=keep").to(control.app)
 
     assert call.status == 200
-    assert port.bench.agent.lease is not None
-    assert port.bench.agent.lease.holder == "trainer at unknown"
+    assert control.bench.agent.lease is not None
+    assert control.bench.agent.lease.holder == "trainer at unknown"
 
 
 # --- adapters by the operator's routes ----------------------------------------------------------
 
 
 @pytest.fixture
-async def roomy(port: Port) -> Port:
-    port.bench.agent.adapters._slots = 2
-    port.bench.agent.adapters.max_rank = 8
-    return port
+async def roomy(control: Port) -> Port:
+    control.bench.agent.adapters._slots = 2
+    control.bench.agent.adapters.max_rank = 8
+    return control
 
 
-def put_adapter(port: Port, name: str, **body: Any) -> RawCall:
-    folder = write_adapter(port.bench.root / "adapter", seed=1, modules=TINY_MODULES, rank=2)
-    epoch = port.bench.epoch().model_dump()
+def put_adapter(control: Port, name: str, **body: Any) -> RawCall:
+    folder = write_adapter(control.bench.root / "adapter", seed=1, modules=TINY_MODULES, rank=2)
+    epoch = control.bench.epoch().model_dump()
     request = {"epoch": epoch, "version": "1", "source": {"path": str(folder)}, **body}
     return RawCall("PUT", f"/v1/worker/adapters/{name}", [json.dumps(request).encode()])
 
@@ -386,7 +376,7 @@ def test_a_message_is_one_line_of_a_thousand_letters_at_most() -> None:
 
 
 def test_two_surfaces_for_one_route_are_a_mistake_that_shows_at_the_start(
-    surfaces: dict[str, Surface], port: Port
+    surfaces: dict[str, Surface], control: Port
 ) -> None:
     async def nothing(_: Call) -> Answer:
         raise AssertionError
@@ -395,7 +385,7 @@ def test_two_surfaces_for_one_route_are_a_mistake_that_shows_at_the_start(
     with pytest.raises(ValueError, match="two surfaces serve POST /pause"):
         AdminApp(
             [surfaces["vllm_rl"], twice],
-            bearer=port.app._bearer,
-            probes=port.app._probes,
+            bearer=control.app._bearer,
+            probes=control.app._probes,
             on_refused=lambda _: None,
         )
