@@ -26,6 +26,10 @@ def cut_off(n: int, *, seconds: float) -> AWorker:
     return make_worker(n).silent(seconds).ready()
 
 
+def pausing(n: int) -> AWorker:
+    return make_worker(n).pausing("41").staged("42")
+
+
 def held(n: int) -> AWorker:
     return make_worker(n).paused("41").staged("42")
 
@@ -213,7 +217,9 @@ class TestFailures:
         ("phase", "workers", "limit"),
         [
             pytest.param(STAGING, [old(0), staged(1)], 900, id="staging"),
-            pytest.param(PAUSING, [staged(0), held(1)], 60, id="pausing"),
+            pytest.param(PAUSING, [pausing(0), held(1)], 60, id="pausing"),
+            pytest.param(PAUSING, [staged(0).silent(), held(1)], 60, id="pausing, silent"),
+            pytest.param(PAUSING, [staged(0), held(1)], 120, id="pausing, our calls were lost"),
             pytest.param(LOADING, [held(0), loaded(1)], 600, id="loading"),
         ],
     )
@@ -238,7 +244,7 @@ class TestFailures:
         assert "it is at 'load 42'" in told_of(make_worker(0).loading("41", "42"))
 
     def test_a_drain_may_take_its_time_before_a_pause_is_late(self):
-        workers = [staged(0), held(1)]
+        workers = [pausing(0), held(1)]
         pause = {"mode": "wait", "drainTimeoutSeconds": 100}
         late = {"phase": PAUSING, "pause": pause}
 

@@ -54,6 +54,7 @@ from fleet_operator.core.strategies.shared import (
     source_of,
     with_joiners,
 )
+from fleet_worker.protocol import Phase
 
 
 def step(view: RolloutView) -> Step:
@@ -135,7 +136,13 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     limit = float(view.settings.timeouts.pause_seconds)
     if view.settings.pause.mode == "wait":
         limit += view.settings.pause.drain_timeout_seconds
-    overdue = late(view, RolloutPhase.PAUSING, limit, still)
+    # Who serves and answers does not know of it: our call was lost, and perhaps we were away since.
+    unaware = [
+        m for m in still if m.state and m.state.phase is Phase.SERVING and not m.silent_seconds
+    ]
+    aware = [m for m in still if m not in unaware]
+    overdue = late(view, RolloutPhase.PAUSING, limit, aware)
+    overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     actions: Actions = tuple(
         calls.pause(m, view.settings, reason=f"all hold version {goal.version}")
