@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,8 @@ class FakeEngine:
         label: version of the tokens it would make.
         logprobs: label → what every token gets; -1 unless it is named.
         adapters: number → name of those in slots.
-        weights: path of the checkpoint in the model.
+        weights: path of the checkpoint in the model, or what was received.
+        sent: what a trainer has sent last.
     """
 
     calls: list[str] = field(default_factory=list)
@@ -39,6 +41,7 @@ class FakeEngine:
     logprobs: dict[str, float] = field(default_factory=dict)
     adapters: dict[int, str] = field(default_factory=dict)
     weights: str = ""
+    sent: str = ""
     is_dead: bool = False
 
     @property
@@ -97,16 +100,20 @@ class FakeEngine:
         self.weights = "half"
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
-        del info
+        self.sent = str(info)
         await self._do("receive")
 
     async def end_transfer(self) -> None:
         await self._do("end_transfer")
-        self.weights = "received"
+        self.weights = f"received {self.sent}"
         self.adapters.clear()  # as vLLM does
 
     async def abandon_transfer(self) -> None:
         await self._do("abandon_transfer")
+
+    async def checksum(self) -> str:
+        await self._do("checksum")
+        return hashlib.sha256(str(self.weights).encode()).hexdigest()
 
     async def drop_prefixes(self, *, running: bool) -> bool:
         await self._do("drop_prefixes", f"drop_prefixes running={running}")

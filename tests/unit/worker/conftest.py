@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,20 +143,27 @@ class Trainer:
         return cls(bench, driver, transfers)
 
 
-@pytest.fixture
-async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
+@asynccontextmanager
+async def a_bench(folder: Path) -> AsyncIterator[Bench]:
     """A worker whose engine has come up."""
-    rules, initial = tiny_rules(tmp_path, TinyInspector())
+    rules, initial = tiny_rules(folder, TinyInspector())
     engine, clock, registry = FakeEngine(), FakeClock(), CollectorRegistry()
     ended: list[str] = []
     metrics = WorkerMetrics(registry)
     agent = Agent(engine, initial, rules, clock=clock, metrics=metrics, end_process=ended.append)
     metrics.watch(agent)
     await agent.ready()
-    yield Bench(agent, engine, clock, registry, tmp_path, ended)
+    yield Bench(agent, engine, clock, registry, folder, ended)
     await agent.staging.drop()
     if agent.good.checkpoint is not None:
         agent.good.checkpoint.close()
+
+
+@pytest.fixture
+async def joining(tmp_path: Path) -> AsyncIterator[Bench]:
+    """A worker whose engine has come up."""
+    async with a_bench(tmp_path) as bench:
+        yield bench
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.support.fake_engine import touched
-from tests.unit.worker.conftest import OTHER, WHO, Bench, Trainer, refused, step
+from tests.unit.worker.conftest import OTHER, WHO, Bench, Trainer, a_bench, refused, step
 
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase, Reason
@@ -159,15 +161,44 @@ async def test_a_group_that_was_left_must_be_joined_again(serving: Bench) -> Non
     assert (await refused(trainer.driver.begin_transfer(WHO))).reason is Reason.WRONG_PHASE
 
 
-async def test_updates_without_a_name_are_numbered(serving: Bench) -> None:
-    trainer = Trainer.of(serving, room=ON)
+async def received(bench: Bench, *sent: str, label: str | None = None) -> list[str]:
+    """The labels of some updates of a trainer that has just joined."""
+    trainer, labels = Trainer.of(bench, room=ON), []
     await trainer.driver.join_transfer(WHO, {})
-    labels = []
-    for _ in range(2):
+    for weights in sent:
         await trainer.driver.begin_transfer(WHO)
-        labels.append(await trainer.driver.end_transfer(WHO, None))
+        await trainer.driver.receive(WHO, {"weights": weights})
+        labels.append(await trainer.driver.end_transfer(WHO, label))
+    return labels
 
-    assert labels == ["update-1", "update-2"]
+
+async def test_updates_without_a_name_are_called_by_what_they_hold(serving: Bench) -> None:
+    one, two, again = await received(serving, "a", "b", "a")
+
+    assert re.fullmatch("update-[0-9a-f]{12}", one)
+    assert one == again != two
+    assert serving.engine.label == one
+
+
+async def test_after_a_restart_the_same_weights_have_the_same_name_and_others_another(
+    serving: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Numbers would begin anew: tokens of two sets of weights would carry one label."""
+    before = await received(serving, "a", "b")
+    async with a_bench(tmp_path_factory.mktemp("restarted")) as restarted:
+        same, other = await received(restarted, "b", "c")
+
+    assert same == before[1]
+    assert other not in before
+
+
+async def test_a_checksum_that_cannot_be_had_is_a_load_that_broke(serving: Bench) -> None:
+    serving.engine.failures["checksum"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await received(serving, "a")
+
+    assert serving.engine.label == "base"
+    assert serving.agent.phase is Phase.JOINING
 
 
 async def test_nothing_is_resumed_in_the_middle_of_an_update(serving: Bench) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fleet_worker.adapters.checksum import checksum_of
 from fleet_worker.adapters.engine_names import missing_on
 from fleet_worker.adapters.mapping import mapped, tensor_over
 from fleet_worker.core.refusals import Refusal
@@ -113,6 +114,19 @@ class WorkerExtension:
             engine.reset_weight_update_target()
         self._weight_update_active = False
         return {"ok": True}
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    def rlfleet_checksum(self) -> dict[str, Any]:
+        """What the parameters that this process has are recognised by.
+
+        Single numbers are left out: scales that some layers find out by themselves.
+
+        Returns:
+            `{checksum}`.
+        """
+        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        parameters = ((n, p) for n, p in model.named_parameters() if p.numel() > 1)
+        return {"checksum": checksum_of(parameters)}
 
     @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
     def rlfleet_probe(self) -> dict[str, Any]:

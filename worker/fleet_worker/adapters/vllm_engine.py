@@ -6,6 +6,7 @@ Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are p
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Awaitable, Mapping, Sequence
@@ -101,6 +102,12 @@ class VllmEngine:
                     touched=True,
                     reason=Reason.PROBE_FAILED,
                 )
+
+    async def checksum(self) -> str:
+        """What the weights are recognised by, of all of the engine's processes together."""
+        answers = await self._rpc("rlfleet_checksum")
+        told = " ".join(answer["checksum"] for answer in answers)  # by rank
+        return hashlib.sha256(told.encode()).hexdigest()
 
     async def add_adapter(self, adapter: EngineAdapter) -> None:
         """Put an adapter into a slot, and look whether it is there."""

@@ -1,4 +1,4 @@
-"""Which version a trainer means, when it names a directory and nothing else.
+"""Which version a trainer means, when it names a directory and nothing else, or nothing at all.
 
 Trainers number their steps in the folder's name, `…/step_41` or `…/step_41/weights`: the version is
 the number. Any other folder may be written to again and again: its version is its name with a mark
@@ -16,6 +16,7 @@ _BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = 40
 _MARK = 8
+_RECEIVED_MARK = 12  # such a label consists of nothing else
 
 
 def step_of(path: str) -> str | None:
@@ -41,3 +42,12 @@ def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:
     name = _FORBIDDEN.sub("-", last)[:_NAME].strip("._-") or "weights"
     mark = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:_MARK]
     return f"{name}-{mark}"
+
+
+def label_of_received(checksum: str) -> str:
+    """The version of weights that came without a name, e.g. `update-3fa9c1d04b2e`.
+
+    Args:
+        checksum: Of the weights, in hexadecimal digits.
+    """
+    return f"update-{checksum[:_RECEIVED_MARK]}"

@@ -79,6 +79,11 @@ class Engine(Protocol):
     async def abandon_transfer(self) -> None:
         """Forget a transfer that was begun; the model is not to be used."""
 
+    async def checksum(self) -> str:
+        """What the weights in the engine are recognised by: hexadecimal digits that are the same
+        wherever the same weights are, and others for others.
+        """
+
     async def drop_prefixes(self, *, running: bool) -> bool:
         """Drop cached prefixes; whether it was done, which running requests prevent.
 

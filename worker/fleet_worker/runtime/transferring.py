@@ -11,16 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet_worker.core.fencing import Lease
 from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
+from fleet_worker.core.step_labels import label_of_received
 from fleet_worker.protocol import Phase, Reason, TransferState
 from fleet_worker.runtime import loading, sleeping
 from fleet_worker.runtime.staging import Received
 from fleet_worker.runtime.worker import Worker
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,25 +138,25 @@ class Transfers:
         """All has been received: look at it, and label it.
 
         Args:
-            version: The label; without one they are numbered.
+            version: The label; without one it is made of what has been received, so that it is
+                the same on every worker, and no other weights have it after a restart.
 
         Returns:
             The label.
         """
         self._check_open()
         worker = self._worker
-        label = version or f"update-{self._updates + 1}"
-        # No two transfers are the same weights, whatever they are called.
-        identity = Identity("a collective", ((f"transfer {self._updates + 1}", 0, 0, 0),))
-        try:
-            worker.labels.check(label, identity)
-        except Refusal as refusal:
-            # Too late to go back to what was in the engine.
-            failure = EngineFailure(refusal.message, touched=True, reason=refusal.reason)
-            await self._recover(failure)
-            raise
-        with worker.working("load", label):
-            await self._or_recover(self._finish(label))
+        # No two transfers are the same weights, whatever the trainer calls them.
+        mark = f"transfer {self._updates + 1}"
+        if version is not None:
+            await self._check_label(version, _identity(mark))
+        with worker.working("load", version):
+            await self._or_recover(worker.engine.end_transfer())
+            if version is None:
+                mark = await self._or_recover(worker.engine.checksum())
+            label = version or label_of_received(mark)
+            await self._or_recover(loading.settle_in(worker, label))
+        identity = _identity(mark)
         self._updates += 1
         started, self._began = self._began or worker.clock(), None
         loading.note_loaded(worker, Received(label), identity, worker.clock() - started)
@@ -170,18 +173,23 @@ class Transfers:
         await sleeping.ensure_awake(self._worker)
         await self._worker.engine.begin_transfer()
 
-    async def _finish(self, label: str) -> None:
-        await self._worker.engine.end_transfer()
-        await loading.settle_in(self._worker, label)
+    async def _check_label(self, label: str, identity: Identity) -> None:
+        try:
+            self._worker.labels.check(label, identity)
+        except Refusal as refusal:
+            # Too late to go back to what was in the engine.
+            failure = EngineFailure(refusal.message, touched=True, reason=refusal.reason)
+            await self._recover(failure)
+            raise
 
     def _check_open(self) -> None:
         if not self.is_open:
             self.check_available()
             raise Refusal(Reason.WRONG_PHASE, "no update has begun; start one first")
 
-    async def _or_recover(self, work: Awaitable[None]) -> None:
+    async def _or_recover(self, work: Awaitable[T]) -> T:
         try:
-            await work
+            return await work
         except EngineFailure as failure:
             await self._recover(failure)
             raise
@@ -198,3 +206,7 @@ class Transfers:
         except EngineFailure as error:
             _LOG.error("the transfer could not be abandoned: %s", error.message)
         await loading.recover(self._worker, None, failure)
+
+
+def _identity(mark: str) -> Identity:
+    return Identity("a collective", ((mark, 0, 0, 0),))

@@ -1,0 +1,122 @@
+"""What weights without a name are called by, computed by the real torch in the real engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from tests.engine.conftest import Weights
+from tests.support.environments import engine_environment, worker_python
+
+_TENSORS = """
+import json, torch
+from fleet_worker.adapters import checksum
+from fleet_worker.adapters.checksum import checksum_of
+
+def of(tensor, name="w"):
+    return checksum_of([(name, tensor)])
+
+plain = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4) / 7
+swapped = plain.clone()
+swapped[0, 0], swapped[2, 3] = plain[2, 3].clone(), plain[0, 0].clone()
+flipped = plain.clone()
+flipped.view(torch.int32)[1, 2] ^= 1
+negative_zero = torch.zeros(4)
+negative_zero[1] = -0.0
+kinds = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
+         torch.int64, torch.int8, torch.bool]
+found = {
+    "again": of(plain) == of(plain.clone()),
+    "by its layout": of(plain.t()) == of(plain.t().contiguous()),
+    "of the order of parameters": checksum_of([("a", plain), ("b", swapped)])
+        == checksum_of([("b", swapped), ("a", plain)]),
+    "two that changed places": of(plain) == of(swapped),
+    "one bit": of(plain) == of(flipped),
+    "the sign of nothing": of(torch.zeros(4)) == of(negative_zero),
+    "another name": of(plain) == of(plain, "v"),
+    "swapped names": checksum_of([("a", plain), ("b", swapped)])
+        == checksum_of([("a", swapped), ("b", plain)]),
+    "kinds": len({of(torch.ones(9).to(kind)) for kind in kinds}),
+    "empty": of(torch.empty(0)) == of(torch.zeros(1)),
+}
+whole = of(plain)
+checksum._ELEMENTS_AT_ONCE = 5
+found["in pieces"] = of(plain) == whole
+print("told", json.dumps(found))
+"""
+
+_MODEL = """
+import json, sys
+from vllm import LLM
+one, other = sys.argv[1:]
+engine = LLM(
+    model=one,
+    worker_extension_cls="fleet_worker.adapters.extension.WorkerExtension",
+    enforce_eager=True,
+    kv_cache_memory_bytes=1 << 26,
+    block_size=32,
+    dtype="bfloat16",
+    max_model_len=512,
+    max_num_seqs=4,
+)
+found = [engine.collective_rpc("rlfleet_checksum")]
+for path in (other, one):
+    engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
+    found.append(engine.collective_rpc("rlfleet_checksum"))
+print("told", json.dumps([[each["checksum"] for each in ranks] for ranks in found]))
+"""
+
+
+def told_by(script: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [worker_python(), "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=engine_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # vLLM talks on standard output, too.
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith("told "))
+    return json.loads(told.removeprefix("told "))
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, Any]:
+    return dict(told_by(_TENSORS))
+
+
+@pytest.mark.parametrize(
+    "what", ["again", "by its layout", "of the order of parameters", "in pieces"]
+)
+def test_the_same_weights_have_one_checksum(tensors: dict[str, Any], what: str) -> None:
+    assert tensors[what]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "two that changed places",
+        "one bit",
+        "the sign of nothing",
+        "another name",
+        "swapped names",
+        "empty",
+    ],
+)
+def test_other_weights_have_another(tensors: dict[str, Any], what: str) -> None:
+    assert not tensors[what]
+
+
+def test_weights_of_every_type_can_be_told_apart(tensors: dict[str, Any]) -> None:
+    assert tensors["kinds"] >= 6  # ones of some types are the same bits in as many bytes
+
+
+def test_the_engines_model_is_recognised_when_it_has_its_weights_again(weights: Weights) -> None:
+    one, other, again = told_by(_MODEL, str(weights.a), str(weights.b))
+
+    assert one == again != other
+    assert all(len(checksum) == 64 for checksum in one)
