@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model.fake_pods import FakePod
-from tests.model.simulator import Faults, Simulation
+from tests.model.faults import Faults
+from tests.model.simulator import Simulation
 
 Settings = dict[str, Any]
 

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.model.endings import TICK_SECONDS, Endings
 from tests.model.fake_pods import FakePod, at, told
 from tests.model.fake_state import content_of
 from tests.model.fake_worker import FakeWorker
+from tests.model.faults import Faults
 from tests.model.leader import Doing, Flight, Leader, WriteApplied, WriteFleet, WriteWeights
+from tests.model.mishaps import Mishaps
 from tests.model.promises import PromiseBroken, Promises
 from tests.model.wanted import BASE_UID, Wanted, adapter_weights, base_weights, fleet_of
 from tests.model.wire import Wire
@@ -25,38 +28,14 @@ from tests.model.wire import Wire
 from fleet_operator.api import names
 from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
-from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import Admit, AdoptPod, CreatePod, DeletePod, Quarantine
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import PodView
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
 
-TICK_SECONDS = 1.0
-STEPS_TO_CONVERGE = 20
-"""So many stages, loads and prompts of one worker after the other bring every fleet to its end."""
-LONG_TICK_SECONDS = 20.0
-"""As rarely as an operator may look and still renew pauses in time."""
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")
-
-
-@dataclass
-class Faults:
-    """Chances, each per opportunity.
-
-    Fields:
-        operator_dies_after: so many actions from now on.
-    """
-
-    answer_lost: float = 0
-    call_lost: float = 0
-    answer_late: float = 0
-    operator_dies: float = 0
-    operator_freezes: float = 0
-    stale_view: float = 0
-    status_unwritten: float = 0
-    api_refuses: float = 0
-    operator_dies_after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,7 @@ class Entry:
         )
 
 
-class Simulation:
+class Simulation(Mishaps, Endings):
     """One fleet named `policy`, with a WeightVersion that asks for version 1."""
 
     def __init__(
@@ -221,73 +200,6 @@ class Simulation:
         """A person deletes a pod."""
         self.note("person", f"deletes {pod.name}")
         self._delete(pod)
-
-    # --- what breaks ------------------------------------------------------------------------------
-
-    def kill(self, pod: FakePod, *, back_after_seconds: float = 1.0) -> None:
-        """The process of a worker dies; its container starts again."""
-        self.note("fault", f"{pod.name} dies")
-        if self.node_up(pod) and not pod.ended:
-            pod.worker.kill(self.now, back_after_seconds=back_after_seconds)
-
-    def hang(self, pod: FakePod, *, hung: bool = True) -> None:
-        """A worker answers nobody any more, though what it was generating goes on; or it does again."""
-        self.note("fault", f"{pod.name} {'hangs' if hung else 'goes on'}")
-        pod.worker.hung, pod.suspect = hung, True
-
-    def cut_off(self, pod: FakePod, *, cut: bool = True) -> None:
-        """The operator reaches a worker no more, clients and the kubelet do; or it does again."""
-        self.note("fault", f"{pod.name} is {'cut off' if cut else 'reached again'}")
-        pod.cut_off, pod.suspect = cut, True
-
-    def spoil(self, version: str, *pods: FakePod) -> None:
-        """A version's files are no good for some workers."""
-        self.note("fault", f"{version} is no good for {', '.join(p.name for p in pods)}")
-        for pod in pods:
-            pod.worker.bad_sources.add(f"/weights/step_{version}")
-            pod.suspect = True
-
-    def will_break(self, version: str, pod: FakePod) -> None:
-        """Loading a version will break a worker's engine."""
-        self.note("fault", f"{version} will break the engine of {pod.name}")
-        pod.worker.breaking_versions.add(version)
-        pod.suspect = True
-
-    def evict(self, pod: FakePod) -> None:
-        """The kubelet ends a pod for good."""
-        if pod.ended or pod.deleted_at is not None or not self.node_up(pod):
-            return
-        self.note("fault", f"{pod.name} is evicted")
-        pod.worker.drain()
-        pod.ended, pod.trouble = "Failed", "Evicted: the node was low on memory"
-
-    def crash_loop(self, pod: FakePod, *, over: bool = False) -> None:
-        """A worker's container ends and ends again; or it runs at last."""
-        if pod.ended or not self.node_up(pod):
-            return
-        self.note("fault", f"{pod.name} {'runs again' if over else 'ends again and again'}")
-        pod.trouble = "" if over else "CrashLoopBackOff: back-off 5m0s"
-        pod.worker.kill(self.now, back_after_seconds=1.0 if over else 1e9)
-
-    def lose_node(self, node: str, *, power: bool) -> None:
-        """A node is gone: without power its processes are gone, else only cut off from everybody."""
-        self.note("fault", f"{node} {'loses its power' if power else 'is cut off'}")
-        self.nodes[node] = self.now
-        for pod in self.pods.values():
-            if pod.node == node:
-                pod.suspect = True
-                if power:
-                    pod.worker.kill(self.now, back_after_seconds=1e9)
-
-    def return_node(self, node: str) -> None:
-        """It comes back; what had no power starts."""
-        self.note("fault", f"{node} is back")
-        self.nodes[node] = None
-        for pod in self.pods.values():
-            if pod.node == node and pod.worker.started_at > self.now and not pod.trouble:
-                pod.worker.started_at = self.now
-            if pod.node == node and pod.deleted_at is not None:
-                pod.worker.drain()
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -513,132 +425,6 @@ class Simulation:
     def check(self) -> None:
         """Every promise, now."""
         self.promises.check()
-
-    # --- the end ----------------------------------------------------------------------------------
-
-    def mend(self) -> None:
-        """Faults end: what is broken is repaired, what is lost comes back."""
-        self._end_mischief()
-        for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
-            self.return_node(node)
-        for pod in self.pods.values():
-            pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
-            if pod.trouble and not pod.ended:
-                self.crash_loop(pod, over=True)
-
-    def _end_mischief(self) -> None:
-        self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
-        self.ghosts.clear()
-        self.wire.mend()
-
-    def repair(self) -> None:
-        """Every version can be had, and everywhere at the same speed."""
-        for worker in self.workers.values():
-            worker.breaking_versions.clear()
-            worker.bad_sources.clear()
-            worker.slow_seconds = self.slow_seconds
-        self.bad_versions.clear()
-
-    def converged(self) -> bool:
-        """Whether every worker serves what is wanted, and the status says so."""
-        serving = [p for p in self.pods.values() if self.serves(p)]
-        versions = {p.worker.weights for p in serving}
-        return (
-            len(self.pods) == len(serving) == self.replicas
-            and versions == {self.version}
-            and self.weights.phase is RolloutPhase.APPLIED
-            and self._statuses_are_of_today()
-            and self.fleet.updated_replicas == self.replicas
-            and all(self._has_adapters(p.worker) for p in serving)
-            and not any(w.work or w.staging for w in self.workers.values())
-        )
-
-    def _statuses_are_of_today(self) -> bool:
-        base = self.wanted.base
-        fleet = self.fleet.observed_generation == self.wanted.generation
-        return fleet and (base is None or self.weights.observed_generation == base.generation)
-
-    def _has_adapters(self, worker: FakeWorker) -> bool:
-        adapters = (a.view(uid).spec for uid, a in self.wanted.weights if uid != BASE_UID)
-        return worker.adapters == {spec.adapter: spec.version for spec in adapters}
-
-    def settle(self, bound: int = 400) -> None:
-        """With faults ended, let time pass until everything is as wanted. What was given up since
-        something was still slow from before is asked for once more.
-        """
-        converges = self._converges(bound)
-        if not converges and self.weights.phase is RolloutPhase.HALTED:
-            self.retry("now that all is well")
-            converges = self._converges(bound)
-        if not converges:
-            if self.converged():
-                self.fail(7, "a converged fleet is written about for ever")
-            self.fail(6, f"not converged on {self.version} after {bound} reconciles")
-
-    def settle_or_say(self, bound: int = 400) -> None:
-        """With faults ended but not repaired, converge, or say what is wrong."""
-        if self._converges(bound) or self.weights.phase is RolloutPhase.SUSPENDED:
-            return
-        adapters = (
-            condition_of(s.conditions, ConditionType.STALLED) for s in self.leader.weights.values()
-        )
-        if self.replicas and not self.stalled and not any(adapters):
-            self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
-
-    def endure(self) -> None:
-        """What is broken stays broken, and nothing new happens: no rollout stays where it is without
-        a word. Operators, the wire and the caches are well from now on.
-        """
-        self._end_mischief()
-        for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
-            self.reconcile()
-            self.tick(0.1)  # what it has asked for is answered, and it looks again
-            self.reconcile()
-            self.tick(LONG_TICK_SECONDS)
-        decision, phase = self.decide(), self.weights.phase
-        waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}
-        # Without workers it has not begun; but neither has it while another one is under way.
-        waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.disturbed
-        if not waits and not self.stalled:
-            self.fail(6, f"version {self.version} is {phase} for ever, and nobody says why")
-
-    def _converges(self, bound: int) -> bool:
-        self.mend()
-        slowest = max((w.slow_seconds for w in self.workers.values()), default=self.slow_seconds)
-        for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
-            self.tick(0.1 if self.reconcile() else TICK_SECONDS)
-            self._do_what_a_person_would()
-            if self.converged() and not self.reconcile():
-                return True
-        return False
-
-    def _do_what_a_person_would(self) -> None:
-        """Budgets that are used up ask for it: "find the cause, then delete the pod"."""
-        if self.leader.decision is not None and self.leader.decision.pods.exhausted:
-            for pod in self.pods.values():
-                if pod.quarantine or pod.ended:
-                    self._delete(pod)
-
-    def until(self, condition: Callable[[], object], bound: int = 300) -> None:
-        """Reconcile, and let time pass where nothing is to be done, until something holds."""
-        for _ in range(bound):
-            if condition():
-                return
-            if not self.reconcile():
-                self.tick()
-        self.fail(6, "the condition was never met")
-
-    def look(self, reconciles: int = 20, seconds: float = TICK_SECONDS) -> None:
-        """Let some time pass."""
-        for _ in range(reconciles):
-            self.reconcile()
-            self.tick(seconds)
-
-    def run_quietly(self, reconciles: int = 10) -> int:
-        """Writes of a fleet at rest over some more reconciles."""
-        before = self.writes
-        self.look(reconciles)
-        return self.writes - before
 
     # --- telling ----------------------------------------------------------------------------------
 

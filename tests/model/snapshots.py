@@ -12,9 +12,10 @@ from tests.model.fake_pods import EPOCH_START, FakePod
 from tests.model.fake_requests import FakeRequests
 from tests.model.fake_state import Note, Ticket
 from tests.model.fake_worker import FakeWorker
+from tests.model.faults import Faults
 from tests.model.leader import Doing, Flight, Leader
 from tests.model.promises import Promises
-from tests.model.simulator import Faults, Simulation
+from tests.model.simulator import Simulation
 from tests.model.wire import Wire
 
 from fleet_operator.api.fleet import FleetStatus

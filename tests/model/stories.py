@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from tests.model.simulator import NODES, Entry, Faults, Simulation
+from tests.model.faults import Faults
+from tests.model.simulator import NODES, Entry, Simulation
 
 from fleet_worker.protocol import Phase
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.simulator import Faults, Simulation
+from tests.model.faults import Faults
+from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase

@@ -13,8 +13,9 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.model.faults import Faults
 from tests.model.mischief import STRATEGIES, UPDATES
-from tests.model.simulator import NODES, Faults, Simulation
+from tests.model.simulator import NODES, Simulation
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 ORDINALS = st.integers(0, 3)

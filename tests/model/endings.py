@@ -1,0 +1,154 @@
+"""How a simulated history ends: faults are over or stay, time passes, and all is as it should be.
+
+What it should be is asked here: promises 6 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.model.fake_worker import FakeWorker
+from tests.model.faults import Faults
+from tests.model.wanted import BASE_UID
+
+from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.weights import RolloutPhase
+
+TICK_SECONDS = 1.0
+STEPS_TO_CONVERGE = 20
+"""So many stages, loads and prompts of one worker after the other bring every fleet to its end."""
+LONG_TICK_SECONDS = 20.0
+"""As rarely as an operator may look and still renew pauses in time."""
+
+
+class Endings:
+    """Part of `Simulation`, on whose fields it works."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def mend(self) -> None:
+        """Faults end: what is broken is repaired, what is lost comes back."""
+        self._end_mischief()
+        for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
+            self.return_node(node)
+        for pod in self.pods.values():
+            pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
+            if pod.trouble and not pod.ended:
+                self.crash_loop(pod, over=True)
+
+    def _end_mischief(self) -> None:
+        self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
+        self.ghosts.clear()
+        self.wire.mend()
+
+    def repair(self) -> None:
+        """Every version can be had, and everywhere at the same speed."""
+        for worker in self.workers.values():
+            worker.breaking_versions.clear()
+            worker.bad_sources.clear()
+            worker.slow_seconds = self.slow_seconds
+        self.bad_versions.clear()
+
+    def converged(self) -> bool:
+        """Whether every worker serves what is wanted, and the status says so."""
+        serving = [p for p in self.pods.values() if self.serves(p)]
+        versions = {p.worker.weights for p in serving}
+        return (
+            len(self.pods) == len(serving) == self.replicas
+            and versions == {self.version}
+            and self.weights.phase is RolloutPhase.APPLIED
+            and self._statuses_are_of_today()
+            and self.fleet.updated_replicas == self.replicas
+            and all(self._has_adapters(p.worker) for p in serving)
+            and not any(w.work or w.staging for w in self.workers.values())
+        )
+
+    def _statuses_are_of_today(self) -> bool:
+        base = self.wanted.base
+        fleet = self.fleet.observed_generation == self.wanted.generation
+        return fleet and (base is None or self.weights.observed_generation == base.generation)
+
+    def _has_adapters(self, worker: FakeWorker) -> bool:
+        adapters = (a.view(uid).spec for uid, a in self.wanted.weights if uid != BASE_UID)
+        return worker.adapters == {spec.adapter: spec.version for spec in adapters}
+
+    def settle(self, bound: int = 400) -> None:
+        """With faults ended, let time pass until everything is as wanted. What was given up since
+        something was still slow from before is asked for once more.
+        """
+        converges = self._converges(bound)
+        if not converges and self.weights.phase is RolloutPhase.HALTED:
+            self.retry("now that all is well")
+            converges = self._converges(bound)
+        if not converges:
+            if self.converged():
+                self.fail(7, "a converged fleet is written about for ever")
+            self.fail(6, f"not converged on {self.version} after {bound} reconciles")
+
+    def settle_or_say(self, bound: int = 400) -> None:
+        """With faults ended but not repaired, converge, or say what is wrong."""
+        if self._converges(bound) or self.weights.phase is RolloutPhase.SUSPENDED:
+            return
+        adapters = (
+            condition_of(s.conditions, ConditionType.STALLED) for s in self.leader.weights.values()
+        )
+        if self.replicas and not self.stalled and not any(adapters):
+            self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
+
+    def endure(self) -> None:
+        """What is broken stays broken, and nothing new happens: no rollout stays where it is without
+        a word. Operators, the wire and the caches are well from now on.
+        """
+        self._end_mischief()
+        for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
+            self.reconcile()
+            self.tick(0.1)  # what it has asked for is answered, and it looks again
+            self.reconcile()
+            self.tick(LONG_TICK_SECONDS)
+        decision, phase = self.decide(), self.weights.phase
+        waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}
+        # Without workers it has not begun; but neither has it while another one is under way.
+        waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.disturbed
+        if not waits and not self.stalled:
+            self.fail(6, f"version {self.version} is {phase} for ever, and nobody says why")
+
+    def _converges(self, bound: int) -> bool:
+        self.mend()
+        slowest = max((w.slow_seconds for w in self.workers.values()), default=self.slow_seconds)
+        for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
+            self.tick(0.1 if self.reconcile() else TICK_SECONDS)
+            self._do_what_a_person_would()
+            if self.converged() and not self.reconcile():
+                return True
+        return False
+
+    def _do_what_a_person_would(self) -> None:
+        """Budgets that are used up ask for it: "find the cause, then delete the pod"."""
+        if self.leader.decision is not None and self.leader.decision.pods.exhausted:
+            for pod in self.pods.values():
+                if pod.quarantine or pod.ended:
+                    self._delete(pod)
+
+    def until(self, condition: Callable[[], object], bound: int = 300) -> None:
+        """Reconcile, and let time pass where nothing is to be done, until something holds."""
+        for _ in range(bound):
+            if condition():
+                return
+            if not self.reconcile():
+                self.tick()
+        self.fail(6, "the condition was never met")
+
+    def look(self, reconciles: int = 20, seconds: float = TICK_SECONDS) -> None:
+        """Let some time pass."""
+        for _ in range(reconciles):
+            self.reconcile()
+            self.tick(seconds)
+
+    def run_quietly(self, reconciles: int = 10) -> int:
+        """Writes of a fleet at rest over some more reconciles."""
+        before = self.writes
+        self.look(reconciles)
+        return self.writes - before

@@ -1,0 +1,82 @@
+"""What breaks in a simulated fleet, and comes back: processes, nodes, files, the way to a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.model.fake_pods import FakePod
+
+
+class Mishaps:
+    """Part of `Simulation`, on whose fields it works."""
+
+    pods: dict[str, FakePod]
+    nodes: dict[str, float | None]
+    now: float
+    note: Any
+    node_up: Any
+
+    def kill(self, pod: FakePod, *, back_after_seconds: float = 1.0) -> None:
+        """The process of a worker dies; its container starts again."""
+        self.note("fault", f"{pod.name} dies")
+        if self.node_up(pod) and not pod.ended:
+            pod.worker.kill(self.now, back_after_seconds=back_after_seconds)
+
+    def hang(self, pod: FakePod, *, hung: bool = True) -> None:
+        """A worker answers nobody any more, though what it was generating goes on; or it does again."""
+        self.note("fault", f"{pod.name} {'hangs' if hung else 'goes on'}")
+        pod.worker.hung, pod.suspect = hung, True
+
+    def cut_off(self, pod: FakePod, *, cut: bool = True) -> None:
+        """The operator reaches a worker no more, clients and the kubelet do; or it does again."""
+        self.note("fault", f"{pod.name} is {'cut off' if cut else 'reached again'}")
+        pod.cut_off, pod.suspect = cut, True
+
+    def spoil(self, version: str, *pods: FakePod) -> None:
+        """A version's files are no good for some workers."""
+        self.note("fault", f"{version} is no good for {', '.join(p.name for p in pods)}")
+        for pod in pods:
+            pod.worker.bad_sources.add(f"/weights/step_{version}")
+            pod.suspect = True
+
+    def will_break(self, version: str, pod: FakePod) -> None:
+        """Loading a version will break a worker's engine."""
+        self.note("fault", f"{version} will break the engine of {pod.name}")
+        pod.worker.breaking_versions.add(version)
+        pod.suspect = True
+
+    def evict(self, pod: FakePod) -> None:
+        """The kubelet ends a pod for good."""
+        if pod.ended or pod.deleted_at is not None or not self.node_up(pod):
+            return
+        self.note("fault", f"{pod.name} is evicted")
+        pod.worker.drain()
+        pod.ended, pod.trouble = "Failed", "Evicted: the node was low on memory"
+
+    def crash_loop(self, pod: FakePod, *, over: bool = False) -> None:
+        """A worker's container ends and ends again; or it runs at last."""
+        if pod.ended or not self.node_up(pod):
+            return
+        self.note("fault", f"{pod.name} {'runs again' if over else 'ends again and again'}")
+        pod.trouble = "" if over else "CrashLoopBackOff: back-off 5m0s"
+        pod.worker.kill(self.now, back_after_seconds=1.0 if over else 1e9)
+
+    def lose_node(self, node: str, *, power: bool) -> None:
+        """A node is gone: without power its processes are gone, else only cut off from everybody."""
+        self.note("fault", f"{node} {'loses its power' if power else 'is cut off'}")
+        self.nodes[node] = self.now
+        for pod in self.pods.values():
+            if pod.node == node:
+                pod.suspect = True
+                if power:
+                    pod.worker.kill(self.now, back_after_seconds=1e9)
+
+    def return_node(self, node: str) -> None:
+        """It comes back; what had no power starts."""
+        self.note("fault", f"{node} is back")
+        self.nodes[node] = None
+        for pod in self.pods.values():
+            if pod.node == node and pod.worker.started_at > self.now and not pod.trouble:
+                pod.worker.started_at = self.now
+            if pod.node == node and pod.deleted_at is not None:
+                pod.worker.drain()
