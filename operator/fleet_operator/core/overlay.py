@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _KEYS = ("mountPath", "name")
 """What tells the items of a list apart, as in Kubernetes' own strategic merge: one volume may be
 mounted at two paths."""
 _ROOT = "spec.podOverlay"
+_DEEPEST = 100
+"""No field of a pod lies a quarter as deep."""
 
 
 def merge(base: Any, overlay: Any) -> Any:
@@ -46,6 +48,8 @@ def problem_of(overlay: Mapping[str, Any]) -> str:
 
     Only what the merge itself needs: everything else is the API server's to judge.
     """
+    if _is_deeper(overlay, _DEEPEST):
+        return f"{_ROOT}: nested deeper than {_DEEPEST} levels"
     other = sorted(overlay.keys() - {"metadata", "spec"})
     if other:
         return f"{_ROOT}.{other[0]}: only metadata and spec are laid over a pod"
@@ -58,6 +62,20 @@ def problem_of(overlay: Mapping[str, Any]) -> str:
     containers = () if told else spec.get("containers", ())
     variables = (_unnamed(f"{_ROOT}.spec.containers[{c['name']}]", c, "env") for c in containers)
     return told or next(filter(None, variables), "")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether maps and lists are nested deeper; level by level, for it may be very deep."""
+    row = [value]
+    for _ in range(levels):
+        row = [each for parent in row for each in _children(parent)]
+    return any(isinstance(each, dict | list) for each in row)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _no_map(path: str, parent: Mapping[str, Any], *keys: str) -> str:

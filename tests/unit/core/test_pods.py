@@ -284,6 +284,14 @@ def test_no_overlay_unties_a_pod_from_its_fleet_and_a_worker_from_its_latch(frag
     assert pod(podOverlay=fragment) == pod()
 
 
+def nested(levels: int, kind: type[dict | list]) -> Any:
+    """So many maps or lists, one in the other, and one more without content."""
+    found: Any = kind()
+    for _ in range(levels):
+        found = {"a": found} if kind is dict else [found]
+    return found
+
+
 @pytest.mark.parametrize(
     "fragment",
     [
@@ -300,6 +308,8 @@ def test_no_overlay_unties_a_pod_from_its_fleet_and_a_worker_from_its_latch(frag
         pytest.param({"spec": {"initContainers": {}}}, id="init containers that are no list"),
         pytest.param({"spec": {"volumes": "x"}}, id="volumes that are no list"),
         pytest.param({"kind": "Deployment"}, id="something else than metadata and spec"),
+        pytest.param({"spec": nested(100, dict)}, id="maps without a bottom"),
+        pytest.param({"spec": {"x": nested(99, list)}}, id="lists without a bottom"),
     ],
 )
 def test_an_overlay_that_is_no_pod_template_is_refused_in_words(fragment):
@@ -316,6 +326,7 @@ def test_an_overlay_that_is_no_pod_template_is_refused_in_words(fragment):
         pytest.param({"spec": {"containers": [{"name": "s", "image": "x"}]}}, id="a sidecar"),
         pytest.param(overlaid(env=[{"name": "A", "value": "b"}]), id="a variable"),
         pytest.param({"spec": {"tolerations": [{"operator": "Exists"}]}}, id="tolerations"),
+        pytest.param({"spec": nested(98, dict)}, id="as deep as may be"),
     ],
 )
 def test_an_overlay_that_is_a_pod_template_is_taken(fragment):

@@ -1,0 +1,45 @@
+"""Fleets that the API server takes and that are none: they are told so, and disturb nobody else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.support.stage import FLEET, GROUP, Stage
+
+DEEP = 4000
+"""The API server takes up to 10,000 levels; Python's own parser ends at 1,000 unless told otherwise."""
+
+
+@pytest.fixture
+def _deep_objects_can_be_written() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20 * DEEP)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("_deep_objects_can_be_written")
+async def test_a_bottomless_overlay_is_refused_and_other_fleets_go_on(stage: Stage) -> None:
+    operator = await stage.start_operator(again=True)
+    other = f"{stage.namespace}-deep"
+    await stage.make_namespace(other)
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+
+    overlay = json.loads('{"a":' * DEEP + "1" + "}" * DEEP)
+    await stage.make_fleet(replicas=1, namespace=other, podOverlay={"spec": overlay})
+
+    async def told_why() -> str:
+        path = f"{GROUP}/namespaces/{other}/inferencefleets/{FLEET}"
+        found = (await stage.admin.get(path) or {}).get("status", {}).get("conditions", ())
+        return "".join(c["message"] for c in found if c["reason"] == "InvalidSpec")
+
+    told = await stage.until(told_why, "the fleet is told")
+    await stage.publish("2")
+    await stage.applied("2", replicas=2)
+
+    assert "spec.podOverlay: nested deeper than 100 levels" in told
+    assert operator.starts == 1
