@@ -96,10 +96,11 @@ def engine_arguments(
 
 def is_parallel(extra: Sequence[str]) -> bool:
     """Whether the fleet's arguments spread the model over several processes."""
-    names = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+    names = ("--tensor-parallel-size", "--pipeline-parallel-size")
     for position, argument in enumerate(extra):
         name, _, value = argument.replace("_", "-").partition("=")
-        if name in names:
+        shortened = name.startswith("--") and any(each.startswith(name) for each in names)
+        if shortened or name in {"-tp", "-pp"}:
             value = value or "".join(extra[position + 1 : position + 2])
             if value.isdigit() and int(value) > 1:
                 return True
