@@ -78,8 +78,7 @@ class Reconciler:
                 after_seconds = await self._reconcile(key)
         except FleetError as error:
             after_seconds = self._note(key, error)
-        except Exception:
-            # A defect of ours on one fleet must not stop the others; it is said each time.
+        except Exception:  # a defect of ours on one fleet must not stop the others; it is said
             self._metrics.failures.labels("defect").inc()
             logger.exception("fleet %s/%s: defect", *key)
             after_seconds = self._resync_seconds

@@ -130,6 +130,17 @@ async def test_a_failed_probe_says_what_it_saw(engine: VllmEngine, client: Clien
     assert "logits" in failure.message
 
 
+async def test_the_checksum_is_of_all_processes_by_rank(engine: VllmEngine, client: Client) -> None:
+    async def found(*ranks: str) -> str:
+        client.answers["collective_rpc rlfleet_checksum"] = [{"checksum": each} for each in ranks]
+        return await engine.checksum()
+
+    both = await found("aa", "bb")
+
+    assert both == await found("aa", "bb")
+    assert len({both, await found("bb", "aa"), await found("aa"), await found("aa", "bc")}) == 4
+
+
 async def test_all_caches_are_reset_and_a_cache_that_stays_is_a_failure(
     engine: VllmEngine, client: Client
 ) -> None:

@@ -25,7 +25,8 @@ serve it, and becomes 43 with the next step. Had nobody loaded 42 yet, invariant
 all three go on with 41 at once.
 
 Failure. A refusal while staging touches nothing: the old weights go on serving, the workers are
-asked again every 10 s, and the problem is said. A failure while pausing or loading halts the
+asked again every 10 s, and the problem is said. Who serves and answers while the others pause does
+not know of it and is asked again; he is late after twice the time-out, others after one. A failure while pausing or loading halts the
 rollout when more workers than `maxFailures` fail: the goal becomes the applied version, so that
 workers which have loaded already go back and everybody serves again. Up to `maxFailures` workers
 are left behind, with their latch closed, and join again when they can. On the way back, or out of an
