@@ -61,4 +61,6 @@ def tiny_rules(
     rules = StageRules(
         Roots([root]), Reference.of(checkpoint, inspector), inspector, budget_bytes=budget_bytes
     )
-    return rules, Weights("base", Source(path=str(model)), None, checkpoint)
+    return rules, Weights(
+        "base", Source(path=str(model)), checkpoint.digest(lambda: None), checkpoint
+    )

@@ -23,7 +23,7 @@ from fleet_operator.api.weights import RolloutOverrides, WeightsSpec
 from fleet_operator.core import calls
 from fleet_operator.core.actions import PutAdapter, RemoveAdapter, WorkerCall
 from fleet_operator.core.observed import PodView, Target, WorkerView
-from fleet_worker.protocol import Epoch
+from fleet_worker.protocol import MAX_TERM, Epoch
 
 CRDS = Path(__file__).parents[3] / "crds"
 MODELS = {"inferencefleets": FleetSpec, "weightversions": WeightsSpec}
@@ -409,7 +409,7 @@ REASONS = st.sampled_from(["because", "x" * 5000])
 
 
 @settings(max_examples=60, deadline=None)
-@given(LABELS, LABELS, SOURCES, ROLLOUTS, REASONS, st.integers(0, 2**63))
+@given(LABELS, LABELS, SOURCES, ROLLOUTS, REASONS, st.integers(0, MAX_TERM))
 def test_whatever_a_resource_may_say_a_worker_can_be_told(
     version: str, adapter: str, source: dict[str, Any], rollout: Any, reason: str, term: int
 ) -> None:

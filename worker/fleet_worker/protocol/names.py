@@ -27,6 +27,14 @@ HEADER_VERSION_MIN = "x-weight-version-min"
 """On a request: its tokens must be of this numbered version or a later one, else 409."""
 HEADER_VERSION = "x-weight-version"
 """The worker's version, with a 409."""
+HEADER_RUN = "x-weight-run"
+"""On a request: the run that its version headers speak of; tokens of another run are a 409."""
+HEADER_RUN_START = "x-weight-run-start"
+HEADER_RUN_END = "x-weight-run-end"
+"""Run of the first and of the last token, where the weights belong to a named run."""
+HEADER_DIGEST_START = "x-weight-digest-start"
+HEADER_DIGEST_END = "x-weight-digest-end"
+"""First 12 hex digits of the digest of the weights that made the first and the last token."""
 
 ENV_WORKER_NAME = "RLFLEET_WORKER_NAME"
 """Pod name; shown in state and logs."""
@@ -37,7 +45,10 @@ ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a 
 """File that holds the bearer token of the admin port; read again when it changes."""
 ENV_START_VERSION = "RLFLEET_START_VERSION"
 ENV_START_PATH = "RLFLEET_START_PATH"
-"""The version that the fleet serves now and its directory, filled in at every container start.
+ENV_START_RUN_ID = "RLFLEET_START_RUN_ID"
+ENV_START_DIGEST = "RLFLEET_START_DIGEST"
+"""The version that the fleet serves now, its directory, run and digest, filled in at every container
+start.
 
 A (re)started worker starts on it, if it passes the checks, so that it need not load twice; else on
 the model's own weights.

@@ -6,7 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet_worker.protocol.words import Epoch, Holder, Message, PauseMode, Source, VersionLabel
+from fleet_worker.protocol.words import (
+    Epoch,
+    Holder,
+    Message,
+    PauseMode,
+    RunId,
+    Source,
+    VersionLabel,
+    WeightsDigest,
+)
 
 
 class StageRequest(Message):
@@ -17,14 +26,14 @@ class StageRequest(Message):
     the work under way or answers at once.
 
     Fields:
-        digest: `sha256:` and 64 hex digits over the lines `<sha256 of the file>  <file name>\n` of
-            the weight files, their index if there is one, and config.json, sorted by file name
-            (`python -m fleet_worker manifest --digest DIR` prints it).
+        run_id: the training run that the version belongs to.
+        digest: what the files must have; without it, whatever they have is taken and reported.
     """
 
     version: VersionLabel
+    run_id: RunId | None = None
     source: Source
-    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    digest: WeightsDigest | None = None
     epoch: Epoch
 
 
@@ -53,6 +62,8 @@ class LoadRequest(Message):
     """
 
     version: VersionLabel
+    run_id: RunId | None = None
+    digest: WeightsDigest | None = None
     holder: Holder = "operator"
     epoch: Epoch
 
@@ -65,6 +76,8 @@ class ApplyRequest(Message):
     """
 
     version: VersionLabel
+    run_id: RunId | None = None
+    digest: WeightsDigest | None = None
     mode: PauseMode
     drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)]
@@ -76,6 +89,8 @@ class OpenRequest(Message):
     """`PUT /v1/worker/resume` (paused) and `/admit` (joining): serve, if this is the version."""
 
     version: VersionLabel
+    run_id: RunId | None = None
+    digest: WeightsDigest | None = None
     holder: Holder = "operator"
     epoch: Epoch
 
@@ -128,7 +143,7 @@ class AdapterRequest(Message):
 
     version: VersionLabel
     source: Source
-    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    digest: WeightsDigest | None = None
     holder: Holder = "operator"
     epoch: Epoch
 

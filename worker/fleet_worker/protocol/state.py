@@ -22,7 +22,10 @@ class Staged(Message):
     """A version that passed all checks and waits for its load."""
 
     version: str
+    run_id: str | None = None
     source: Source
+    digest: str | None = None
+    """Of the bytes that a load will read; every worker of this release reports it."""
     size_bytes: int
     in_memory: bool
     """False: larger than the staging budget; only the page cache was warmed."""
@@ -33,6 +36,7 @@ class Operation(Message):
 
     kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
     version: str | None = None
+    run_id: str | None = None
     running_seconds: float
 
 
@@ -57,6 +61,7 @@ class Failure(Message):
     """The last refusal of a stage, or the last failure of a load; gone after the next success."""
 
     version: str | None
+    run_id: str | None = None
     reason: Reason
     message: Annotated[str, Field(max_length=1000)]
     age_seconds: float
@@ -173,6 +178,9 @@ class WorkerState(Message):
         admitted: whether the latch is open. `serving`, `pausing`, `paused` imply it.
         version: label of the weights in the engine; set after a load succeeded, None when the
             engine's weights are not to be trusted.
+        run_id: the run that the version belongs to, if a run was named.
+        digest: of the weights in the engine. None for weights that came over a collective, and
+            while the engine's weights are not to be trusted.
         requests_running / requests_held: generating now / waiting for resume.
         adapter_slots: None on a worker that serves no adapters.
         transfer: None on a worker that takes weights from files only.
@@ -185,6 +193,7 @@ class WorkerState(Message):
     phase: Phase
     admitted: bool
     version: str | None
+    run_id: str | None = None
     source: Source | None = None
     digest: str | None = None
     staged: Staged | None = None

@@ -24,6 +24,18 @@ VersionLabel = Annotated[
 ]
 """Label of one set of weights, as stamped on every reply; a valid Kubernetes label value."""
 
+RunId = VersionLabel
+"""One training run. Two runs may count their versions from 0: only a run and a version together,
+with the digest, name one set of weights."""
+
+WeightsDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+r"""SHA-256 over the lines `<sha256 of the file>  <file name>\n` of the weight files, their index if
+there is one, and config.json, sorted by file name. `python -m fleet_worker manifest --digest DIR`
+prints it."""
+
+MAX_TERM = 2_000_000_000
+"""`leaseTransitions` of coordination/v1 is an int32: room is left for every later leader."""
+
 AdapterName = VersionLabel
 """What requests name as their `model` to be answered with an adapter; the same for all versions."""
 
@@ -131,8 +143,8 @@ class Epoch(Message):
         sequence: grows within one leader with every new target of the fleet.
     """
 
-    term: Annotated[int, Field(ge=0)]
-    sequence: Annotated[int, Field(ge=0)]
+    term: Annotated[int, Field(ge=0, le=MAX_TERM)]
+    sequence: Annotated[int, Field(ge=0, le=2**53)]
 
     def __lt__(self, other: Epoch) -> bool:
         return (self.term, self.sequence) < (other.term, other.sequence)

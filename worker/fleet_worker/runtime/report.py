@@ -47,6 +47,7 @@ def state_of(
         phase=agent.standing.phase,
         admitted=agent.standing.admitted,
         version=agent.version,
+        run_id=agent.good.run_id if trusted else None,
         source=agent.good.source if trusted else None,
         digest=agent.good.digest if trusted else None,
         staged=staged.as_state() if staged is not None else None,

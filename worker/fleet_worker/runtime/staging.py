@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
@@ -31,8 +31,9 @@ class Weights:
 
     version: str
     source: Source
-    digest: str | None
+    digest: str
     checkpoint: Checkpoint
+    run_id: str | None = None
     in_memory: bool = False
     stage_seconds: float | None = None
 
@@ -40,7 +41,9 @@ class Weights:
         """The staged version as the state document shows it."""
         return Staged(
             version=self.version,
+            run_id=self.run_id,
             source=self.source,
+            digest=self.digest,
             size_bytes=self.checkpoint.size_bytes,
             in_memory=self.in_memory,
         )
@@ -49,6 +52,7 @@ class Weights:
         """Whether staging this again would change nothing."""
         return (
             self.version == request.version
+            and self.run_id == request.run_id
             and self.source == request.source
             and request.digest in (None, self.digest)
         )
@@ -60,6 +64,7 @@ class Received:
 
     version: str
     source: None = None
+    run_id: None = None
     digest: None = None
     checkpoint: None = None
     in_memory: bool = False
@@ -209,29 +214,45 @@ class Staging:
             self._labels.check(request.version, checkpoint.identity)
             await self.drop()
             budget = await self._make_room(checkpoint.size_bytes)
-            weights = Weights(request.version, request.source, request.digest, checkpoint)
-            in_memory = await self._in_thread(self._bring, running, checkpoint, budget)
+            in_memory, digest = await self._in_thread(self._bring, running, checkpoint, budget)
         except BaseException:
             checkpoint.close()
             raise
         seconds = self._clock() - running.started
-        return replace(weights, in_memory=in_memory, stage_seconds=seconds)
+        return Weights(
+            request.version,
+            request.source,
+            digest,
+            checkpoint,
+            run_id=request.run_id,
+            in_memory=in_memory,
+            stage_seconds=seconds,
+        )
 
-    def _bring(self, running: Running, checkpoint: Checkpoint, budget: int) -> bool:
-        """In a thread: hold the bytes, then judge the bytes that are held."""
+    def _bring(self, running: Running, checkpoint: Checkpoint, budget: int) -> tuple[bool, str]:
+        """In a thread: hold the bytes, then judge the bytes that are held.
+
+        Returns: whether they are held in memory, and their digest.
+        """
         in_memory = checkpoint.hold(budget=budget, go_on=running.go_on)
         self.rules.inspector.check_finite(checkpoint, running.go_on)
         wanted = running.request.digest
-        if wanted is not None and (found := checkpoint.digest(running.go_on)) != wanted:
+        found = checkpoint.digest(running.go_on)
+        if wanted not in (None, found):
             raise Refusal(
                 Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
             )
         checkpoint.check_same_on_disk(self.rules.roots)
-        return in_memory
+        return in_memory, found
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
 
 def _same(one: StageRequest, other: StageRequest) -> bool:
-    return (one.version, one.source, one.digest) == (other.version, other.source, other.digest)
+    return (one.version, one.run_id, one.source, one.digest) == (
+        other.version,
+        other.run_id,
+        other.source,
+        other.digest,
+    )

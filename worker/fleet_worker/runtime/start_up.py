@@ -209,6 +209,8 @@ def _choose(
     line = fields("start", version=start.version)
     _LOG.log(level, "starting on %s: %s", start.version, start.why, extra=line)
     if start.path is None:
-        return Weights(version, model.source, None, model.checkpoint), start
+        digest = model.checkpoint.digest(lambda: None)
+        return Weights(version, model.source, digest, model.checkpoint), start
     model.checkpoint.close()
-    return Weights(start.version, Source(path=start.path), None, opened[0]), start
+    digest = opened[0].digest(lambda: None)
+    return Weights(start.version, Source(path=start.path), digest, opened[0]), start
