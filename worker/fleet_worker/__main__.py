@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from fleet_worker.protocol import ENV_ADMIN_HOST, ENV_ADMIN_PORT, Management
+from fleet_worker.drain_names import ENV_ADMIN_HOST, ENV_ADMIN_PORT
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,8 +55,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add("--admin-host", default=os.environ.get(ENV_ADMIN_HOST) or "127.0.0.1")
     add("--admin-port", type=int, default=int(os.environ.get(ENV_ADMIN_PORT) or 8081))
     add("--weights-root", action="append", default=[], help="where versions may be; repeatable")
-    kinds = [each.value for each in Management]
-    add("--weights-management", choices=kinds, default=Management.OPERATOR.value)
+    add("--weights-management", type=_management, default="Operator", help="Operator or External")
     add("--driver-lease-seconds", type=float, default=600, help="of a trainer's pause")
     add("--weight-transfer-backend", help="take weights over a collective, too: nccl, …")
     add("--staging-memory-bytes", type=int, help="default: a quarter of the container's memory")
@@ -69,6 +68,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     default_format = "text" if sys.stderr.isatty() else "json"
     add("--log-format", choices=("json", "text"), default=default_format)
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def _management(text: str) -> str:
+    # Imported when the option is read: the preStop hook runs this file, too, and has no time.
+    from fleet_worker.protocol import Management  # noqa: PLC0415
+
+    return Management(text).value
 
 
 def _add_drain(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import fleet_worker
 
 PACKAGE = Path(fleet_worker.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+SHARED = "fleet_worker.drain_names"
 ENGINE = {"vllm", "torch", "transformers", "safetensors"}
 
 
@@ -56,7 +57,7 @@ def test_the_protocol_stands_alone() -> None:
     ours = {name for name in names if name.startswith("fleet_worker")}
 
     assert len(names) > 5
-    assert all(name.startswith("fleet_worker.protocol") for name in ours)
+    assert all(name.startswith("fleet_worker.protocol") for name in ours - {SHARED})
 
 
 @pytest.mark.parametrize("file", sorted((PACKAGE / "audit").glob("*.py")), ids=inner)
@@ -89,3 +90,15 @@ def test_a_light_module_imports_nothing_heavy(module: str) -> None:
     )
 
     assert done.stdout.strip() == "[]"
+
+
+def test_the_hook_that_ends_a_worker_imports_the_standard_library_only() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import fleet_worker.__main__,"
+        " fleet_worker.runtime.drain; print(*(set(sys.modules) - before))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+
+    assert "fleet_worker" in loaded
+    assert loaded - {"fleet_worker"} <= set(sys.stdlib_module_names)

@@ -10,6 +10,12 @@ are not compared).
 
 from __future__ import annotations
 
+from fleet_worker.drain_names import (
+    DRAIN_PATH,
+    ENV_ADMIN_HOST,
+    ENV_ADMIN_PORT,
+    ENV_ADMIN_TOKEN_FILE,
+)
 from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
     OwnedFlag,
@@ -18,10 +24,6 @@ from fleet_worker.protocol.names import (
     ADAPTERS_PATH,
     ADMIT_PATH,
     APPLY_PATH,
-    DRAIN_PATH,
-    ENV_ADMIN_HOST,
-    ENV_ADMIN_PORT,
-    ENV_ADMIN_TOKEN_FILE,
     ENV_START_DIGEST,
     ENV_START_PATH,
     ENV_START_RUN_ID,

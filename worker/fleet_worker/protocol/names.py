@@ -1,4 +1,4 @@
-"""Paths, headers and variables of the environment."""
+"""Paths, headers and variables of the environment; those of the preStop hook: `drain_names`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ PROBE_PATH = "/v1/worker/probe"
 FENCE_PATH = "/v1/worker/fence"
 ADAPTERS_PATH = "/v1/worker/adapters/"
 """Followed by the adapter's name."""
-DRAIN_PATH = "/v1/worker/drain"
 LIVE_PATH = "/livez"
 READY_PATH = "/readyz"
 
@@ -38,11 +37,6 @@ HEADER_DIGEST_END = "x-weight-digest-end"
 
 ENV_WORKER_NAME = "RLFLEET_WORKER_NAME"
 """Pod name; shown in state and logs."""
-ENV_ADMIN_HOST = "RLFLEET_ADMIN_HOST"
-ENV_ADMIN_PORT = "RLFLEET_ADMIN_PORT"
-"""Where this worker's admin port listens, for `drain`."""
-ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a secret
-"""File that holds the bearer token of the admin port; read again when it changes."""
 ENV_START_VERSION = "RLFLEET_START_VERSION"
 ENV_START_PATH = "RLFLEET_START_PATH"
 ENV_START_RUN_ID = "RLFLEET_START_RUN_ID"

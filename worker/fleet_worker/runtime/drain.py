@@ -1,4 +1,4 @@
-"""`python -m fleet_worker drain`: the preStop hook. Standard library only, so that it is quick."""
+"""`python -m fleet_worker drain`: the preStop hook. Imports the standard library only: it is quick."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from fleet_worker.protocol import (
+from fleet_worker.drain_names import (
     DRAIN_PATH,
     ENV_ADMIN_HOST,
     ENV_ADMIN_PORT,
