@@ -6,6 +6,8 @@
     ├── Conflict      somebody else wrote first: observe again, quietly (409, failed preconditions)
     ├── NotFound      the object is not there (404)
     └── Terminal      repeating cannot help: a person or a new spec must (400, 403, 422)
+        ├── NameTaken      an object of this name belongs to something else
+        └── TokenUnusable  there is no usable token for the workers' admin ports
 
 Library errors are mapped to these once, in `adapters`.
 """
@@ -39,3 +41,11 @@ class NotFound(FleetError):
 
 class Terminal(FleetError):
     """Repeating the same request cannot succeed."""
+
+
+class NameTaken(Terminal):
+    """An object of this name exists and belongs to something else."""
+
+
+class TokenUnusable(Terminal):
+    """There is a Secret for the workers' token, and no usable token in it."""

@@ -109,7 +109,15 @@ class ConditionReason(StrEnum):
     WORKERS_FAILING = "WorkersFailing"
     """Worker pods cannot be created, scheduled or started."""
     INVALID_SPEC = "InvalidSpec"
-    """No pod can be made of the fleet's spec: `podOverlay` is no fragment of a pod template."""
+    """The spec cannot be used: `podOverlay` is no fragment of a pod template, or a field cannot be read."""
+    NAME_TAKEN = "NameTaken"
+    """An object that the fleet needs exists and belongs to something else; it is left as it is."""
+    ADMIN_TOKEN_UNUSABLE = "AdminTokenUnusable"  # noqa: S105 - a reason
+    """The Secret with the token of the workers' admin ports is missing, or holds no usable token."""
+    WRITE_REFUSED = "WriteRefused"
+    """The API server refuses a request of the operator, or has failed it for a minute."""
+    INTERNAL_ERROR = "InternalError"
+    """A part of the operator failed: a defect of rlfleet, whose traceback is in the operator's log."""
 
 
 class Condition(Resource):

@@ -129,6 +129,13 @@ class Rollout(Resource):
     max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
     on_failure: Literal["Halt", "Rollback"] = "Halt"
 
+    @property
+    def longest_hold_seconds(self) -> float:
+        """How long workers may hold their requests: for a rollout, and for the way back."""
+        timeouts = self.timeouts
+        drain_seconds = self.pause.drain_timeout_seconds
+        return 2 * (timeouts.pause_seconds + drain_seconds + timeouts.load_seconds)
+
 
 class Update(Resource):
     """How a change of the pod template reaches the workers."""

@@ -107,8 +107,8 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
 
 
 def _removals(observed: FleetObserved) -> list[WorkerCall]:
-    """Adapters that workers have and nobody asks for."""
-    if observed.is_external:
+    """Adapters that workers have and no WeightVersion names, as far as all can be read."""
+    if observed.is_external or observed.unread:
         return []
     wanted = {w.spec.adapter for w in observed.adapter_weights}
     return [

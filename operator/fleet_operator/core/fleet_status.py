@@ -190,7 +190,7 @@ def _stalled(
         return ConditionType.STALLED, True, ConditionReason.HALTED, told
     if pods.exhausted:
         return ConditionType.STALLED, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted
-    told = observed.hindered or _cannot_run(observed) or _will_not_go(observed, now)
+    told = _cannot_run(observed) or _will_not_go(observed, now)
     return (ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told) if told else None
 
 

@@ -14,6 +14,7 @@ from typing import Self
 from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
 
 PROBE_SECONDS = 10.0
@@ -219,7 +220,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsView:
-    """One WeightVersion object. `retry`: value of its retry annotation."""
+    """One WeightVersion object.
+
+    Fields:
+        retry: value of its retry annotation.
+        unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
+    """
 
     name: str
     namespace: str
@@ -229,6 +235,7 @@ class WeightsView:
     spec: WeightsSpec
     retry: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
+    unreadable: str = ""
 
     @property
     def desired(self) -> Target:
@@ -239,13 +246,35 @@ class WeightsView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadWeights:
+    """One WeightVersion object of which no spec has been read yet. It steers nothing, and no other
+    object steers in its place.
+
+    Fields:
+        adapter: the adapter that it names; None if that cannot be read either.
+        unreadable: why.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created_at: datetime
+    unreadable: str
+    adapter: str | None = None
+    status: WeightsStatus = field(default_factory=WeightsStatus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetObserved:
     """One fleet with everything that belongs to it.
 
     Shapes: workers in order of ordinal, at most 10,000; weights in order of creation.
 
     Fields:
-        hindered: why a pod could not be created when it was tried last; empty otherwise.
+        unread: WeightVersions of this fleet that could not be read.
+        unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
+        troubles: what the runtime has failed at, and what has not succeeded since.
     """
 
     name: str
@@ -256,7 +285,9 @@ class FleetObserved:
     status: FleetStatus = field(default_factory=FleetStatus)
     weights: tuple[WeightsView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
-    hindered: str = ""
+    unread: tuple[UnreadWeights, ...] = ()
+    unreadable: str = ""
+    troubles: tuple[Trouble, ...] = ()
 
     @property
     def is_external(self) -> bool:
@@ -281,7 +312,12 @@ class FleetObserved:
     def _steering(self) -> dict[str, WeightsView]:
         if self.is_external:
             return {}
-        found: dict[str, WeightsView] = {}
-        for weights in sorted(self.weights, key=lambda w: (w.created_at, w.name)):
-            found.setdefault(weights.spec.adapter, weights)
-        return found
+        found: dict[str, WeightsView | None] = {}
+        known: list[WeightsView | UnreadWeights] = [*self.weights, *self.unread]
+        for weights in sorted(known, key=lambda w: (w.created_at, w.name)):
+            if isinstance(weights, UnreadWeights):
+                if weights.adapter is not None:
+                    found.setdefault(weights.adapter, None)
+            else:
+                found.setdefault(weights.spec.adapter, weights)
+        return {adapter: weights for adapter, weights in found.items() if weights is not None}

@@ -58,6 +58,7 @@ def problem_of(overlay: Mapping[str, Any]) -> str:
         _no_map(_ROOT, overlay, "metadata", "spec")
         or _no_map(f"{_ROOT}.metadata", metadata, "labels", "annotations")
         or _unnamed(f"{_ROOT}.spec", spec, "containers", "initContainers", "volumes")
+        or _no_tolerations(f"{_ROOT}.spec.tolerations", spec.get("tolerations", []))
     )
     containers = () if told else spec.get("containers", ())
     variables = (_unnamed(f"{_ROOT}.spec.containers[{c['name']}]", c, "env") for c in containers)
@@ -81,6 +82,14 @@ def _children(value: Any) -> Iterable[Any]:
 def _no_map(path: str, parent: Mapping[str, Any], *keys: str) -> str:
     wrong = (k for k in keys if not isinstance(parent.get(k, {}), dict))
     return next((f"{path}.{k}: must be a map" for k in wrong), "")
+
+
+def _no_tolerations(path: str, value: Any) -> str:
+    """The operator adds tolerations of its own beside these, by their keys."""
+    if not isinstance(value, list) or not all(isinstance(t, dict) for t in value):
+        return f"{path}: must be a list of maps"
+    texts = all(isinstance(t.get("key", ""), str) for t in value)
+    return "" if texts else f"{path}: key must be a text"
 
 
 def _unnamed(path: str, parent: Mapping[str, Any], *keys: str) -> str:

@@ -27,6 +27,7 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
+from fleet_operator.runtime.troubles import PODS, Troubles
 from fleet_operator.runtime.worker_book import WorkerBook
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Reconciler:
         self._again = again
         self._tokens: dict[FleetKey, tuple[str, str]] = {}
         self._stale_tokens: set[FleetKey] = set()
-        self._hindered: dict[FleetKey, str] = {}
+        self._troubles = Troubles()
         self._restless: set[FleetKey] = set()
         self._deleted: dict[FleetKey, set[str]] = {}
 
@@ -150,13 +151,12 @@ class Reconciler:
         failures = await self._change_at_once(
             key, [a for a in actions if not isinstance(a, CreatePod)]
         )
-        self._hindered.pop(key, None)
         portion = 1
         while created and not failures:
             failures = await self._change_at_once(key, created[:portion])
             created, portion = created[portion:], portion * 2
-            if failures and isinstance(failures[0], Terminal):
-                self._hindered[key] = f"a pod cannot be created: {failures[0]}"
+        refused = next((f for f in failures if isinstance(f, Terminal)), None)
+        self._troubles.note(key, PODS, refused)
         if failures:
             raise failures[0]
 
@@ -225,7 +225,7 @@ class Reconciler:
             status=self._statuses.fleet(record),
             weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
-            hindered=self._hindered.get(key, ""),
+            troubles=self._troubles.of(key),
         )
 
     async def _write_weights(
@@ -242,7 +242,7 @@ class Reconciler:
         self._metrics.forget_fleet(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
         self._tokens.pop(key, None)
-        self._hindered.pop(key, None)
+        self._troubles.forget_fleet(key)
         self._stale_tokens.discard(key)
         self._restless.discard(key)
         self._deleted.pop(key, None)

@@ -155,13 +155,6 @@ class TestWhatNeedsAPerson:
         assert told.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
         assert "kubectl describe pod policy-1" in told.message
 
-    def test_pods_that_cannot_be_made(self):
-        fleet = make_fleet(up(0))
-        object.__setattr__(fleet, "hindered", "a pod cannot be created: exceeded quota")
-
-        told = condition(fleet, ConditionType.STALLED)
-        assert told.message == "a pod cannot be created: exceeded quota"
-
     def test_a_budget_that_is_used_up_comes_before_the_words_of_single_pods(self):
         entry = RecycledWorker(pod="policy-0", uid="x", count=5, last_at=NOW)
         fleet = make_fleet(

@@ -54,10 +54,8 @@ def held_up(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
 
     Phases begin anew with every newer version, and whenever an answer gets lost; pauses do not.
     """
-    timeouts, pause = view.settings.timeouts, view.settings.pause
-    once = timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds
     longest = max((m.held_seconds for m in view.held), default=0.0)
-    return list(by) if longest > 2 * once else []
+    return list(by) if longest > view.settings.longest_hold_seconds else []
 
 
 def renew(view: RolloutView) -> Actions:

@@ -1,0 +1,260 @@
+"""One part of a decision that fails becomes a condition; the others go on, and so do pauses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import pytest
+from tests.support.builders import (
+    NOW,
+    AWorker,
+    applied_status,
+    make_condition,
+    make_fleet,
+    make_weights,
+    make_worker,
+    told,
+)
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core import decision
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.observed import FleetObserved, UnreadWeights
+from fleet_operator.core.troubles import Trouble
+from fleet_worker.protocol import AdapterSlots, AdapterState
+
+IMAGE = "rlfleet/worker:1"
+RUNNING_OUT = 5.0
+"""Seconds that are left of a lease."""
+BEGUN = WeightsStatus(
+    observed_generation=1,
+    desired_version="2",
+    phase=RolloutPhase.LOADING,
+    started_at=NOW,
+    phase_started_at=NOW,
+)
+
+
+def decided(fleet: FleetObserved) -> Decision:
+    return decide(fleet, default_image=IMAGE, now=NOW + timedelta(seconds=5))
+
+
+def stalled(made: Decision, uid: str = "") -> Condition:
+    status = made.weights[uid] if uid else made.fleet
+    found = condition_of(status.conditions, ConditionType.STALLED)
+    assert found is not None
+    return found
+
+
+def paused(ordinal: int) -> AWorker:
+    return make_worker(ordinal).paused("1", lease_seconds=RUNNING_OUT).staged("2")
+
+
+def raising(*_: Any, **__: Any) -> NoReturn:
+    secret = "s3cret"
+    raise KeyError(secret)
+
+
+def in_a_pause(**spec: Any) -> FleetObserved:
+    return make_fleet(paused(0), paused(1), wants=make_weights("2", status=BEGUN), **spec)
+
+
+PARTS = ["plan_rollout", "plan_fleet", "fleet_status", "weights_status"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_pauses_are_renewed_whatever_part_fails_and_the_defect_is_said(part, monkeypatch):
+    monkeypatch.setattr(decision, part, raising)
+    made = decided(in_a_pause())
+
+    renewed = [c for c in told(made.worker_calls) if c.startswith(("pause", "load"))]
+    assert [c.rpartition(" ")[2] for c in renewed] == ["policy-0", "policy-1"]
+    assert stalled(made).reason is ConditionReason.INTERNAL_ERROR
+    assert stalled(made, "wv-1").reason is ConditionReason.INTERNAL_ERROR
+    assert "KeyError" in stalled(made).message
+    assert "s3cret" not in stalled(made).message
+    assert not made.at_rest
+
+
+@pytest.mark.parametrize("part", ["plan_adapter", "with_adapters"])
+def test_an_adapters_plan_that_fails_leaves_the_base_weights_alone(part, monkeypatch):
+    spec = make_weights("1").spec.model_copy(update={"adapter": "lora", "version": "3"})
+    adapter = replace(make_weights("1", name="lora", uid="wv-2"), spec=spec)
+    base = make_weights("2", status=BEGUN)
+    fleet = make_fleet(paused(0), paused(1), wants=[base, adapter], adapters={"max": 1})
+    expected = told(decided(fleet).worker_calls)
+    monkeypatch.setattr(decision.adapters, part, raising)
+    made = decided(fleet)
+
+    assert told(made.worker_calls) == expected
+    assert stalled(made).reason is ConditionReason.INTERNAL_ERROR
+
+
+def test_without_a_plan_nothing_but_pauses_is_touched(monkeypatch):
+    fleet = make_fleet(make_worker(0).serving("1"), paused(1), replicas=3, wants="2")
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+    made = decided(fleet)
+
+    assert told(made.worker_calls) == ["pause on policy-1"]
+    assert not made.is_planned
+
+
+def test_without_a_plan_a_pause_is_not_renewed_for_ever(monkeypatch):
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+    fleet = in_a_pause(rollout={"timeouts": {"pauseSeconds": 10, "loadSeconds": 10}})
+    long = tuple(replace(w, state_age_seconds=200.0) for w in fleet.workers)
+
+    assert decided(replace(fleet, workers=long)).worker_calls == ()
+
+
+def test_without_a_plan_the_phase_and_its_times_stay_so_that_time_outs_go_on(monkeypatch):
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+    status = decided(in_a_pause()).weights["wv-1"]
+
+    assert (status.phase, status.phase_started_at) == (RolloutPhase.LOADING, NOW)
+
+
+def test_a_version_that_was_given_up_does_not_give_up_a_later_generation(monkeypatch):
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+    halted = BEGUN.model_copy(update={"phase": RolloutPhase.HALTED})
+    weights = make_weights("3", status=halted, generation=2)
+    status = decided(make_fleet(paused(0), wants=weights)).weights["wv-1"]
+
+    assert (status.observed_generation, status.phase) == (2, RolloutPhase.PENDING)
+
+
+def test_a_workers_pause_of_an_external_fleet_is_its_trainers(monkeypatch):
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+    management = {"roots": ["/weights"], "management": "External"}
+
+    assert decided(make_fleet(paused(0), weights=management)).worker_calls == ()
+
+
+def test_a_condition_goes_when_its_trouble_goes():
+    fleet = make_fleet(make_worker(0).serving("base"))
+    trouble = Trouble(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
+    troubled = decided(replace(fleet, troubles=(trouble,))).fleet
+
+    healed = decided(replace(fleet, status=troubled)).fleet
+    assert condition_of(troubled.conditions, ConditionType.STALLED)
+    assert condition_of(healed.conditions, ConditionType.STALLED) is None
+
+
+def test_several_troubles_are_all_said_and_ready_is_false():
+    one = Trouble(part="a", reason=ConditionReason.NAME_TAKEN, message="Service a is taken")
+    two = Trouble(part="b", reason=ConditionReason.WRITE_REFUSED, message="b is refused")
+    fleet = make_fleet(make_worker(0).serving("base"), replicas=1)
+    made = decided(replace(fleet, troubles=(one, two)))
+
+    assert stalled(made).reason is ConditionReason.NAME_TAKEN
+    assert stalled(made).message == "Service a is taken Also: b is refused"
+    ready = condition_of(made.fleet.conditions, ConditionType.READY)
+    assert ready is not None
+    assert ready.status == "False"
+
+
+def test_a_trouble_that_leaves_the_spec_in_effect_leaves_ready_as_it_is():
+    events = Trouble(
+        part="Events", reason=ConditionReason.WRITE_REFUSED, message="403", leaves_ready=True
+    )
+    revision = decided(make_fleet()).pods.revision
+    fleet = make_fleet(make_worker(0).serving("base").of_revision(revision))
+    made = decided(replace(fleet, troubles=(events,)))
+
+    ready = condition_of(made.fleet.conditions, ConditionType.READY)
+    assert ready is not None
+    assert ready.status == "True"
+    assert stalled(made).reason is ConditionReason.WRITE_REFUSED
+
+
+# --- objects that cannot be read ------------------------------------------------------------------
+
+
+def test_a_fleet_that_cannot_be_read_ends_its_rollout_and_changes_no_pod():
+    fleet = replace(in_a_pause(), unreadable="spec.replicas: too many", generation=2)
+    made = decided(replace(fleet, spec=fleet.spec.model_copy(update={"replicas": 5})))
+
+    assert told(made.worker_calls) == told(decided(in_a_pause()).worker_calls)
+    assert made.pod_actions == ()
+    assert (made.fleet.observed_generation, stalled(made).reason) == (
+        2,
+        ConditionReason.INVALID_SPEC,
+    )
+    assert stalled(made).observed_generation == 2
+    assert stalled(made, "wv-1").reason is ConditionReason.INVALID_SPEC
+
+
+def test_a_fleet_that_cannot_be_read_begins_no_rollout():
+    fleet = make_fleet(of_today(0).serving("1"), wants="2")
+
+    assert decided(fleet).worker_calls != ()
+    assert decided(replace(fleet, unreadable="spec: odd")).worker_calls == ()
+
+
+def of_today(ordinal: int) -> AWorker:
+    """A worker whose template is not out of date: it is called, and not deleted."""
+    return make_worker(ordinal).of_revision(decided(make_fleet()).pods.revision)
+
+
+def test_weights_that_cannot_be_read_begin_no_rollout_and_say_so():
+    weights = replace(make_weights("2", generation=2), unreadable="spec.version: too long")
+    made = decided(make_fleet(of_today(0).serving("1"), wants=weights))
+
+    assert made.worker_calls == ()
+    assert made.weights["wv-1"].observed_generation == 2
+    assert stalled(made, "wv-1").reason is ConditionReason.INVALID_SPEC
+    assert "spec.version: too long" in stalled(made, "wv-1").message
+
+
+def unread(**fields: Any) -> UnreadWeights:
+    given: dict[str, Any] = {
+        "name": "policy",
+        "namespace": "rl",
+        "uid": "wv-0",
+        "generation": 3,
+        "created_at": NOW - timedelta(days=1),
+        "unreadable": "spec.source: odd",
+        "adapter": "",
+    }
+    return UnreadWeights(**given | fields)
+
+
+def test_weights_that_were_never_read_are_not_replaced_by_a_younger_object():
+    applied = FleetStatus(applied=None)
+    fleet = make_fleet(of_today(0).serving("1"), wants="2", status=applied)
+    made = decided(replace(fleet, unread=(unread(),)))
+
+    assert made.worker_calls == ()
+    assert made.weights["wv-0"].observed_generation == 3
+    assert stalled(made, "wv-0").reason is ConditionReason.INVALID_SPEC
+    assert "WeightVersion policy" in stalled(made).message
+
+
+def test_an_adapter_is_not_removed_while_an_object_cannot_be_read():
+    slots = AdapterSlots(total=2, used=1, max_rank=16)
+    held = (AdapterState(name="lora", version="3"),)
+    revision = decided(make_fleet(adapters={"max": 1})).pods.revision
+    worker = make_worker(0).serving("base").of_revision(revision)
+    worker = worker._says(adapters=held, adapter_slots=slots)
+    fleet = make_fleet(worker, adapters={"max": 1})
+
+    assert told(decided(fleet).worker_calls) == ["remove-adapter lora on policy-0"]
+    assert decided(replace(fleet, unread=(unread(adapter=None),))).worker_calls == ()
+
+
+def test_a_status_keeps_its_transition_time_while_a_trouble_lasts():
+    since = NOW - timedelta(hours=1)
+    known = make_condition(ConditionType.STALLED, reason=ConditionReason.NAME_TAKEN, since=since)
+    fleet = make_fleet(
+        make_worker(0).serving("1"),
+        wants=make_weights("1", status=applied_status("1")),
+        status=FleetStatus(conditions=(known,)),
+    )
+    trouble = Trouble(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
+
+    made = decided(replace(fleet, troubles=(trouble,)))
+    assert stalled(made).last_transition_time == since
