@@ -26,6 +26,24 @@ flags = sorted({name for action in parser._actions for name in action.option_str
 print(json.dumps({"version": check_engine(), "flags": flags}))
 """
 
+_CONFIGURE = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from fleet_worker.adapters.engine_config import unsafe_settings
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+model, found = sys.argv[1], {}
+for flags in json.loads(sys.argv[2]):
+    arguments = parser.parse_args(["--model", model, "--enforce-eager", *flags])
+    config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
+    found[" ".join(flags)] = unsafe_settings(config)
+    config.parallel_config.enable_eplb = True  # refused by vLLM itself on CPUs
+    found[" ".join([*flags, "rebalanced"])] = unsafe_settings(config)
+print(json.dumps(found))
+"""
+
 # Flags that the reference recommends, and those a fleet is most likely to pass.
 USUAL_FLAGS = (
     "--enforce-eager",
@@ -95,6 +113,30 @@ def test_no_flag_is_refused_but_those_that_are_owned() -> None:
     refused = {f for f in installed()["flags"] if refused_flags([f"{f}=1"])}
 
     assert {f for f in refused if f not in owned and not f.startswith(families)} == set()
+
+
+def test_what_vllm_makes_of_its_flags_is_seen_in_its_configuration(weights: Any) -> None:
+    store = '--kv-transfer-config={"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'
+    encoder = '--ec-transfer-config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}'
+    manager = '--ec-manager-config={"encoder_cache_manager_cls": "theirs.Manager"}'
+    own = "--kv-offloading-size=1"
+    flags = json.dumps([[], [own], [store], [encoder], [manager]])
+    done = subprocess.run(
+        [worker_python(), "-c", _CONFIGURE, str(weights.a), flags],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env=engine_environment(),
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+
+    assert found[""] == found[own] == []
+    assert "ExampleConnector" in found[store][0]
+    assert "ECExampleConnector" in found[encoder][0]
+    assert "theirs.Manager" in found[manager][0]
+    (sentence,) = found["rebalanced"]
+    assert "enable_eplb" in sentence
 
 
 @pytest.mark.parametrize("route", CONTROL_ROUTES)

@@ -30,6 +30,7 @@ class FakeEngine:
         adapters: number → name of those in slots.
         weights: path of the checkpoint in the model, or what was received.
         sent: what a trainer has sent last.
+        wakes: whether all of it comes back when it is woken.
     """
 
     calls: list[str] = field(default_factory=list)
@@ -42,6 +43,7 @@ class FakeEngine:
     adapters: dict[int, str] = field(default_factory=dict)
     weights: str = ""
     sent: str = ""
+    wakes: bool = True
     is_dead: bool = False
 
     @property
@@ -126,7 +128,7 @@ class FakeEngine:
 
     async def wake(self, tags: Sequence[str] | None) -> bool:
         await self._do("wake", f"wake {tags}")
-        awake = tags is None or "kv_cache" in tags
+        awake = self.wakes and (tags is None or "kv_cache" in tags)
         self.paused = self.paused and not awake  # as vLLM does
         return awake
 

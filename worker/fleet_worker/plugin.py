@@ -17,6 +17,7 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
+from fleet_worker.adapters.engine_config import unsafe_settings
 from fleet_worker.adapters.engine_names import PLUGIN, check_objects
 from fleet_worker.adapters.http_server import serve
 from fleet_worker.adapters.lora import with_adapters
@@ -81,6 +82,7 @@ class EndpointPlugin:
         handover = handed_over()
         SIGTERM.release()
         _check_arguments(args, handover)
+        _check_configuration(engine_client)
         # vLLM has read the files by their names. Were they exchanged meanwhile, the engine would
         # have other weights than those that were checked, under their label.
         await asyncio.to_thread(handover.initial.checkpoint.check_same_on_disk, None)
@@ -209,6 +211,12 @@ def _check_arguments(args: Namespace, handover: Handover) -> None:
     ]
     if wrong:
         raise RuntimeError(f"vLLM does not run with the flags that the worker set: {wrong}")
+
+
+def _check_configuration(client: Any) -> None:
+    """What vLLM made of the flags: settings under which a label would stand for other weights."""
+    if unsafe := unsafe_settings(client.vllm_config):
+        raise RuntimeError(f"the worker does not serve with these settings: {'; '.join(unsafe)}")
 
 
 async def _check_engine_names(client: Any) -> None:

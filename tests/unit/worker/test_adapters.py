@@ -165,6 +165,14 @@ async def test_a_version_without_a_slot_is_refused_and_the_old_one_is_served_on(
     assert lab.in_slots == ["tuned@3"]
 
 
+async def test_a_sleeping_engine_takes_no_adapter(lab: Lab) -> None:
+    lab.bench.agent.asleep = True
+    refusal = await lab.refused("1", lab.write("one"))
+
+    assert refusal.reason is Reason.WRONG_PHASE
+    assert lab.in_slots == []
+
+
 async def test_names_that_fill_all_slots_leave_no_room_for_a_swap(lab: Lab) -> None:
     await lab.put("1", lab.write("1"), name="one")
     await lab.put("1", lab.write("other", seed=5), name="two")

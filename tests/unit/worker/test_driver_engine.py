@@ -85,6 +85,29 @@ async def test_a_pause_that_runs_out_wakes_the_engine(trainer: Trainer) -> None:
     assert trainer.bench.state.phase is Phase.SERVING
 
 
+async def test_nothing_is_loaded_into_an_engine_that_does_not_wake(trainer: Trainer) -> None:
+    await trainer.driver.sleep(WHO, 1, PauseMode.ABORT)
+    trainer.bench.engine.wakes = False
+    with pytest.raises(EngineFailure) as failure:
+        await trainer.driver.load(WHO, step(trainer, 5))
+
+    assert not failure.value.touched
+    assert not [call for call in trainer.bench.engine.calls if call.startswith("load")]
+    assert trainer.bench.state.version == "base"
+
+
+async def test_a_worker_that_was_fenced_asleep_is_woken_before_it_is_probed(
+    trainer: Trainer,
+) -> None:
+    bench = trainer.bench
+    await trainer.driver.sleep(WHO, 1, PauseMode.ABORT)
+    await bench.fence()
+    await bench.probe("x")
+
+    calls = bench.engine.calls
+    assert calls.index("wake None") < calls.index("sample x")
+
+
 async def test_a_sleep_that_throws_weights_away_is_refused(trainer: Trainer) -> None:
     refusal = await refused(trainer.driver.sleep(WHO, 2, PauseMode.ABORT))
 

@@ -50,7 +50,12 @@ class FakeClient:
         self.label = "default"
         self.errored = False
         self.missing: list[str] = []
-        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=2))
+        self.vllm_config = SimpleNamespace(
+            parallel_config=SimpleNamespace(world_size=2, enable_eplb=False),
+            kv_transfer_config=None,
+            ec_transfer_config=None,
+            ec_manager_config=SimpleNamespace(encoder_cache_manager_cls=None),
+        )
         self.output_processor = SimpleNamespace(request_states={}, parent_requests={})
         self.first_generate = self.generate
 
@@ -282,6 +287,17 @@ async def test_a_flag_that_slipped_past_keeps_the_worker_from_serving(put: Put, 
         await put.together()
 
     assert not hasattr(put.state, STATE_ATTRIBUTE), "the gate opens for nobody"
+
+
+async def test_a_cache_that_vllm_made_of_its_flags_keeps_the_worker_from_serving(put: Put) -> None:
+    put.client.vllm_config.kv_transfer_config = SimpleNamespace(
+        kv_connector="LMCacheMPConnector", kv_connector_module_path=None
+    )
+    with pytest.raises(RuntimeError, match="LMCacheMPConnector"):
+        await put.together()
+
+    assert put.client.calls == []
+    assert not hasattr(put.state, STATE_ATTRIBUTE)
 
 
 async def test_weights_exchanged_while_the_engine_started_are_not_served(put: Put) -> None:

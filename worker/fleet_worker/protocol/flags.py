@@ -52,6 +52,24 @@ OWNED_ENGINE_FLAGS = (
     OwnedFlag("--shutdown-timeout", "the worker drains by itself"),
     OwnedFlag("--weight-transfer-config", "--weight-transfer-backend of the worker sets it"),
     OwnedFlag("--kv-transfer-config", "keys and values of other weights could be read"),
+    OwnedFlag(
+        "--kv-offloading-backend",
+        "only vLLM's own offloading drops its keys and values at a swap; --kv-offloading-size alone"
+        " turns it on",
+    ),
+    OwnedFlag(
+        "--ec-transfer-config",
+        "an encoder cache outside of the engine survives a swap; serve without it",
+    ),
+    OwnedFlag(
+        "--ec-manager-config",
+        "an encoder cache of another make may survive a swap; serve with vLLM's own",
+    ),
+    OwnedFlag(
+        "--enable-eplb",
+        "a load puts experts where they were at the start, the rebalanced router looks for them"
+        " elsewhere; serve without it",
+    ),
     OwnedFlag("--enable-lora", "spec.adapters.max turns adapters on"),
     OwnedFlag("--max-loras", "spec.adapters.max chooses how many adapters there may be"),
     OwnedFlag("--max-cpu-loras", "spec.adapters.max chooses how many adapters there may be"),

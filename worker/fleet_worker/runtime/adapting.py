@@ -25,6 +25,11 @@ def check_fits(worker: Worker, name: str) -> None:
     if worker.phase not in _PHASES:
         reason = Reason.BROKEN if worker.phase is Phase.BROKEN else Reason.WRONG_PHASE
         raise Refusal(reason, f"a worker that is {worker.phase} changes no adapters")
+    if worker.asleep:
+        raise Refusal(
+            Reason.WRONG_PHASE,
+            "a sleeping engine takes no adapter: its memory is away; wake the worker first",
+        )
 
 
 async def prepare(worker: Worker, name: str, request: AdapterRequest) -> PrivateAdapter:

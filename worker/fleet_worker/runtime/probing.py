@@ -10,6 +10,7 @@ from typing import TypeVar
 from fleet_worker.core.probing import Continuation, Position, Run, report
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import Phase, ProbeReport, ProbeRequest, Reason
+from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
 from fleet_worker.runtime.worker import Worker
@@ -33,6 +34,7 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
     with worker.working("probe", worker.version):
         try:
             if closed:
+                await sleeping.ensure_awake(worker)  # a fence leaves a sleeping engine asleep
                 await worker.engine.resume()
             found = await _unless_cut(worker, _run(worker, request))
         finally:

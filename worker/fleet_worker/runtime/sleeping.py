@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import PauseMode, Phase, Reason
 from fleet_worker.runtime.worker import Worker
 
@@ -37,15 +37,25 @@ async def sleep(worker: Worker, level: int) -> None:
 
 
 async def wake(worker: Worker, tags: Sequence[str] | None) -> bool:
-    """Wake a worker, or parts of it; whether all of it is awake, and generates."""
+    """Wake a worker, or parts of it; whether all of it is awake, and generates.
+
+    Errors:
+        EngineFailure (untouched): all of it was to wake, and a part of it still sleeps.
+    """
     if not worker.asleep:
         return True
     worker.asleep = not await worker.engine.wake(tags)
+    if worker.asleep and tags is None:
+        raise EngineFailure("the engine was woken and a part of it still sleeps", touched=False)
     return not worker.asleep
 
 
 async def ensure_awake(worker: Worker) -> None:
-    """Make an engine usable whose worker stays paused."""
+    """Make an engine usable whose worker stays paused: nothing is ever put into a sleeping one.
+
+    Errors:
+        EngineFailure (untouched): it does not wake.
+    """
     if worker.asleep:
         await wake(worker, None)
         # It generates from the moment that it is awake.
