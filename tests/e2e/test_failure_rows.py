@@ -41,9 +41,7 @@ def record(shared_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Has every token of all replies recomputed in the end."""
     record = Record(tmp_path_factory.mktemp("rows") / "replies.jsonl")
     yield record
-    folders = sorted(shared_fleet.weights.glob("step_*"), key=lambda f: int(f.name[5:]))
-    versions = {"base": shared_fleet.weights / "base"} | {f.name[5:]: f for f in folders}
-    judged = audit(record.replies, versions)
+    judged = audit(record.replies, shared_fleet.checkpoints())
     assert judged.returncode == 0, judged.stdout + judged.stderr
     if WRITE_TO:
         tokens = sum(int(line.split()[2]) for line in _rows(judged.stdout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 from demo.sampler import Samples, sample
 from devcluster import Cluster
+from stack.fleets import WEIGHTS_ROOT, weights_manifest
 
 T = TypeVar("T")
 
@@ -61,9 +63,44 @@ class Fleet:
         """Number of a checkpoint that lies on the volume and was not used yet."""
         return next(self.steps)
 
+    @property
+    def source(self) -> str:
+        """Where workers see the checkpoints `step_<n>`, as a WeightVersion names them."""
+        return f"{WEIGHTS_ROOT}/step_{{version}}"
+
     def folder(self, step: int) -> Path:
         """Where a step lies on this machine."""
         return self.weights / f"step_{step}"
+
+    def checkpoints(self) -> list[tuple[str, Path]]:
+        """(version, folder) of everything that may have been served, oldest first.
+
+        A version is there once for every run that has published one of that number.
+        """
+        steps = ((f.name.removeprefix("step_"), f) for f in self.weights.glob("**/step_*"))
+        in_order = sorted(steps, key=lambda step: (int(step[0]), str(step[1])))
+        return [("base", self.weights / "base"), *in_order]
+
+    def begin_run(self, version: str) -> str:
+        """Recreate the WeightVersion for another run, whose weights of a version are others.
+
+        Returns: the run.
+        """
+        step = self.next_step()
+        run = f"run-{step}"
+        shutil.copytree(self.folder(step), self.weights / run / f"step_{version}")
+        self.kubectl("delete", "wv", self.name)
+        made = weights_manifest(self.name, fleet=self.name, version=version)
+        made["spec"] |= {
+            "runId": run,
+            "source": {"path": f"{WEIGHTS_ROOT}/{run}/step_{{version}}"},
+        }
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+        return run
+
+    def digest_of_applied(self) -> str:
+        """Digest of the weights that the fleet serves with one voice."""
+        return str(self.get(f"ifl/{self.name}")["status"]["applied"]["digest"])
 
     def publish(self, version: str, **spec: Any) -> None:
         """Patch the WeightVersion, as trainers do."""

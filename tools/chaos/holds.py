@@ -20,7 +20,8 @@ from chaos.fleet import Fleet
 from chaos.processes import NoSuchProcessError, Process, node_of, signal_worker
 from devcluster.errors import NotRunningError
 
-Phase = Literal["Staging", "Pausing", "Loading", "Resuming"]
+Phase = Literal["Staging", "Pausing", "Loading", "Resuming", "Serving"]
+"""Of a rollout, or between two of them."""
 PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from chaos.fleet import Fleet
@@ -62,13 +63,34 @@ def node_of(fleet: Fleet, pod: str) -> int:
 
 def signal_leader(cluster: Cluster, name: str) -> str:
     """Signal the operator that holds the Lease. Returns: its pod."""
-    look = "jsonpath={.spec.holderIdentity}"
-    chosen = ("-n", SYSTEM, "get", "lease", RELEASE, "-o", look)
-    pod = cluster.kubectl(*chosen).stdout.partition("_")[0]
+    pod = leader_pod(cluster)
+    signal_operator(cluster, pod, name)
+    return pod
+
+
+def signal_operator(cluster: Cluster, pod: str, name: str) -> None:
+    """Signal the process of an operator's pod."""
     look = "jsonpath={.spec.nodeName}"
     node = cluster.kubectl("-n", SYSTEM, "get", "pod", pod, "-o", look).stdout
     _signal(cluster, _node_of(node), pod, "operator", name)
-    return pod
+
+
+def leader_pod(cluster: Cluster) -> str:
+    """The operator's pod that holds the Lease."""
+    look = "jsonpath={.spec.holderIdentity}"
+    chosen = ("-n", SYSTEM, "get", "lease", RELEASE, "-o", look)
+    return str(cluster.kubectl(*chosen).stdout.partition("_")[0])
+
+
+def operator_addresses(cluster: Cluster) -> dict[str, str]:
+    """Pods of the operator → their addresses."""
+    chosen = ("-n", SYSTEM, "get", "pods", "-l", f"app.kubernetes.io/instance={RELEASE}")
+    found = json.loads(cluster.kubectl(*chosen, "-o", "json").stdout)["items"]
+    return {
+        pod["metadata"]["name"]: pod["status"]["podIP"]
+        for pod in found
+        if pod["status"].get("podIP")
+    }
 
 
 def _signal(cluster: Cluster, node: int, pod: str, process: Process, name: str) -> None:

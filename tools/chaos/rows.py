@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from chaos.fleet import Fleet
 from chaos.holds import PHASES, Phase, held_in
-from chaos.network import answers_lost
-from chaos.processes import signal_leader, signal_worker
+from chaos.network import answers_lost, leader_without_api_server, operators_without_workers
+from chaos.processes import (
+    NoSuchProcessError,
+    leader_pod,
+    signal_leader,
+    signal_operator,
+    signal_worker,
+)
+from chaos.store import store_hangs
 
 Play = Callable[[Fleet, Phase], None]
 """Returns right after the fault; recovery is counted from then on."""
 API_SERVER = "kube-apiserver"
 FAULT_SECONDS = 4.0
 """How long a fault lasts that ends by itself; a question times out after 3 s."""
+PARTITION_SECONDS = 35.0
+"""Longer than the lease of a pause, 30 s."""
+LEADERLESS_SECONDS = 25.0
+"""Longer than the operators' Lease and the takeover by a standby."""
+FROZEN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,91 @@ def _faster_than_it_loads(fleet: Fleet, phase: Phase) -> None:
             fleet.publish(str(fleet.next_step()))
 
 
+def _store_hangs(fleet: Fleet, phase: Phase) -> None:
+    """Only staging needs the store: from then on a rollout must end while the store hangs."""
+    with ExitStack() as hanging:
+        with held_in(fleet, phase):
+            hanging.enter_context(store_hangs(fleet))
+        if phase == "Staging":
+            time.sleep(FAULT_SECONDS)
+        else:
+            fleet.wait_whole()
+
+
+def _operators_without_workers(fleet: Fleet, phase: Phase) -> None:
+    """No pause is renewed and no call arrives for longer than the lease of a pause."""
+    with ExitStack() as cut:
+        with held_in(fleet, phase):
+            cut.enter_context(operators_without_workers(fleet))
+        time.sleep(PARTITION_SECONDS)
+
+
+def _leader_without_api_server(fleet: Fleet, phase: Phase) -> None:
+    """The leader must end before the other operator begins, though it reaches all workers."""
+    with ExitStack() as cut:
+        with held_in(fleet, phase):
+            old = cut.enter_context(leader_without_api_server(fleet))
+        _until_another_leads(fleet, old)
+        time.sleep(LEADERLESS_SECONDS)
+
+
+def _operator_frozen(fleet: Fleet, phase: Phase) -> None:
+    """It wakes up with what it knew a minute ago, while another has led to a newer version."""
+    begun = time.monotonic()
+    with held_in(fleet, phase):
+        old = leader_pod(fleet.cluster)
+        signal_operator(fleet.cluster, old, "SIGSTOP")
+    _until_another_leads(fleet, old)
+    fleet.publish(str(fleet.next_step()))
+    fleet.wait_ready()
+    time.sleep(max(0.0, begun + FROZEN_SECONDS - time.monotonic()))
+    with suppress(NoSuchProcessError):  # the kubelet may have ended it: its probe went unanswered
+        signal_operator(fleet.cluster, old, "SIGCONT")
+
+
+def _path_rewritten(fleet: Fleet, _: Phase) -> None:
+    """Other weights lie under the path of the applied version when a worker starts again.
+
+    The worker must not be admitted, and the fleet must say why, until the files are restored.
+    """
+    version, victim = fleet.applied(), min(fleet.pods())
+    file = fleet.folder(int(version)) / "model.safetensors"
+    rightful = file.read_bytes()
+    file.write_bytes((fleet.folder(fleet.next_step()) / "model.safetensors").read_bytes())
+    try:
+        signal_worker(fleet, victim, "worker", "SIGKILL")
+        fleet.eventually(lambda: _is_reused(fleet), "VersionReused is reported", seconds=120)
+        if fleet.phase_of(victim) == "serving":
+            raise AssertionError(f"{victim} serves files that are not those of version {version}")
+    finally:
+        file.write_bytes(rightful)
+
+
+def _recreated_for_another_run(fleet: Fleet, _: Phase) -> None:
+    """Another run begins to count where the applied version stands, with weights of its own."""
+    version = fleet.applied()
+    before = fleet.digest_of_applied()
+    run = fleet.begin_run(version)
+    fleet.wait_whole()
+    applied = fleet.get(f"ifl/{fleet.name}")["status"]["applied"]
+    if (applied["version"], applied.get("runId")) != (version, run):
+        raise AssertionError(f"the fleet has not taken version {version} of {run}: {applied}")
+    if applied["digest"] == before:
+        raise AssertionError(f"version {version} of {run} is reported with the digest before")
+    fleet.publish(str(fleet.next_step()), source={"path": fleet.source})
+
+
+def _until_another_leads(fleet: Fleet, old: str) -> None:
+    fleet.eventually(
+        lambda: leader_pod(fleet.cluster) not in ("", old), "another operator leads", seconds=60
+    )
+
+
+def _is_reused(fleet: Fleet) -> bool:
+    found = (fleet.condition("Stalled", what) for what in ("", f"ifl/{fleet.name}"))
+    return any(c is not None and c["reason"] == "VersionReused" for c in found)
+
+
 def node_lost(fleet: Fleet, phase: Phase) -> None:
     """Cut the second node's power, and say so to the cluster once the operator asks for it.
 
@@ -124,4 +221,21 @@ ROWS = (
     Row("answer lost after the work", PHASES, ("Pausing", "Loading"), _answer_lost),
     Row("API server gone", PHASES, ("Loading",), _api_server_gone),
     Row("newer versions arrive", PHASES, PHASES, _faster_than_it_loads),
+    Row("store hangs", PHASES, ("Staging", "Loading"), _store_hangs),
+    Row(
+        "operators cut off from workers",
+        PHASES,
+        ("Loading",),
+        _operators_without_workers,
+        cuts=True,
+    ),
+    Row("leader cut off from the API server", PHASES, ("Pausing",), _leader_without_api_server),
+    Row("leader frozen for 60 s", PHASES, ("Loading",), _operator_frozen, cuts=True),
+    Row("path rewritten, worker killed", ("Serving",), ("Serving",), _path_rewritten, cuts=True),
+    Row(
+        "WeightVersion recreated for another run",
+        ("Serving",),
+        ("Serving",),
+        _recreated_for_another_run,
+    ),
 )

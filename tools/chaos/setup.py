@@ -9,6 +9,7 @@ from typing import Any
 
 import stack
 from chaos.fleet import NAMESPACE, Fleet
+from chaos.store import mount_store
 from devcluster import Cluster
 from stack.offline import write_checkpoints
 
@@ -38,10 +39,11 @@ def start_fleet(
         {folder / name: options for name, options in (named | dict(others or {})).items()}
     )
     folder.chmod(0o755)
+    view = mount_store(cluster, folder)
     fleet = Fleet(cluster, folder, itertools.count(2))
     cluster.kubectl("create", "namespace", NAMESPACE)
     objects = [
-        *stack.weights_volume(folder, NAMESPACE),
+        *stack.weights_volume(view, NAMESPACE),
         _soon_given_up(stack.fleet_manifest(fleet.name, replicas=replicas)),
         stack.weights_manifest(fleet.name, fleet=fleet.name, version="1"),
     ]

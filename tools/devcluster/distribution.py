@@ -7,6 +7,7 @@ dpkg unpacks it there; the system's packages, lists, caches and locks stay untou
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 from pathlib import Path
@@ -53,6 +54,30 @@ def fetched_folder(package: str) -> Path:
     return programs_folder() / f"{package}-{key}"
 
 
+def installed(package: str, program: str) -> Path:
+    """A program of a package: the machine's own, else the unpacked one, fetched the first time.
+
+    Args:
+        package: Its name in the distribution.
+        program: Path of the program inside the package.
+
+    Errors:
+        BuildError: the package cannot be had.
+    """
+    if found := shutil.which(Path(program).name):
+        return Path(found)
+    target = fetched_folder(package)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            unfinished = target.with_suffix(".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            fetch(package, unfinished, program=program)
+            unfinished.rename(target)
+    return target / "bin" / Path(program).name
+
+
 def fetch(package: str, target: Path, *, program: str = "") -> None:
     """Unpack a package and what it needs beyond the machine's own into the folder `target`.
 
@@ -80,7 +105,7 @@ def fetch(package: str, target: Path, *, program: str = "") -> None:
         ) from error
     shutil.rmtree(apt)
     if program:
-        (target / "bin").mkdir()
+        (target / "bin").mkdir(exist_ok=True)
         wrapper = target / "bin" / Path(program).name
         folders = sorted({found.parent.relative_to(target) for found in target.rglob("*.so*")})
         libraries = ":".join(f"$root/{folder}" for folder in folders)
