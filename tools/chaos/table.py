@@ -15,13 +15,18 @@ _HEAD = """# Reliability
 What happens to a fleet of real vLLM workers when something breaks, measured on a real Kubernetes
 node. `make reliability` plays every failure below and writes this page; `make chaos` plays them at
 random. A process that is stopped keeps the rollout in a phase while the fault is injected
-(`tools/chaos`); clients generate through the Service all the time.
+(`tools/chaos`); clients generate through the Service all the time. Workers see the checkpoints
+through a FUSE server, which stands for a network file system: *store hangs* stops it. A partition
+between operators and workers lasts longer than the lease of a pause, so that workers end their
+pauses by themselves. *Leader frozen* wakes up after 60 s, when another operator has led to a newer
+version. *Path rewritten* puts other weights under the path of the applied version and kills a
+worker: it must not be admitted, and `VersionReused` must be reported, until the files are restored.
 
-Seconds are from the end of the fault until every wanted worker served the version that was asked
-for last. A worker that is killed must start vLLM anew, which takes most of the time where it is
-part of the row. *Asked again*: attempts of clients that met a killed process; no request was lost
-in the end where the last column says 0. Every token of these runs was recomputed offline under the
-checkpoint that its label names.
+Seconds are from the end of the fault until every desired worker served the version that was asked
+for last. A worker that is killed must start vLLM again, which takes most of the time where it is
+part of the row. *Asked again*: attempts of clients that met a killed or fenced worker; no request
+was lost in the end where the last column says 0. Every token of these runs was recomputed offline
+under the checkpoint that its label names.
 
 """
 
