@@ -15,9 +15,10 @@ from tests.support.virtual_time import now
 from fleet_operator.core.decision import decide
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
 from fleet_operator.runtime import reconcile as reconcile_module
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import MAX_TERM, Epoch, Phase, Reason
 
 SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
 SERVICE_PATH = "/api/v1/namespaces/rl/services/policy"
 
 
@@ -472,6 +473,7 @@ class TestStatuses:
                 await asyncio.sleep(5)
                 reconcile = rig.operator.reconcile
                 assert reconcile._tokens == {}
+                assert rig.operator.epochs._goals == {}
                 assert reconcile._restless == set()
                 assert reconcile._statuses._fleets == {}
                 assert reconcile._statuses._weights == {}
@@ -551,14 +553,83 @@ class TestLeading:
 
         run(story)
 
-    def test_a_worker_that_knows_a_newer_term_is_caught_up_with(self):
+    def test_a_worker_that_knows_a_newer_term_is_caught_up_with_and_the_lease_stays(self):
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")
                 for worker in rig.workers.workers.values():
                     worker.epoch = worker.epoch.model_copy(update={"term": 40})
                 rig.publish("2")
-                await rig.applied("2", seconds=20)
-                assert rig.operator.lease.term == 41
+                assert await rig.applied("2", seconds=20) < 3
+                assert {w.epoch.term for w in rig.workers.workers.values()} == {41}
+                assert rig.operator.lease.term == 1
+                assert lease_of(rig)["leaseTransitions"] == 1
 
         run(story)
+
+    def test_a_lease_that_was_deleted_costs_one_refusal_and_one_reading(self):
+        """The next leader begins at term 1 below workers that have obeyed 1000."""
+
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                for worker in rig.workers.workers.values():
+                    worker.epoch = worker.epoch.model_copy(update={"term": 1000})
+                rig.cluster.drop(LEASE_PATH)
+                await rig.restart_operator()
+                rig.publish("2")
+                assert await rig.applied("2", seconds=20) < 3
+                refused = [r for r in rig.kube.requests if r == ("GET", LEASE_PATH)]
+                assert len(refused) <= 4
+                assert rig.operator.epochs.last(("rl", "policy")).term == 1001
+
+        run(story)
+
+    @pytest.mark.parametrize("term", [2**31 - 1, MAX_TERM + 1, MAX_TERM, MAX_TERM - 1])
+    def test_whatever_a_worker_says_of_terms_the_lease_and_leading_stay(self, term):
+        """leaseTransitions is an int32, and one Lease is for all fleets."""
+
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                liar = rig.worker(0)
+                liar.epoch = Epoch.model_construct(term=term, sequence=2**52)
+                rig.publish("2")
+                await asyncio.sleep(30)
+                assert rig.operator.lease.held
+                assert lease_of(rig)["leaseTransitions"] == rig.operator.lease.term == 1
+                assert rig.operator.epochs.last(("rl", "other")).term == 1
+
+        run(story)
+
+    def test_a_worker_of_the_highest_term_is_reported_with_the_remedy_and_it_helps(self):
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                liar = rig.worker(0)
+                liar.epoch = Epoch(term=MAX_TERM, sequence=9)
+                rig.publish("2")
+                await rig.until(lambda: reason_of(rig) == "EpochExhausted")
+                message = rig.condition("Stalled")["message"]
+                assert "policy-0" in message
+                assert "policy-1" not in message
+                assert "Delete these pods" in message
+                for ip in [i for i, w in rig.workers.workers.items() if w is liar]:
+                    del rig.workers.workers[ip]
+                rig.cluster.drop(f"{PODS_PATH}/policy-0")
+                await rig.applied("2")
+                await rig.until(lambda: rig.serving == ["2", "2", "2"])
+                await rig.until(lambda: rig.condition("Stalled") is None)
+                assert rig.operator.epochs.last(("rl", "policy")).term == 1
+
+        run(story)
+
+
+def lease_of(rig: Rig) -> dict[str, Any]:
+    spec: dict[str, Any] = rig.cluster.objects[LEASE_PATH]["spec"]
+    return spec
+
+
+def reason_of(rig: Rig) -> str:
+    stalled = rig.condition("Stalled")
+    return stalled["reason"] if stalled else ""

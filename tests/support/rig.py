@@ -30,6 +30,7 @@ from fleet_operator.api import names
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.ports import Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
+from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import Operator
 from fleet_operator.runtime.settings import Settings
 from fleet_worker.protocol import Epoch, Phase, Reason
@@ -179,7 +180,14 @@ class Rig:
             resync_seconds=30.0,
             identity=f"process-{now()}",
         )
-        self.operator = Operator(settings, self.kube, self.workers)
+        lease = Lease(
+            self.kube,
+            namespace=settings.lease_namespace,
+            name=settings.lease_name,
+            identity=settings.identity,
+            clock=now,
+        )
+        self.operator = Operator(settings, self.kube, self.workers, lease)
         await self.operator.lease.acquire()
         self._tasks = [
             asyncio.create_task(self.operator.lease.hold(), name="lease"),
@@ -190,6 +198,7 @@ class Rig:
         self.tell_operator()
         self._tasks.append(asyncio.create_task(self.operator._work(), name="queue"))
         self._tasks.append(asyncio.create_task(self.operator._sweep(), name="sweep"))
+        self._tasks.append(asyncio.create_task(self.operator._settle_terms(), name="terms"))
 
     async def kill_operator(self) -> None:
         """It ends without a word; its Lease is left to run out."""

@@ -108,6 +108,8 @@ class ConditionReason(StrEnum):
     """A phase did not finish within its timeout."""
     WORKERS_FAILING = "WorkersFailing"
     """Worker pods cannot be created, scheduled or started."""
+    EPOCH_EXHAUSTED = "EpochExhausted"
+    """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
     INVALID_SPEC = "InvalidSpec"
     """The spec cannot be used: `podOverlay` is no fragment of a pod template, or a field cannot be read."""
     NAME_TAKEN = "NameTaken"

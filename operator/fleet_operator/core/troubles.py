@@ -23,6 +23,8 @@ from fleet_operator.api.conditions import (
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 
+_NAMED_AT_MOST = 3
+
 S = TypeVar("S", FleetStatus, WeightsStatus)
 T = TypeVar("T")
 
@@ -65,6 +67,27 @@ class Defect:
             ),
             concerns_weights=True,
         )
+
+
+def deaf_workers(pods: Sequence[str]) -> tuple[Trouble, ...]:
+    """The trouble that these pods have obeyed an epoch of the highest term there is, if there are
+    any. `pods`: their names.
+    """
+    if not pods:
+        return ()
+    named = ", ".join(pods[:_NAMED_AT_MOST])
+    more = f" and {len(pods) - _NAMED_AT_MOST} more" if len(pods) > _NAMED_AT_MOST else ""
+    return (
+        Trouble(
+            part="epochs",
+            reason=ConditionReason.EPOCH_EXHAUSTED,
+            message=(
+                f"{named}{more}: refused every call, since an epoch of the highest term there is was "
+                "obeyed. Another client of the admin port, or the worker image, has made it up. "
+                "Delete these pods: new ones begin again"
+            ),
+        ),
+    )
 
 
 class Parts:

@@ -58,14 +58,16 @@ class Calls:
         metrics: Metrics,
         *,
         again: Callable[[FleetKey, float], None],
-        outgrow: Callable[[int], None],
+        stale: Callable[[FleetKey, PodView, Epoch], None],
+        is_settling: Callable[[FleetKey], bool],
         denied: Callable[[FleetKey], None],
     ) -> None:
         self._workers = workers
         self._book = book
         self._metrics = metrics
         self._again = again
-        self._outgrow = outgrow
+        self._stale = stale
+        self._is_settling = is_settling
         self._denied = denied
         self._question_limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._call_limit = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -85,9 +87,12 @@ class Calls:
         """Send calls to workers; wait a moment for the outcomes.
 
         Returns: whether any call was sent. Those in flight already are not sent again, and those
-        that the worker has just refused not at once.
+        that the worker has just refused not at once. A fleet one of whose workers has refused a
+        call as old gets none until it is known who leads.
         """
         tasks: list[asyncio.Task[None]] = []
+        if self._is_settling(caller.key):
+            return False
         for action in actions:
             if self._book.call_in_flight(action.pod_uid) == action.key:
                 continue
@@ -151,7 +156,7 @@ class Calls:
         if answer.reason is Reason.UNAUTHORIZED:
             self._denied(caller.key)
         if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
-            self._outgrow(answer.state.epoch.term)
+            self._stale(caller.key, pod, answer.state.epoch)
 
 
 def _lasts(action: WorkerCall) -> bool:

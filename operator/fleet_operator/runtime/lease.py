@@ -2,10 +2,11 @@
 
 kopf's peering is not used: of equal priorities everybody freezes, and nothing fences. A holder that
 cannot renew within its deadline stops *being* the leader before another can become it: the
-deadline is shorter than the lease, is counted on the monotonic clock from before the request, and
-its end is the end of the process.
+deadline is shorter than the lease, is counted from before the request on a clock that also counts
+suspended time, and its end is the end of the process.
 
-The term (`leaseTransitions`) grows with every new holder; workers refuse calls of older terms.
+The term (`leaseTransitions`) grows with every new holder; workers refuse calls of older terms. No
+answer of a worker changes the Lease or its term: what a fleet needs above it stands in `epochs`.
 
 Source: Kubernetes coordination/v1 Lease; client-go tools/leaderelection for the timing rules.
 """
@@ -15,11 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from fleet_operator.errors import Conflict, FleetError, NotFound
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.clocks import boot_seconds
+from fleet_worker.protocol import MAX_TERM
 
 logger = logging.getLogger(__name__)
 
@@ -29,24 +33,66 @@ RETRY_SECONDS = 2.0
 REQUEST_SECONDS = 4.0
 
 
-class Lease:
-    """One candidate for leadership. `identity` must be new for every process."""
+class Leadership(Protocol):
+    """What the operator needs of its Lease, whatever thread renews it."""
 
-    def __init__(self, kube: Kube, *, namespace: str, name: str, identity: str) -> None:
+    @property
+    def held(self) -> bool:
+        """Whether this process may act as the leader right now. Readable from every thread."""
+
+    @property
+    def term(self) -> int:
+        """Number of this leadership; 0 before the first one."""
+
+    async def acquire(self) -> None:
+        """Wait until this process is the leader."""
+
+    async def hold(self) -> None:
+        """Renew until leadership is lost."""
+
+    async def release(self) -> None:
+        """Let a standby take over at once."""
+
+    async def confirm(self) -> bool:
+        """Read the Lease again. Returns: whether it names this process, read after this call."""
+
+
+class Lease:
+    """One candidate for leadership. `identity` must be new for every process.
+
+    `clock`: seconds; it must go on while the host is suspended.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
         self._kube = kube
+        self._clock = clock
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._name = name
         self._identity = identity
         self._seen: tuple[str, float] = ("", 0.0)
         self._renewed_at = 0.0
-        self.term = 0
+        self._questions: list[asyncio.Future[bool]] = []
+        self._asked = asyncio.Event()
+        self._term = 0
 
     @property
     def held(self) -> bool:
-        """Whether this process may act as the leader right now."""
-        age = asyncio.get_running_loop().time() - self._renewed_at
-        return self._renewed_at > 0 and age < DEADLINE_SECONDS
+        """Whether this process may act as the leader right now. Readable from every thread."""
+        return self._left_seconds() > 0
+
+    @property
+    def term(self) -> int:
+        """Number of this leadership; 0 before the first one."""
+        return self._term
 
     async def acquire(self) -> None:
         """Wait until this process is the leader."""
@@ -60,12 +106,32 @@ class Lease:
 
     async def hold(self) -> None:
         """Renew until leadership is lost; returns at the deadline, whatever a request does."""
-        while self.held:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._renewed_at + DEADLINE_SECONDS):
-                    await self._attempt(self._try_renew)
-                    if self.held:
-                        await asyncio.sleep(RETRY_SECONDS)
+        try:
+            while self.held:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._left_seconds()):
+                        await self._renew()
+                        if self.held:
+                            await self._rest()
+        finally:
+            self._answer(confirmed=False)
+
+    async def confirm(self) -> bool:
+        """Read the Lease again, as part of the renewals in `hold`.
+
+        A worker has refused a call as older than one that it has obeyed. Either another process
+        leads by now, and this one must end; or the Lease was deleted and made again, or a worker
+        says what is not so. The Lease tells which, if it is read after the refusal.
+
+        Returns: whether the Lease names this process, read after this call. Waits while the API
+        server does not answer, at most until leadership is lost.
+        """
+        if not self.held:
+            return False
+        question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._questions.append(question)
+        self._asked.set()
+        return await question
 
     async def release(self) -> None:
         """Let a standby take over at once."""
@@ -81,18 +147,39 @@ class Lease:
         except (FleetError, TimeoutError) as error:
             logger.warning("the lease could not be released: %s", error)
 
-    def outgrow(self, term: int) -> None:
-        """Raise the own term above one that a worker has seen.
+    def _left_seconds(self) -> float:
+        """Seconds until leadership ends by itself; not positive if it has ended."""
+        renewed_at = self._renewed_at
+        return renewed_at + DEADLINE_SECONDS - self._clock() if renewed_at > 0 else 0.0
 
-        A worker can have seen a newer term than the holder's only if the Lease object was deleted
-        and made anew: whoever held a newer one would hold the Lease now.
-        """
-        if self.held and term >= self.term:
-            logger.warning("a worker knows term %d; raising ours above it", term)
-            self.term = term + 1
+    async def _renew(self) -> None:
+        """Renew once, and answer those who asked before the Lease was read."""
+        waiting, self._questions = self._questions, []
+        self._asked.clear()
+        try:
+            done = await self._attempt(self._try_renew)
+        finally:
+            self._questions = [*waiting, *self._questions]
+        if done:
+            for question in waiting:
+                self._questions.remove(question)
+                if not question.done():
+                    question.set_result(True)
+
+    async def _rest(self) -> None:
+        """Wait until the next renewal is due, or is asked for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._asked.wait()
+
+    def _answer(self, *, confirmed: bool) -> None:
+        waiting, self._questions = self._questions, []
+        for question in waiting:
+            if not question.done():
+                question.set_result(confirmed)
 
     async def _attempt(self, request: Any) -> bool:
-        started = asyncio.get_running_loop().time()
+        started = self._clock()
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 done: bool = await request()
@@ -111,7 +198,7 @@ class Lease:
             lease = await self._kube.get(self._path)
         except NotFound:
             await self._make(transitions=1)
-            self.term = 1
+            self._term = 1
             return True
         spec = lease["spec"]
         # It may be held by this very process, which took it and did not hear the answer.
@@ -119,9 +206,15 @@ class Lease:
         if by_another and not self._has_expired(lease):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + 1
+        if transitions > MAX_TERM:
+            # Not counted by us. Begun again, it is what a Lease that was deleted is.
+            logger.warning(
+                "lease %s counts %d transitions; beginning at 1", self._name, transitions
+            )
+            transitions = 1
         lease["spec"] = self._spec(transitions=transitions, acquired=True)
         await self._kube.replace(self._path, lease)
-        self.term = transitions
+        self._term = transitions
         return True
 
     async def _try_renew(self) -> bool:
@@ -129,13 +222,13 @@ class Lease:
             lease = await self._kube.get(self._path)
         except NotFound:
             # Somebody deleted it. Whoever makes it first leads; terms go on from here.
-            await self._make(transitions=self.term)
+            await self._make(transitions=self._term)
             return True
         if lease["spec"].get("holderIdentity") != self._identity:
             logger.error("lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
             self._renewed_at = 0.0
             return False
-        lease["spec"] |= self._spec(transitions=self.term, acquired=False)
+        lease["spec"] |= self._spec(transitions=self._term, acquired=False)
         await self._kube.replace(self._path, lease)
         return True
 
@@ -152,7 +245,7 @@ class Lease:
         """Judged by our own clock from when we first saw this renewal: clocks differ."""
         seen_version, seen_at = self._seen
         version = lease["metadata"]["resourceVersion"]
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         if version != seen_version:
             self._seen = (version, now)
             return False

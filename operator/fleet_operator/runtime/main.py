@@ -25,7 +25,8 @@ from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.fenced import FencedKube, FencedWorkers
 from fleet_operator.runtime.informer import FleetKey, PodInformer
-from fleet_operator.runtime.lease import Lease
+from fleet_operator.runtime.lease import Leadership
+from fleet_operator.runtime.lease_thread import LeaseThread
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.reconcile import Reconciler
@@ -42,6 +43,9 @@ FLEETS_AT_ONCE = 16
 SWEEP_SECONDS = 300.0
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
+STUCK_SECONDS = 600.0
+"""A fleet that is due, or being worked on, for so long will not be done by this process. Requests of
+a reconcile end after 15 s each, and a leader without its API server ends after 10 s."""
 EXIT_LOST_LEASE = 3
 EXIT_CANNOT_START = 2
 _FIRST = asyncio.FIRST_COMPLETED
@@ -59,20 +63,14 @@ class Operator:
         settings: Settings,
         kube: Kube,
         worker_client: Workers,
-        *,
-        lease_kube: Kube | None = None,
+        lease: Leadership,
     ) -> None:
         self._settings = settings
         self._kube = kube
         self.metrics = metrics = Metrics()
         self.queue: WorkQueue[FleetKey] = WorkQueue()
-        # A connection of its own: a renewal must not wait behind hundreds of slow writes.
-        self.lease = Lease(
-            lease_kube or kube,
-            namespace=settings.lease_namespace,
-            name=settings.lease_name,
-            identity=settings.identity,
-        )
+        self.lease = lease
+        self.epochs = Epochs(lambda: self.lease.term)
         kube = FencedKube(kube, lambda: self.lease.held)
         self.recorder = Recorder(kube, metrics, instance=settings.identity)
         self.store = Store(self.queue.add)
@@ -86,7 +84,8 @@ class Operator:
             self.book,
             metrics,
             again=self._again,
-            outgrow=self.lease.outgrow,
+            stale=self.epochs.note_refusal,
+            is_settling=self.epochs.is_settling,
             denied=self._denied,
         )
         self.reconcile = Reconciler(
@@ -96,7 +95,7 @@ class Operator:
             calls=self.calls,
             objects=self.objects,
             statuses=Statuses(self.objects, self.recorder),
-            epochs=Epochs(lambda: self.lease.term),
+            epochs=self.epochs,
             metrics=metrics,
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
@@ -134,6 +133,7 @@ class Operator:
             if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
+                tasks.append(asyncio.create_task(self._settle_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.children.run(), name="children"))
                 watching = asyncio.Event()
                 watches = triggers.run(self.store, self._settings.namespaces, watching)
@@ -204,6 +204,9 @@ class Operator:
     async def _work(self) -> None:
         await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
 
+    async def _settle_terms(self) -> None:
+        await self.epochs.settle(self.lease.confirm, self._again)
+
     async def _sweep(self) -> None:
         """Now and then look at everything again, and drop what is gone."""
         while True:
@@ -221,11 +224,17 @@ class Operator:
         self.reconcile.forget_token(key)
 
     def _not_live(self) -> str:
-        # That this is answered at all proves that the loop turns; a leader must also be leading.
-        return "the lease ran out" if self.synced and not self.lease.held else ""
+        # That this is answered at all proves that the loop turns: the Lease has a thread of its own.
+        if self.synced and not self.lease.held:
+            return "the lease ran out"
+        stuck_seconds = self.queue.stuck_seconds()
+        if stuck_seconds > STUCK_SECONDS:
+            return f"a fleet has been waiting for {stuck_seconds:.0f} s"
+        return ""
 
     def _not_ready(self) -> str:
         self.metrics.queue_depth.set(self.queue.depth())
+        self.metrics.queue_stuck.set(self.queue.stuck_seconds())
         if not self.fit:
             return "it is not known yet whether the API server allows what is needed"
         return "the caches are being filled" if self.lease.held and not self.synced else ""
@@ -256,11 +265,17 @@ async def run(settings: Settings) -> int:
     take_signals(stop)
     try:
         async with AsyncExitStack() as stack:
-            kube, lease_kube = await KubeClient.connect(), await KubeClient.connect()
-            workers = WorkerClient()
-            for client in (kube, lease_kube, workers):
+            kube, workers = await KubeClient.connect(), WorkerClient()
+            for client in (kube, workers):
                 stack.push_async_callback(client.close)
-            return await Operator(settings, kube, workers, lease_kube=lease_kube).run(stop)
+            lease = await LeaseThread.start(
+                KubeClient.connect,
+                namespace=settings.lease_namespace,
+                name=settings.lease_name,
+                identity=settings.identity,
+            )
+            stack.push_async_callback(lease.stop)
+            return await Operator(settings, kube, workers, lease).run(stop)
     except Terminal as error:
         logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START

@@ -44,6 +44,10 @@ class Metrics:
         self.queue_depth = Gauge(
             "rlfleet_queue_depth", "Fleets that wait for a reconcile.", registry=registry
         )
+        self.queue_stuck = Gauge(
+            "rlfleet_queue_stuck_seconds",
+            "Longest time that a fleet has been due, or being reconciled.", registry=registry,
+        )  # fmt: skip
         self._replicas = Gauge(
             "rlfleet_fleet_replicas", "Workers of a fleet by state.", (*_FLEET, "state"),
             registry=registry,

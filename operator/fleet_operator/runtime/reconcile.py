@@ -18,6 +18,7 @@ from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
 from fleet_operator.core.refusals import orphan_refusal
 from fleet_operator.core.transitions import just_applied
+from fleet_operator.core.troubles import deaf_workers
 from fleet_operator.core.weights_status import refused_status
 from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.runtime.calls import Caller, Calls
@@ -216,6 +217,7 @@ class Reconciler:
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
+        deaf = deaf_workers(self._epochs.beyond(key, (w.pod for w in workers.values())))
         return FleetObserved(
             name=key[1],
             namespace=key[0],
@@ -225,7 +227,7 @@ class Reconciler:
             status=self._statuses.fleet(record),
             weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
-            troubles=self._troubles.of(key),
+            troubles=(*self._troubles.of(key), *deaf),
         )
 
     async def _write_weights(
@@ -246,6 +248,7 @@ class Reconciler:
         self._stale_tokens.discard(key)
         self._restless.discard(key)
         self._deleted.pop(key, None)
+        self._epochs.forget(key)
         for weights in orphans:
             status = refused_status(weights, *orphan_refusal(key), now=now)
             await self._statuses.write_weights(weights, status)

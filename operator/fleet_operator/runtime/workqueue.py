@@ -20,7 +20,7 @@ class WorkQueue(Generic[Key]):
     def __init__(self) -> None:
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, int, Key]] = []
-        self._active: set[Key] = set()
+        self._active: dict[Key, float] = {}
         self._serial = 0
         self._changed = asyncio.Event()
 
@@ -39,6 +39,15 @@ class WorkQueue(Generic[Key]):
         now = asyncio.get_running_loop().time()
         return sum(due <= now and key not in self._active for key, due in self._due.items())
 
+    def stuck_seconds(self) -> float:
+        """How long a key has been worked on, or has been due with no worker to take it; the longest
+        of these. 0 if there is none.
+        """
+        now = asyncio.get_running_loop().time()
+        waiting = (due for key, due in self._due.items() if key not in self._active)
+        since = min((*self._active.values(), *waiting), default=now)
+        return max(now - since, 0)
+
     async def run(self, work: Callable[[Key], Awaitable[None]], *, workers: int) -> None:
         """Work on keys until cancelled. `work` must not raise."""
         async with asyncio.TaskGroup() as group:
@@ -51,7 +60,7 @@ class WorkQueue(Generic[Key]):
             try:
                 await work(key)
             finally:
-                self._active.discard(key)
+                self._active.pop(key, None)
                 # A worker may sleep although this key is due again: wake one up.
                 self._changed.set()
 
@@ -83,7 +92,7 @@ class WorkQueue(Generic[Key]):
                     postponed.append((due, serial, key))
                     continue
                 del self._due[key]
-                self._active.add(key)
+                self._active[key] = now
                 return key, None
             return None, None
         finally:

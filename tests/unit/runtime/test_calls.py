@@ -50,7 +50,8 @@ class Desk:
         self.asked, self.called = asked, called
         self.sent: list[tuple[str, str, str, Epoch]] = []
         self.again: list[tuple[float, float]] = []
-        self.outgrown: list[int] = []
+        self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
+        self.settling: set[tuple[str, str]] = set()
         self.denied: list[tuple[str, str]] = []
         self.metrics, self.book = Metrics(), WorkerBook()
         self.calls = Calls(
@@ -58,7 +59,8 @@ class Desk:
             self.book,
             self.metrics,
             again=lambda _, seconds: self.again.append((now(), seconds)),
-            outgrow=self.outgrown.append,
+            stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
+            is_settling=lambda key: key in self.settling,
             denied=self.denied.append,
         )
 
@@ -236,14 +238,25 @@ class TestOutcomes:
 
         virtual_time.run(story())
 
-    def test_a_newer_term_that_a_worker_knows_is_told(self):
+    def test_a_refusal_as_old_is_passed_on_with_the_worker_and_its_epoch(self):
         async def story() -> None:
-            stale = WorkerAnswer(
-                state=state(epoch=Epoch(term=9, sequence=0)), reason=Reason.STALE_EPOCH
-            )
+            obeyed = Epoch(term=9, sequence=0)
+            stale = WorkerAnswer(state=state(epoch=obeyed), reason=Reason.STALE_EPOCH)
             desk = Desk(called=after(0.01, stale))
             await desk.act(load())
-            assert desk.outgrown == [9]
+            assert desk.stale == [(KEY, "policy-0", obeyed)]
+
+        virtual_time.run(story())
+
+    def test_a_fleet_is_not_called_until_it_is_known_who_leads(self):
+        async def story() -> None:
+            desk = Desk()
+            desk.settling.add(KEY)
+            assert not await desk.act(load())
+            assert desk.sent == []
+            desk.settling.clear()
+            assert await desk.act(load())
+            assert len(desk.sent) == 1
 
         virtual_time.run(story())
 

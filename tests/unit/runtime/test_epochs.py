@@ -1,9 +1,15 @@
-"""Epochs grow with every goal, so that late calls are told apart from today's."""
+"""Epochs grow with every goal, so that late calls are told apart from today's. Refused as old, the
+term of one fleet grows, once the Lease was read."""
 
 from __future__ import annotations
 
+import asyncio
+
+from tests.support import virtual_time
+from tests.support.builders import make_worker
+
 from fleet_operator.runtime.epochs import Epochs
-from fleet_worker.protocol import Epoch
+from fleet_worker.protocol import MAX_TERM, Epoch
 
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
 
@@ -34,3 +40,151 @@ def test_the_term_is_always_todays():
     epochs = Epochs(lambda: next(terms))
 
     assert epochs.for_step(KEY, "1") < epochs.for_step(KEY, "1")
+
+
+POD = make_worker(0).pod_view()
+
+
+class FakeLease:
+    """Says when it is asked whether it is ours."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.ours: asyncio.Future[bool] | None = None
+
+    async def confirm(self) -> bool:
+        self.readings += 1
+        self.ours = asyncio.get_running_loop().create_future()
+        return await self.ours
+
+    async def says(self, *, ours: bool) -> None:
+        await asyncio.sleep(0.01)
+        assert self.ours is not None
+        self.ours.set_result(ours)
+        await asyncio.sleep(0.01)
+
+
+async def settling(epochs: Epochs, lease: FakeLease) -> tuple[asyncio.Task[None], list[object]]:
+    again: list[object] = []
+    task = asyncio.create_task(epochs.settle(lease.confirm, lambda key, _: again.append(key)))
+    await asyncio.sleep(0)
+    return task, again
+
+
+def test_a_refusal_raises_nothing_until_the_lease_was_read():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, again = await settling(epochs, lease)
+        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=3))
+        assert epochs.last(KEY).term == 5
+        assert epochs.is_settling(KEY)
+        await lease.says(ours=True)
+        assert epochs.last(KEY).term == 41
+        assert not epochs.is_settling(KEY)
+        assert again == [KEY]
+        task.cancel()
+
+    virtual_time.run(story())
+
+
+def test_a_refusal_raises_the_term_of_its_own_fleet_only():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, _ = await settling(epochs, lease)
+        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM - 1, sequence=0))
+        await lease.says(ours=True)
+        assert epochs.last(KEY).term == MAX_TERM
+        assert epochs.last(OTHER).term == 5
+        task.cancel()
+
+    virtual_time.run(story())
+
+
+def test_where_another_leads_nothing_is_raised_and_nothing_is_called():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, again = await settling(epochs, lease)
+        epochs.note_refusal(KEY, POD, Epoch(term=6, sequence=1))
+        await lease.says(ours=False)
+        assert epochs.last(KEY).term == 5
+        assert epochs.is_settling(KEY)
+        assert again == []
+        task.cancel()
+
+    virtual_time.run(story())
+
+
+def test_refusals_of_many_workers_cost_one_reading():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, _ = await settling(epochs, lease)
+        for term in (40, 44, 42):
+            epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=0))
+            epochs.note_refusal(OTHER, POD, Epoch(term=7, sequence=0))
+        await lease.says(ours=True)
+        assert (epochs.last(KEY).term, epochs.last(OTHER).term) == (45, 8)
+        assert lease.readings == 1
+        task.cancel()
+
+    virtual_time.run(story())
+
+
+def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, _ = await settling(epochs, lease)
+        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
+        await asyncio.sleep(0.01)
+        epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
+        await lease.says(ours=True)
+        assert epochs.is_settling(KEY)
+        await lease.says(ours=True)
+        assert epochs.last(KEY).term == 51
+        assert lease.readings == 2
+        task.cancel()
+
+    virtual_time.run(story())
+
+
+def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
+    async def story() -> None:
+        epochs = Epochs(lambda: 5)
+        epochs.for_step(KEY, "1")
+        late = epochs.for_step(KEY, "2")
+        epochs.note_refusal(KEY, POD, late)
+        assert not epochs.is_settling(KEY)
+
+    virtual_time.run(story())
+
+
+def test_a_worker_of_the_highest_term_is_named_until_it_is_made_again():
+    async def story() -> None:
+        epochs = Epochs(lambda: 5)
+        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=7))
+        assert epochs.last(KEY).term == 5, "its peers and its successor are called as before"
+        assert not epochs.is_settling(KEY)
+        assert epochs.beyond(KEY, [POD]) == ["policy-0"]
+        assert epochs.beyond(OTHER, [POD]) == []
+        assert epochs.beyond(KEY, [make_worker(0).restarted(1).pod_view()]) == []
+        assert epochs.beyond(KEY, [POD]) == []
+
+    virtual_time.run(story())
+
+
+def test_a_fleet_that_is_gone_is_forgotten():
+    async def story() -> None:
+        epochs, lease = Epochs(lambda: 5), FakeLease()
+        task, _ = await settling(epochs, lease)
+        epochs.for_step(KEY, "1")
+        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=0))
+        epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
+        await lease.says(ours=True)
+        epochs.note_refusal(KEY, POD, Epoch(term=50, sequence=0))
+        epochs.forget(KEY)
+        assert epochs.last(KEY) == Epoch(term=5, sequence=0)
+        assert not epochs.is_settling(KEY)
+        assert epochs.beyond(KEY, [POD]) == []
+        assert all(not v for k, v in vars(epochs).items() if isinstance(v, dict))
+        task.cancel()
+
+    virtual_time.run(story())

@@ -18,6 +18,7 @@ from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.errors import FleetError, Retryable, Terminal, Unknown
 from fleet_operator.ports import Json
 from fleet_operator.runtime import main
+from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import EXIT_CANNOT_START, RETRY_SECONDS, Operator
 from fleet_operator.runtime.settings import Settings
 
@@ -87,7 +88,8 @@ class Start:
         self.cluster = cluster
         self.kube = Server(cluster)
         settings = replace(SETTINGS, namespaces=namespaces)
-        self.operator = Operator(settings, self.kube, FakeWorkers())
+        lease = Lease(self.kube, namespace="rl", name="operator", identity="me", clock=now)
+        self.operator = Operator(settings, self.kube, FakeWorkers(), lease)
 
     async def fill(self) -> None:
         pods = asyncio.create_task(self.operator.pods.run())

@@ -4,6 +4,7 @@ under faults."""
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -15,15 +16,17 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import VirtualTimeLoop, now
 
 from fleet_operator.errors import Conflict, Retryable, Terminal, Unknown
+from fleet_operator.runtime import clocks
 from fleet_operator.runtime import lease as lease_module
 from fleet_operator.runtime.lease import DEADLINE_SECONDS, DURATION_SECONDS, RETRY_SECONDS, Lease
+from fleet_worker.protocol import MAX_TERM
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
 SLACK = 0.001
 
 
 def lease_of(kube: FakeKube, identity: str = "me") -> Lease:
-    return Lease(kube, namespace="system", name="operator", identity=identity)
+    return Lease(kube, namespace="system", name="operator", identity=identity, clock=now)
 
 
 def stored(cluster: FakeCluster) -> dict[str, Any]:
@@ -361,37 +364,127 @@ class TestReleasing:
         virtual_time.run(story())
 
 
-class TestTerms:
-    def test_a_term_that_a_worker_knows_is_outgrown_and_written_down(self):
+class TestConfirming:
+    """A worker has refused a call as old: the Lease, read after that, tells who leads."""
+
+    async def leading(self, cluster: FakeCluster) -> tuple[Lease, FakeKube, asyncio.Task[None]]:
+        client = cluster.client()
+        lease = lease_of(client)
+        await lease.acquire()
+        holding = asyncio.create_task(lease.hold())
+        await asyncio.sleep(0.1)
+        return lease, client, holding
+
+    def test_the_lease_is_read_at_once_and_not_at_the_next_renewal(self):
         async def story() -> None:
-            cluster = FakeCluster()
-            lease = lease_of(cluster.client())
-            await lease.acquire()
-            lease.outgrow(7)
-            assert lease.term == 8
-            holding = asyncio.create_task(lease.hold())
-            await asyncio.sleep(RETRY_SECONDS)
-            assert stored(cluster)["leaseTransitions"] == 8
+            lease, client, holding = await self.leading(FakeCluster())
+            client.requests.clear()
+            assert await seconds_of(lease.confirm()) == 0
+            assert client.requests[0] == ("GET", PATH)
+            assert lease.held
             holding.cancel()
 
         virtual_time.run(story())
 
-    def test_an_older_term_is_nothing_to_outgrow(self):
+    def test_a_reading_that_began_before_the_question_is_no_answer(self):
         async def story() -> None:
             cluster = FakeCluster()
-            held_by_another(cluster, holderIdentity="")
-            lease = lease_of(cluster.client())
-            await lease.acquire()
-            lease.outgrow(3)
-            assert lease.term == 5
+            lease, client, holding = await self.leading(cluster)
+            client.delay_seconds = 1.0
+            await asyncio.sleep(RETRY_SECONDS)  # a renewal is on its way
+            client.requests.clear()
+            assert await lease.confirm()
+            assert ("GET", PATH) in client.requests
+            holding.cancel()
 
         virtual_time.run(story())
 
-    def test_who_does_not_lead_outgrows_nobody(self):
+    def test_another_holder_ends_the_leadership_at_once(self):
         async def story() -> None:
-            lease = lease_of(FakeCluster().client())
-            lease.outgrow(7)
-            assert lease.term == 0
+            cluster = FakeCluster()
+            lease, _, holding = await self.leading(cluster)
+            held_by_another(cluster, leaseTransitions=1)
+            assert await lease.confirm() is False
+            assert not lease.held
+            assert await seconds_of(holding) == 0
+            assert stored(cluster)["holderIdentity"] == "other"
+
+        virtual_time.run(story())
+
+    def test_while_the_server_does_not_answer_nothing_is_confirmed_and_leading_ends(self):
+        async def story() -> None:
+            lease, client, holding = await self.leading(FakeCluster())
+            client.error = Retryable("503")
+            assert await lease.confirm() is False
+            assert not lease.held
+            await holding
+            assert len(client.requests) < 12, "it is not read again and again without a pause"
+
+        virtual_time.run(story())
+
+    def test_it_is_confirmed_once_the_server_answers_again(self):
+        async def story() -> None:
+            lease, client, holding = await self.leading(FakeCluster())
+            client.error = Retryable("503")
+            asking = asyncio.create_task(lease.confirm())
+            await asyncio.sleep(RETRY_SECONDS)
+            assert not asking.done()
+            client.error = None
+            assert await asking
+            holding.cancel()
+
+        virtual_time.run(story())
+
+    def test_a_process_that_does_not_lead_is_not_confirmed(self):
+        async def story() -> None:
+            assert await lease_of(FakeCluster().client()).confirm() is False
+
+        virtual_time.run(story())
+
+
+class TestSuspended:
+    def test_time_in_which_the_host_was_suspended_counts(self):
+        """The event loop's clock stood still meanwhile, and every timer with it."""
+
+        async def story() -> None:
+            suspended_seconds = 0.0
+            cluster = FakeCluster()
+            lease = Lease(
+                cluster.client(),
+                namespace="system",
+                name="operator",
+                identity="me",
+                clock=lambda: now() + suspended_seconds,
+            )
+            await lease.acquire()
+            holding = asyncio.create_task(lease.hold())
+            await asyncio.sleep(1)
+            assert lease.held
+            suspended_seconds = 60.0
+            assert not lease.held
+            assert await seconds_of(holding) <= RETRY_SECONDS
+            assert stored(cluster)["holderIdentity"] == "me", "it was not renewed after waking up"
+
+        virtual_time.run(story())
+
+    def test_the_clock_counts_from_the_boot_of_the_host(self):
+        seconds = clocks.boot_seconds()
+
+        assert seconds >= time.clock_gettime(time.CLOCK_MONOTONIC) - 1
+        assert abs(seconds - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60
+
+
+class TestTerms:
+    @pytest.mark.parametrize("transitions", [MAX_TERM, 2**31 - 2, 2**31 - 1])
+    def test_a_lease_that_counts_beyond_every_term_begins_again(self, transitions):
+        """leaseTransitions is an int32: one more would be refused for ever."""
+
+        async def story() -> None:
+            cluster = FakeCluster()
+            held_by_another(cluster, holderIdentity="", leaseTransitions=transitions)
+            lease = lease_of(cluster.client())
+            assert await seconds_of(lease.acquire()) == 0
+            assert (lease.term, stored(cluster)["leaseTransitions"]) == (1, 1)
 
         virtual_time.run(story())
 

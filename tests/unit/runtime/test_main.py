@@ -14,7 +14,8 @@ from tests.support.virtual_time import now
 
 from fleet_operator.errors import NotFound, Retryable, Terminal
 from fleet_operator.runtime import main, triggers, web
-from fleet_operator.runtime.main import EXIT_LOST_LEASE, Operator
+from fleet_operator.runtime.lease import Lease
+from fleet_operator.runtime.main import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
 from fleet_operator.runtime.settings import Settings
 
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
@@ -56,7 +57,8 @@ class Process:
             resync_seconds=30.0,
             identity=identity,
         )
-        self.operator = Operator(settings, self.server, FakeWorkers())
+        lease = Lease(self.server, namespace="rl", name="operator", identity=identity, clock=now)
+        self.operator = Operator(settings, self.server, FakeWorkers(), lease)
         self.stop = asyncio.Event()
         self.ended: asyncio.Task[int] | None = None
 
@@ -314,6 +316,28 @@ def test_only_a_leader_can_be_not_live():
         process.server.hangs = True
         await process.until(lambda: not process.operator.lease.held)
         assert process.operator._not_live() == "the lease ran out"
+        await process.code(within_seconds=5)
+
+    run(story)
+
+
+def test_a_leader_whose_queue_stands_still_is_not_live():
+    async def story() -> None:
+        process = Process(FakeCluster())
+
+        async def works_on_nothing() -> None:
+            await asyncio.get_running_loop().create_future()
+
+        process.operator._work = works_on_nothing  # type: ignore[method-assign]
+        process.start()
+        await process.until(lambda: process.operator.synced)
+        process.operator.queue.add(("rl", "policy"))
+        await asyncio.sleep(STUCK_SECONDS - 1)
+        assert process.operator._not_live() == ""
+        await asyncio.sleep(2)
+        waited = f"a fleet has been waiting for {STUCK_SECONDS + 1:.0f} s"
+        assert process.operator._not_live() == waited
+        process.stop.set()
         await process.code(within_seconds=5)
 
     run(story)
