@@ -25,6 +25,7 @@ class FakeEngine:
         failures: call → what it raises, one a call.
         gates: call → event that it waits for.
         running: requests that have not ended; an abort ends them.
+        stubborn: an abort does not end them.
         label: version of the tokens it would make.
         logprobs: label → what every token gets; -1 unless it is named.
         adapters: number → name of those in slots.
@@ -37,6 +38,7 @@ class FakeEngine:
     failures: dict[str, list[EngineFailure]] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     running: int = 0
+    stubborn: bool = False
     paused: bool = False
     label: str = "default"
     logprobs: dict[str, float] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class FakeEngine:
 
     async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
         await self._do(f"pause {mode}", f"pause {mode}" + " and keep" * keep_cache)
-        if mode is PauseMode.ABORT:
+        if mode is PauseMode.ABORT and not self.stubborn:
             self.running = 0
         self.paused = True
         if (waiting := self.gates.get("pause wait")) is not None and mode is PauseMode.KEEP:

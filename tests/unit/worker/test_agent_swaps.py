@@ -58,6 +58,7 @@ async def test_a_swap_calls_the_engine_in_the_order_that_keeps_labels_honest(
 
     assert serving.engine.calls == [
         "pause keep",
+        "pause keep",  # vouched for before the weights change
         f"load {path}",
         "probe",
         "reset_caches",

@@ -71,7 +71,7 @@ async def test_a_sleeping_engine_is_woken_for_a_load_and_rests_again(trainer: Tr
     await trainer.driver.load(WHO, step(trainer, 5))
 
     calls = trainer.bench.engine.calls
-    assert calls[calls.index("wake None") + 1] == "pause keep"
+    assert calls[calls.index("wake None") + 1] == "pause abort"  # as the sleep was asked for
     assert trainer.bench.engine.paused
     await trainer.driver.resume(WHO)
 

@@ -7,14 +7,15 @@ import itertools
 import pytest
 
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.core.states import CALLS, Event, Standing, after
+from fleet_worker.core.states import CALLS, Event, Standing, after, contradiction
 from fleet_worker.protocol import Phase, Reason
 
 CLOSED = {Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING}
 ALL = [
-    Standing(phase, admitted=admitted, loaded=loaded)
-    for phase, admitted, loaded in itertools.product(Phase, (False, True), (False, True))
-    if not (admitted and phase in CLOSED)
+    Standing(phase, admitted=admitted, loaded=loaded, at_rest=at_rest)
+    for phase, admitted, loaded, at_rest in itertools.product(Phase, *3 * [(False, True)])
+    if not (admitted and (at_rest or phase in CLOSED))
+    and not (at_rest and phase not in (Phase.JOINING, Phase.LOADING, Phase.BROKEN))
 ]
 STEPS = list(itertools.product(ALL, Event))
 
@@ -110,25 +111,25 @@ def test_loaded_is_remembered_only_while_paused_or_loading() -> None:
         pytest.param(
             Standing(Phase.STARTING),
             Event.READY,
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             id="an engine that is up is closed",
         ),
         pytest.param(
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             Event.ADMIT,
             Standing(Phase.SERVING, admitted=True),
             id="admission opens a joining worker",
         ),
         pytest.param(
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             Event.LOAD,
-            Standing(Phase.LOADING),
+            Standing(Phase.LOADING, at_rest=True),
             id="a joining worker loads without a pause",
         ),
         pytest.param(
-            Standing(Phase.LOADING),
+            Standing(Phase.LOADING, at_rest=True),
             Event.LOADED,
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             id="a joining worker is still joining after its load",
         ),
         pytest.param(
@@ -158,7 +159,7 @@ def test_loaded_is_remembered_only_while_paused_or_loading() -> None:
         pytest.param(
             Standing(Phase.BROKEN),
             Event.RECOVERED,
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             id="a recovered worker waits to be admitted",
         ),
         pytest.param(
@@ -170,7 +171,7 @@ def test_loaded_is_remembered_only_while_paused_or_loading() -> None:
         pytest.param(
             Standing(Phase.PAUSED, admitted=True, loaded=True),
             Event.LEASE_EXPIRED,
-            Standing(Phase.JOINING),
+            Standing(Phase.JOINING, at_rest=True),
             id="an expired lease over new weights closes the latch",
         ),
         pytest.param(
@@ -189,7 +190,31 @@ def test_loaded_is_remembered_only_while_paused_or_loading() -> None:
             Standing(Phase.PAUSING),
             Event.PAUSED,
             Standing(Phase.JOINING),
-            id="a worker that was fenced while it drained is joining",
+            id="a worker that was fenced while it drained is joining, and not at rest",
+        ),
+        pytest.param(
+            Standing(Phase.LOADING),
+            Event.LOADED,
+            Standing(Phase.JOINING),
+            id="a worker that was fenced in a load still holds what was paused",
+        ),
+        pytest.param(
+            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            Event.NOT_AT_REST,
+            Standing(Phase.JOINING),
+            id="a fence that fails closes a paused worker",
+        ),
+        pytest.param(
+            Standing(Phase.SERVING, admitted=True),
+            Event.NOT_AT_REST,
+            Standing(Phase.JOINING),
+            id="a fence that fails closes a serving worker",
+        ),
+        pytest.param(
+            Standing(Phase.JOINING),
+            Event.FENCE,
+            Standing(Phase.JOINING, at_rest=True),
+            id="a fence that succeeds brings a closed worker to rest",
         ),
     ],
 )
@@ -206,6 +231,8 @@ def test_a_step(standing: Standing, event: Event, then: Standing) -> None:
         pytest.param(Phase.JOINING, Event.RESUME, id="joining workers need an admission"),
         pytest.param(Phase.PAUSED, Event.ADMIT, id="paused workers are resumed"),
         pytest.param(Phase.LOADING, Event.RESUME, id="a loading worker does not serve"),
+        pytest.param(Phase.JOINING, Event.LOAD, id="weights do not change under live requests"),
+        pytest.param(Phase.JOINING, Event.ADMIT, id="an engine that is not at rest is not opened"),
         pytest.param(Phase.STARTING, Event.ADMIT, id="nothing serves before the engine is up"),
     ],
 )
@@ -215,4 +242,66 @@ def test_a_step_that_there_is_not(phase: Phase, event: Event) -> None:
         after(standing, event)
 
     assert refused.value.reason is Reason.WRONG_PHASE
-    assert phase in refused.value.message
+
+
+def test_only_what_ends_all_requests_brings_a_worker_to_rest() -> None:
+    found = {
+        event
+        for standing, event in STEPS
+        if (then := outcome(standing, event)) is not None and then.at_rest and not standing.at_rest
+    }
+
+    assert found == {Event.READY, Event.FENCE, Event.LEASE_EXPIRED, Event.RECOVERED}
+
+
+def test_a_worker_at_rest_is_closed() -> None:
+    for standing in reachable():
+        assert not (standing.at_rest and standing.admitted), standing
+
+
+def test_a_closed_worker_neither_serves_nor_pauses_after_a_failed_fence() -> None:
+    for standing in ALL:
+        then = outcome(standing, Event.NOT_AT_REST)
+        if then is not None:
+            closed = {Phase.JOINING, Phase.LOADING, Phase.BROKEN}
+            assert then.phase in closed, standing
+            assert (then.admitted, then.at_rest) == (False, False), standing
+
+
+@pytest.mark.parametrize(
+    ("standing", "paused", "unfinished", "fits"),
+    [
+        (Standing(Phase.SERVING, admitted=True), False, 3, True),
+        (Standing(Phase.SERVING, admitted=True), True, 3, False),
+        (Standing(Phase.SERVING), False, 0, False),
+        (Standing(Phase.PAUSED, admitted=True), True, 3, True),
+        (Standing(Phase.PAUSED, admitted=True), False, 0, False),
+        (Standing(Phase.PAUSED), True, 0, False),
+        (Standing(Phase.PAUSING, admitted=True), True, 0, False),
+        (Standing(Phase.LOADING, admitted=True), True, 3, True),
+        (Standing(Phase.LOADING, admitted=True), False, 0, False),
+        (Standing(Phase.JOINING, at_rest=True), True, 0, True),
+        (Standing(Phase.JOINING, at_rest=True), True, 1, False),
+        (Standing(Phase.JOINING, at_rest=True), False, 0, False),
+        (Standing(Phase.JOINING), False, 1, True),
+        (Standing(Phase.JOINING, admitted=True), True, 0, False),
+        (Standing(Phase.BROKEN, admitted=True), True, 0, False),
+        (Standing(Phase.SERVING, admitted=True, at_rest=True), False, 0, False),
+    ],
+)
+def test_a_contradiction_between_a_worker_and_its_engine_is_found(
+    standing: Standing,
+    paused: bool,  # noqa: FBT001 - a column of the table
+    unfinished: int,
+    fits: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    found = contradiction(standing, paused=paused, unfinished=unfinished)
+
+    assert (found is None) is fits
+
+
+def test_what_a_call_is_about_to_mend_is_no_contradiction() -> None:
+    fenced = Standing(Phase.SERVING)
+
+    assert contradiction(fenced, paused=False, unfinished=1) is not None
+    assert contradiction(fenced, paused=False, unfinished=1, under_way=True) is None

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.states import Event, after
 from fleet_worker.protocol import (
     ApplyRequest,
@@ -28,7 +28,7 @@ from fleet_worker.protocol import (
     Reason,
     StageRequest,
 )
-from fleet_worker.runtime import loading, pausing, probing, sleeping
+from fleet_worker.runtime import loading, pausing, probing
 from fleet_worker.runtime.adapter_calls import AdapterCalls
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.staging import Weights
@@ -101,7 +101,9 @@ class Agent(AdapterCalls):
             self.check_holder(request.holder)
             if self._has(request.version):
                 return
-            after(self.standing, Event.LOAD)
+            self.check_step(Event.LOAD)
+            self.staging.check_staged(request.version)
+            await loading.hold_still(self)
             weights = self.staging.take(request.version)
             self.enter(Event.LOAD)
             with self.working("load", request.version):
@@ -130,14 +132,18 @@ class Agent(AdapterCalls):
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
-            after(self.standing, event)
+            self.check_step(event)
             if request.version != self.version:
                 raise Refusal(
                     Reason.VERSION_MISMATCH,
                     f"{self.version} is in the engine, not {request.version}",
                 )
-            if self.phase is Phase.SERVING:
+            if self.phase is Phase.SERVING and self.is_open:
                 return
+            if self.phase is Phase.SERVING:
+                raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
+            if self.phase is Phase.JOINING and not self.is_at_rest:
+                await self.come_to_rest()
             await self._resume(request.version, event)
         _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
 
@@ -146,12 +152,14 @@ class Agent(AdapterCalls):
         self.obey(request.epoch)
         self.close_latch(cut=request.drain_timeout_seconds == 0)
         async with self.lock:
-            if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
-                self.enter(Event.PAUSE)
-                with self.working("fence"):
-                    await self.quiescence.settle(request.drain_timeout_seconds, cut=self.cut)
-            await self.on_released()
-            await self.quiesce(Event.FENCE)
+            try:
+                if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
+                    self.enter(Event.PAUSE)
+                    with self.working("fence"):
+                        await self.quiescence.settle(request.drain_timeout_seconds, cut=self.cut)
+                await self.on_released()
+            finally:
+                await self.quiesce(Event.FENCE)
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
 
     async def probe(self, request: ProbeRequest) -> None:
@@ -168,24 +176,39 @@ class Agent(AdapterCalls):
                 self.enter(Event.DRAIN)
                 with self.working("drain"):
                     await self.quiescence.reach(self.engine)
-        except (TimeoutError, EngineFailure) as error:
-            self.enter(Event.DRAIN)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process ends next
             _LOG.warning("draining cut short: %s", error, extra=fields("drain_cut_short"))
+        finally:
+            self.enter(Event.DRAIN)
         self.adapters.close()
 
     async def rename(self, version: str) -> None:
         """Call the weights in the engine by another label, under the lock, while nothing generates.
 
         Errors:
-            Refusal: `VersionReused`.
+            Refusal: `VersionReused`, or `WrongPhase` if the engine has not come to rest.
+            EngineFailure: the label is as it was; or (touched) the last good weights are back
+                behind a closed latch, or the process is about to end.
         """
         good = self.good
         identity = self.labels.identity_of(good.version)
         self.labels.check(version, identity)
-        await self.engine.set_version(version)
+        if self.phase is Phase.JOINING and not self.is_at_rest:
+            await self.come_to_rest()
+        await loading.relabel(self, version, good.version)
         self.labels.remember(version, identity)
         self.kept.loaded(version, self.version, cleared=self.kept.oldest is None)
         self.good, self.version = replace(good, version=version), version
+
+    async def seek_rest(self) -> None:
+        """End what requests a closed worker still has. Called by the watch.
+
+        Errors:
+            Refusal: the engine has not come to rest.
+        """
+        async with self.lock:
+            if self.not_at_rest_since is not None:
+                await self.come_to_rest()
 
     async def expire_lease(self) -> None:
         """End a pause, or an update, whose lease nobody renewed. Called by the watch."""
@@ -204,6 +227,8 @@ class Agent(AdapterCalls):
                 epoch=request.epoch,
             )
             await pausing.stop(self, pause)
+        elif self.phase is Phase.PAUSED:
+            await loading.hold_still(self)
         if self.phase is not Phase.PAUSED or not self.is_open:
             raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
         weights = self.staging.take(request.version)
@@ -221,8 +246,7 @@ class Agent(AdapterCalls):
             raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
         started = self.clock()
         with self.working("resume", version):
-            await sleeping.wake(self, None)
-            await self.engine.resume()
+            await pausing.let_go(self)
         self.enter(event)
         self.note_opened(version, started)
 

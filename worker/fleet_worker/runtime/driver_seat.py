@@ -118,7 +118,7 @@ class DriverSeat:
         self.check_may_drive()
         async with self.agent.lock:
             self.agent.check_holder(who)
-            awake = await sleeping.wake(self.agent, tags)
+            awake = await sleeping.ensure_awake(self.agent, tags)
         if awake:
             await self.resume(who)
 

@@ -10,7 +10,7 @@ from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
-from fleet_worker.protocol import Reason, SwapTimings
+from fleet_worker.protocol import Phase, Reason, SwapTimings
 from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
@@ -50,11 +50,45 @@ async def load(worker: Worker, weights: Weights) -> None:
     note_loaded(worker, weights, weights.checkpoint.identity, worker.clock() - started)
 
 
+async def hold_still(worker: Worker) -> None:
+    """Before weights change: wake the engine, and see to it that nothing generates. Under the lock.
+
+    From joining, all requests have ended then; from paused, they are held or have ended.
+
+    Errors:
+        Refusal: `WrongPhase`; the engine of a closed worker has not come to rest.
+        EngineFailure (untouched): the engine failed; see `Worker.hold`.
+    """
+    await sleeping.ensure_awake(worker)
+    if worker.phase is Phase.JOINING:
+        await worker.come_to_rest()
+    else:
+        await worker.hold()
+
+
+async def relabel(worker: Worker, label: str, before: str) -> None:
+    """Call the engine's weights by another label. Under the lock, while nothing generates.
+
+    Errors:
+        EngineFailure: the label is as it was; or (touched) the last good weights are back behind
+            a closed latch, or the process is about to end.
+    """
+    try:
+        await worker.engine.set_version(label)
+    except EngineFailure as failure:
+        try:
+            await worker.engine.set_version(before)
+        except EngineFailure:
+            worker.enter(Event.LOAD)  # no label that the engine has is to be trusted
+            await recover(worker, None, failure)
+        raise
+
+
 async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
     """The steps of a load, in the only order that keeps labels honest.
 
     Args:
-        worker: Its engine is paused.
+        worker: Its engine is held still (`hold_still`).
         weights: What to put in.
         roots: To look whether their directory still holds what was staged; None for weights that
             have been in the engine before: what became of their directory does not matter.
@@ -64,7 +98,6 @@ async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
         EngineFailure: see its `touched`.
     """
     engine, checkpoint = worker.engine, weights.checkpoint
-    await sleeping.ensure_awake(worker)
     if roots is not None:
         await asyncio.to_thread(checkpoint.check_same_on_disk, roots)
     await asyncio.to_thread(checkpoint.check_unread)

@@ -71,12 +71,11 @@ async def expire(worker: Worker) -> None:
     lease = worker.lease
     if lease is None or not lease.has_expired(worker.clock()) or worker.phase is not Phase.PAUSED:
         return
-    if worker.standing.loaded:
-        # Nobody vouches for the new weights: wait for the operator.
+    if worker.standing.loaded or not worker.is_open:
+        # Nobody vouches for the new weights; or a fence has closed the latch and comes next.
         await worker.quiesce(Event.LEASE_EXPIRED)
     else:
-        await sleeping.wake(worker, None)
-        await worker.engine.resume()
+        await let_go(worker)
         worker.enter(Event.LEASE_EXPIRED)
         worker.note_opened(worker.version or "", worker.clock())
     worker.lease_expiries += 1
@@ -87,6 +86,26 @@ async def expire(worker: Worker) -> None:
         worker.version,
         extra=fields("lease_expired", holder=lease.holder, phase=worker.phase),
     )
+
+
+async def let_go(worker: Worker) -> None:
+    """Let the engine generate again. Under the lock; the caller takes the step to serving.
+
+    Errors:
+        EngineFailure: the engine failed; it is held again as before, or the worker is closed and
+            not at rest.
+    """
+    closed = worker.phase is Phase.JOINING
+    try:
+        await sleeping.wake(worker, None)
+        await worker.engine.resume()
+    except BaseException:
+        # It may generate already: what has failed can be the answer alone.
+        if closed:
+            worker.lose_rest()
+        else:
+            await worker.hold()
+        raise
 
 
 async def _stop_generating(worker: Worker, request: PauseRequest, *, keep_cache: bool) -> bool:
@@ -102,13 +121,27 @@ async def _stop_generating(worker: Worker, request: PauseRequest, *, keep_cache:
             clock=worker.clock,
             keep_cache=keep_cache,
         )
-    except Exception:
-        worker.enter(Event.PAUSE_FAILED)
-        await worker.engine.resume()
+    except BaseException:
+        await _go_on(worker)
         raise
     finally:
         if worker.is_open:  # else what closed the latch still has to be done
             worker.cut.clear()
+
+
+async def _go_on(worker: Worker) -> None:
+    """A pause has failed midway: serve on, or close where that cannot be had either."""
+    try:
+        if worker.is_open:
+            await worker.engine.resume()
+    except BaseException:
+        worker.close_latch()
+        raise
+    finally:
+        if worker.is_open:
+            worker.enter(Event.PAUSE_FAILED)
+        else:
+            worker.lose_rest()
 
 
 def _hold(

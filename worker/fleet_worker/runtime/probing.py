@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fleet_worker.core.probing import Continuation, Position, Run, report
 from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.states import Event
 from fleet_worker.protocol import Phase, ProbeReport, ProbeRequest, Reason
 from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
@@ -35,12 +36,13 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
         try:
             if closed:
                 await sleeping.ensure_awake(worker)  # a fence leaves a sleeping engine asleep
+                worker.enter(Event.NOT_AT_REST)
                 await worker.engine.resume()
             found = await _unless_cut(worker, _run(worker, request))
         finally:
             if closed:
                 # Nobody is served behind the latch; the engine goes back to rest.
-                await worker.quiescence.reach(worker.engine)
+                await worker.quiesce(Event.FENCE)
     worker.probes.report = found
     told = fields("probed", **found.model_dump())
     _LOG.info("%s was probed", worker.version, extra=told)

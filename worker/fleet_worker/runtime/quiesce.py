@@ -84,16 +84,19 @@ async def drained(
     started = clock()
     waiting = asyncio.ensure_future(engine.pause(PauseMode.WAIT, keep_cache=keep_cache))
     cutting = asyncio.ensure_future(cut.wait())
-    await asyncio.wait(
-        {waiting, cutting}, timeout=deadline_seconds, return_when=asyncio.FIRST_COMPLETED
-    )
-    cutting.cancel()
-    if waiting.done():
-        waiting.result()
-        return True
-    _LOG.info("still draining after %.1f s; holding the rest", clock() - started)
-    await engine.pause(PauseMode.KEEP, keep_cache=keep_cache)
-    await asyncio.wait({waiting}, timeout=_PATIENCE_SECONDS)  # it ends with the engine at rest
-    if waiting.done():
-        waiting.result()
-    return False
+    try:
+        await asyncio.wait(
+            {waiting, cutting}, timeout=deadline_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if waiting.done():
+            waiting.result()
+            return True
+        _LOG.info("still draining after %.1f s; holding the rest", clock() - started)
+        await engine.pause(PauseMode.KEEP, keep_cache=keep_cache)
+        await asyncio.wait({waiting}, timeout=_PATIENCE_SECONDS)  # it ends with the engine at rest
+        if waiting.done():
+            waiting.result()
+        return False
+    finally:
+        cutting.cancel()
+        waiting.cancel()

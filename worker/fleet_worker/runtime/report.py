@@ -78,6 +78,8 @@ def _operation(agent: Worker, now: float) -> Operation | None:
             version=work.version,
             running_seconds=now - work.started,
         )
+    if (since := agent.not_at_rest_since) is not None:
+        return Operation(kind="fence", running_seconds=now - since)
     if (stage := agent.staging.running) is not None:
         return Operation(
             kind="stage",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.states import Event
 from fleet_worker.protocol import PauseMode, Phase, Reason
 from fleet_worker.runtime.worker import Worker
 
@@ -32,8 +33,8 @@ async def sleep(worker: Worker, level: int) -> None:
     if level > 0 and not worker.asleep:
         # Requests that come later wait in the engine, as they do in every pause.
         await worker.engine.pause(PauseMode.ABORT)
+        worker.asleep = True  # also if the call fails: to wake an engine that is awake does nothing
         await worker.engine.sleep(level)
-        worker.asleep = True
 
 
 async def wake(worker: Worker, tags: Sequence[str] | None) -> bool:
@@ -50,13 +51,26 @@ async def wake(worker: Worker, tags: Sequence[str] | None) -> bool:
     return not worker.asleep
 
 
-async def ensure_awake(worker: Worker) -> None:
-    """Make an engine usable whose worker stays paused: nothing is ever put into a sleeping one.
+async def ensure_awake(worker: Worker, tags: Sequence[str] | None = None) -> bool:
+    """Make an engine usable whose worker stays paused, or closed; whether all of it is awake.
+
+    Nothing is ever put into a sleeping engine.
 
     Errors:
-        EngineFailure (untouched): it does not wake.
+        EngineFailure, Refusal: the worker is paused or closed as before, or closed and not at rest.
     """
-    if worker.asleep:
-        await wake(worker, None)
-        # It generates from the moment that it is awake.
-        await worker.engine.pause(PauseMode.KEEP)
+    if not worker.asleep:
+        return True
+    closed = worker.phase is Phase.JOINING
+    if closed:
+        worker.enter(Event.NOT_AT_REST)  # it generates from the moment that it is awake
+    try:
+        awake = await wake(worker, tags)
+    except BaseException:
+        if closed:
+            worker.lose_rest()
+        else:
+            await worker.hold()
+        raise
+    await (worker.come_to_rest() if closed else worker.hold())
+    return awake

@@ -19,7 +19,7 @@ from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.core.step_labels import label_of_received
 from fleet_worker.protocol import Phase, Reason, TransferState
-from fleet_worker.runtime import loading, sleeping
+from fleet_worker.runtime import loading
 from fleet_worker.runtime.staging import Received
 from fleet_worker.runtime.worker import Worker
 
@@ -108,13 +108,15 @@ class Transfers:
             lease: Should there be no pause yet, as in `joining`: it must end some time, too.
         """
         self.check_ready()
+        self._worker.check_step(Event.LOAD)
+        await loading.hold_still(self._worker)
         self._worker.enter(Event.LOAD)
         self._worker.lease = self._worker.lease or lease
         self._worker.changed.set()
         self._worker.version = None  # it may be half of one and half of another for a while
         self._began = self._worker.clock()
         with self._worker.working("load"):
-            await self._or_recover(self._begin())
+            await self._or_recover(self._worker.engine.begin_transfer())
 
     def check_ready(self) -> None:
         """Refuse to begin an update that could not be received."""
@@ -168,10 +170,6 @@ class Transfers:
         """The driver did not come back in time, or was fenced off. Called under the lock."""
         if self.is_open:
             await self._recover(EngineFailure("its driver did not finish an update", touched=True))
-
-    async def _begin(self) -> None:
-        await sleeping.ensure_awake(self._worker)
-        await self._worker.engine.begin_transfer()
 
     async def _check_label(self, label: str, identity: Identity) -> None:
         try:

@@ -15,6 +15,9 @@ from fleet_worker.runtime.agent import Agent
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.25
 _PING_SECONDS = 5.0
+_REST_SECONDS = 60.0
+"""So long may ending the requests of a closed worker take, all tries together."""
+_TRY_AGAIN_SECONDS = 1.0
 
 
 class Watch:
@@ -51,6 +54,7 @@ class Watch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leases())
+            group.create_task(self._rests())
             group.create_task(self._death())
             group.create_task(self._pings())
 
@@ -68,9 +72,31 @@ class Watch:
                 pass
             try:
                 await agent.expire_lease()
-            except EngineFailure as failure:
-                _LOG.error("a pause could not be ended: %s", failure.message)
-                await asyncio.sleep(1)
+            except Exception as failure:  # noqa: BLE001 - leases are watched to the end
+                _LOG.error("a pause could not be ended: %s", failure)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+    async def _rests(self) -> None:
+        """Go on ending the requests of a closed worker; end the process if they do not end."""
+        agent = self._agent
+        seeking: asyncio.Task[None] | None = None
+        while True:
+            since = agent.not_at_rest_since
+            if since is not None and agent.clock() - since >= _REST_SECONDS:
+                self._end_process(
+                    f"the engine has not come to rest within {_REST_SECONDS:.0f} s of a closed latch"
+                )
+                return
+            if since is not None and (seeking is None or seeking.done()):
+                seeking = asyncio.ensure_future(self._seek_rest())
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _seek_rest(self) -> None:
+        try:
+            await self._agent.seek_rest()
+        except Exception as failure:  # noqa: BLE001 - it is tried again until the time is up
+            _LOG.warning("the engine is not at rest yet: %s", failure)
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
     async def _death(self) -> None:
         try:

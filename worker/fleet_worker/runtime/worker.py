@@ -7,6 +7,7 @@ latch and the metrics read it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,12 +19,15 @@ from fleet_worker.core.labels import Labels
 from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
-from fleet_worker.protocol import Epoch, Phase, Reason, SwapTimings
+from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason, SwapTimings
 from fleet_worker.runtime.adapters import Adapters
+from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
 from fleet_worker.runtime.quiesce import Quiescence
 from fleet_worker.runtime.staging import Received, StageRules, Staging, Weights
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Worker:
         preparing: an adapter that is being checked and read.
         probes: what prompts have shown.
         kept: which weights' keys and values the engine may still be reading.
+        not_at_rest_since: when ending the requests of a closed worker failed first; None once the
+            engine has come to rest.
         end_process: ends the process with a failure, for the reason given.
     """
 
@@ -126,6 +132,7 @@ class Worker:
         self.preparing: Work | None = None
         self.probes = History()
         self.kept = KeptCache()
+        self.not_at_rest_since: float | None = None
 
     @property
     def phase(self) -> Phase:
@@ -137,16 +144,29 @@ class Worker:
         """Whether the latch lets data requests in."""
         return self.standing.admitted
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the latch is closed and the engine paused, with no request in it."""
+        return self.standing.at_rest and self.engine.unfinished() == 0
+
     def requests(self) -> tuple[int, int]:
         """How many requests generate now, and how many are held."""
         unfinished = self.engine.unfinished()
-        if self.phase in (Phase.SERVING, Phase.PAUSING):
+        if self.phase in (Phase.SERVING, Phase.PAUSING) or self.not_at_rest_since is not None:
             return unfinished, 0
         return 0, unfinished
+
+    def check_step(self, event: Event) -> None:
+        """Refuse what does not fit the phase. That a closed worker is not at rest does not matter:
+        it is brought to rest before the step is taken.
+        """
+        after(replace(self.standing, at_rest=True), event)
 
     def enter(self, event: Event) -> None:
         """Take a step of the transition table; raises `Refusal` if there is none."""
         self.standing = after(self.standing, event)
+        if self.standing.at_rest or self.phase is Phase.DRAINING:
+            self.not_at_rest_since = None
         self.changed.set()
 
     def close_latch(self, *, cut: bool = True) -> None:
@@ -161,14 +181,80 @@ class Worker:
         self.changed.set()
 
     async def quiesce(self, event: Event) -> None:
-        """Close the latch, end all requests, then take the step that `event` stands for."""
+        """Close the latch, end all requests, then take the step that `event` stands for.
+
+        The phase follows the latch also if the requests do not end: then the worker is closed and
+        not at rest (`lose_rest`).
+
+        Errors:
+            Refusal: the step does not fit; the latch is closed and nothing else has changed.
+            EngineFailure: the engine has not come to rest.
+        """
         self.close_latch()  # again: an admission may have held the lock meanwhile
-        with self.working("fence"):
-            await self.quiescence.reach(self.engine)
-        self.cut.clear()
+        after(self.standing, event)
+        try:
+            with self.working("fence"):
+                await self.quiescence.reach(self.engine)
+        except BaseException:
+            self.lose_rest()
+            raise
+        finally:
+            self.cut.clear()
+            self.lease = None
         self.kept.clear()
-        self.lease = None
         self.enter(event)
+
+    def lose_rest(self) -> None:
+        """The latch is closed, and the engine may still hold requests or generate.
+
+        The watch goes on to end them, and ends the process if they do not end.
+        """
+        if self.phase is Phase.DRAINING:
+            return
+        self.enter(Event.NOT_AT_REST)
+        if self.not_at_rest_since is None:
+            self.not_at_rest_since = self.clock()
+            _LOG.error(
+                "the latch is closed and the engine is not at rest; the worker goes on ending its"
+                " requests",
+                extra=fields("not_at_rest", unfinished=self.engine.unfinished()),
+            )
+
+    async def come_to_rest(self) -> None:
+        """End what requests a closed worker still has. Under the lock.
+
+        Errors:
+            Refusal: `WrongPhase`; the engine has not come to rest.
+        """
+        try:
+            await self.quiesce(Event.FENCE)
+        except EngineFailure as failure:
+            raise Refusal(
+                Reason.WRONG_PHASE,
+                f"the engine of this closed worker has not come to rest ({failure.message}). The"
+                " worker keeps ending its requests, and ends its process if that does not succeed",
+            ) from failure
+
+    async def hold(self) -> None:
+        """Pause the engine of a paused worker again, as its pause says. Under the lock.
+
+        Vouches for a pause before weights change, and mends one whose end has failed midway.
+
+        Errors:
+            EngineFailure: the engine failed; the worker is closed and not at rest.
+        """
+        lease = self.lease
+        aborts = lease is not None and lease.mode is PauseMode.ABORT
+        try:
+            await self.engine.pause(
+                PauseMode.ABORT if aborts else PauseMode.KEEP,
+                keep_cache=lease is not None and lease.cache_kept,
+            )
+        except BaseException:
+            self.close_latch()
+            self.lease = None
+            self.lose_rest()
+            raise
 
     def note_opened(self, version: str, started: float) -> None:
         """The worker serves (again), after a resume that began at `started`."""
