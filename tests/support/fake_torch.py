@@ -92,9 +92,24 @@ def _isfinite(tensor: FakeTensor) -> Any:
     return SimpleNamespace(all=lambda: all(map(math.isfinite, tensor.elements)))
 
 
-def _bitwise_and(tensor: FakeTensor, mask: int, *, out: FakeTensor) -> FakeTensor:
-    assert out.numel() == tensor.numel()
+def _bitwise_and(tensor: FakeTensor, mask: int) -> FakeTensor:
     return FakeTensor([each & mask for each in tensor.elements], tensor.dtype)
+
+
+def _aminmax(tensor: FakeTensor) -> tuple[float, float]:
+    """As torch: NaN, twice, if one element is."""
+    values = _numbers(tensor)
+    if any(math.isnan(value) for value in values):
+        return math.nan, math.nan
+    return min(values), max(values)
+
+
+def _numbers(tensor: FakeTensor) -> list[float]:
+    if tensor.dtype.name == "bfloat16":
+        return [struct.unpack("<f", struct.pack("<I", bits << 16))[0] for bits in tensor.elements]
+    if tensor.dtype.name == "float16":
+        return [struct.unpack("<e", struct.pack("<H", bits))[0] for bits in tensor.elements]
+    return list(tensor.elements)
 
 
 def _empty(shape: int | Sequence[int], *, dtype: FakeDtype) -> FakeTensor:
@@ -115,6 +130,7 @@ def fake_torch() -> ModuleType:
         "frombuffer": _frombuffer,
         "isfinite": _isfinite,
         "bitwise_and": _bitwise_and,
+        "aminmax": _aminmax,
         "empty": _empty,
         "inference_mode": _inference_mode,
         **DTYPES,

@@ -13,6 +13,7 @@ from tests.support import damage
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
 from fleet_worker.adapters.opening import open_checkpoint
+from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Source
 from fleet_worker.runtime.reference import Reference
 from fleet_worker.runtime.staging import StageRules, Weights
@@ -32,20 +33,26 @@ def write_tiny(directory: Path, value: float = 1.0, **config: Any) -> Path:
     return directory
 
 
+def tiny_look(_spec: TensorSpec, block: memoryview) -> bool:
+    """Whether a block holds anything but zeros."""
+    return any(block)
+
+
 @dataclass
 class TinyInspector:
     """Follows the `Inspector` port without torch.
 
     Fields:
-        before_finite: called when the finite check begins, with `go_on`; tests wait in it.
+        before_finite: called before the bytes are read, with `go_on`; tests wait in it.
     """
 
     before_finite: Callable[[Callable[[], None]], None] = field(default=lambda go_on: go_on())
     checked: list[str] = field(default_factory=list)
 
-    def check_finite(self, checkpoint: Checkpoint, go_on: Callable[[], None]) -> None:
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
         self.before_finite(go_on)
         self.checked.append(checkpoint.path)
+        return checkpoint.hold(budget=budget, go_on=go_on, look=tiny_look)
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         return config

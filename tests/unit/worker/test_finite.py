@@ -14,8 +14,10 @@ from tests.support import damage
 from tests.support.fake_modules import install
 from tests.support.fake_torch import floats_of_sixteen_bits, imported_over_fake_torch
 
+from fleet_worker.adapters import reading
 from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Reason
 
 
@@ -36,11 +38,10 @@ def is_finite(tensors: Any, tmp_path: Path) -> Iterator[Callable[..., bool]]:
             damage.write_tensors(file, {"w": (dtype, [count], data)})
             checkpoint = open_checkpoint(str(tmp_path), None)
             stack.callback(checkpoint.close)
-            if held:
-                assert checkpoint.hold(budget=1 << 30, go_on=lambda: None)
-                file.write_bytes(b"")
+            budget = 1 << 30 if held else 0
             try:
-                tensors.check_finite(checkpoint, lambda: None)
+                in_memory = checkpoint.hold(budget=budget, go_on=lambda: None, look=tensors.look)
+                assert in_memory is held
             except Refusal as refusal:
                 if (
                     refusal.reason is not Reason.CHECKPOINT_NOT_FINITE
@@ -111,8 +112,8 @@ def test_one_infinity_is_found_wherever_it_is(
     position: int,
     held: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    monkeypatch.setattr(tensors, "_PIECE", 14)  # bytes: pieces of seven numbers, and a rest
-    monkeypatch.setattr(tensors, "_CACHED", 4)
+    monkeypatch.setattr(reading, "_PIECE_BYTES", 12)  # three blocks, or fewer
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)  # two numbers
     values = [damage.bfloat16(1.0)] * 16
     assert is_finite("BF16", b"".join(values), 16, held=held)
     values[position] = damage.bfloat16(float("inf"))
@@ -124,26 +125,47 @@ def test_a_tensor_of_nothing_holds_no_infinity(is_finite: Callable[..., bool]) -
     assert is_finite("F32", b"", 0)
 
 
-def test_looking_stops_between_two_pieces_when_a_newer_version_has_come(
+def test_reading_stops_between_two_pieces_when_a_newer_version_has_come(
     tensors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "_PIECE", 4)
+    monkeypatch.setattr(reading, "_PIECE_BYTES", 16)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
     (tmp_path / "config.json").write_text("{}")
-    damage.write_tensors(tmp_path / damage.WEIGHTS, {"w": ("F32", [8], bytes(32))})
+    damage.write_tensors(tmp_path / damage.WEIGHTS, {"w": ("F32", [800], bytes(3200))})
     checkpoint = open_checkpoint(str(tmp_path), None)
-    looked: list[int] = []
+    asked: list[int] = []
 
     def go_on() -> None:
-        looked.append(1)
-        if len(looked) == 3:
+        asked.append(1)
+        if len(asked) == 9:
             raise Refusal(Reason.SUPERSEDED, "a newer one")
 
     with pytest.raises(Refusal) as refused:
-        tensors.check_finite(checkpoint, go_on)
+        checkpoint.hold(budget=0, go_on=go_on, look=tensors.look)
     checkpoint.close()
 
     assert refused.value.reason is Reason.SUPERSEDED
-    assert len(looked) == 3
+    assert len(asked) == 9
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "other"),
+    [
+        ("BF16", b"\x00\x00\x00\x80", b"\x00\x00\x01\x00"),
+        ("F16", b"\x00\x80\x00\x00", b"\x01\x80\x00\x00"),
+        ("F32", b"\x00\x00\x00\x80", b"\x00\x00\x80\x80"),
+        ("F8_E4M3", b"\x00\x80\x00\x00", b"\x00\x80\x00\x01"),
+        ("I32", bytes(4), b"\x00\x00\x00\x80"),
+        ("U8", bytes(4), b"\x00\x00\x01\x00"),
+    ],
+)
+def test_zeros_of_either_sign_are_told_from_the_smallest_number(
+    tensors: Any, dtype: str, zero: bytes, other: bytes
+) -> None:
+    spec = TensorSpec("w", dtype, (1,), 0, 4)
+
+    assert tensors.look(spec, memoryview(zero)) is False
+    assert tensors.look(spec, memoryview(other)) is True
 
 
 class FakeConfig:

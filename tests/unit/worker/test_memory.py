@@ -1,8 +1,10 @@
-"""Bytes held in memory."""
+"""Bytes held in memory: reserved first, sealed at last."""
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,84 +12,127 @@ import pytest
 from tests.support.descriptors import open_descriptors
 
 from fleet_worker.adapters import memory
-from fleet_worker.adapters.files import OpenDirectory, OpenFile
+from fleet_worker.adapters.memory import MemoryFile, NotEnoughMemoryError
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Reason
 
 CONTENT = os.urandom(300_000)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Iterator[OpenFile]:
-    (tmp_path / "file").write_bytes(CONTENT)
-    directory = OpenDirectory(str(tmp_path), None)
-    opened = directory.open("file")
-    directory.close()
-    yield opened
-    os.close(opened.descriptor)
+STEP = 1 << 16
 
 
 def nothing() -> None:
     return
 
 
-def test_the_held_bytes_are_the_files(file: OpenFile) -> None:
-    held = memory.hold(file, nothing)
+@pytest.fixture
+def file() -> Iterator[MemoryFile]:
+    made = MemoryFile("file", len(CONTENT))
+    yield made
+    made.close()
 
-    assert os.pread(held, len(CONTENT) + 1, 0) == CONTENT
-    os.close(held)
+
+@pytest.fixture
+def held(file: MemoryFile) -> MemoryFile:
+    file.reserve(nothing)
+    file.write(memoryview(CONTENT), 0)
+    file.seal()
+    return file
 
 
-def test_held_bytes_cannot_be_changed_any_more(file: OpenFile) -> None:
-    held = memory.hold(file, nothing)
+def test_the_held_bytes_are_those_that_were_written(held: MemoryFile) -> None:
+    assert os.pread(held.descriptor, len(CONTENT) + 1, 0) == CONTENT
+
+
+def test_held_bytes_cannot_be_changed_any_more(held: MemoryFile) -> None:
     for change in (
-        lambda: os.pwrite(held, b"x", 0),
-        lambda: os.ftruncate(held, 1),
-        lambda: os.ftruncate(held, 1 << 20),
+        lambda: os.pwrite(held.descriptor, b"x", 0),
+        lambda: os.ftruncate(held.descriptor, 1),
+        lambda: os.ftruncate(held.descriptor, 1 << 20),
     ):
         with pytest.raises(PermissionError):
             change()
-    os.close(held)
 
 
-def test_held_bytes_outlive_the_file(file: OpenFile, tmp_path: Path) -> None:
-    held = memory.hold(file, nothing)
-    os.truncate(tmp_path / "file", 0)
-
-    assert os.pread(held, len(CONTENT), 0) == CONTENT
-    os.close(held)
+def test_another_process_can_open_the_held_bytes_by_their_descriptor(held: MemoryFile) -> None:
+    assert Path(f"/proc/{os.getpid()}/fd/{held.descriptor}").read_bytes() == CONTENT
 
 
-def test_another_process_can_open_the_held_bytes_by_their_descriptor(file: OpenFile) -> None:
-    held = memory.hold(file, nothing)
+def test_memory_is_taken_before_a_byte_is_written(file: MemoryFile) -> None:
+    file.reserve(nothing)
 
-    assert Path(f"/proc/{os.getpid()}/fd/{held}").read_bytes() == CONTENT
-    os.close(held)
+    assert os.fstat(file.descriptor).st_blocks * 512 >= len(CONTENT)
 
 
-@pytest.mark.parametrize("bring", [memory.hold, memory.warm])
-def test_a_file_that_shrinks_meanwhile_is_refused(
-    bring: object, file: OpenFile, tmp_path: Path
+def test_nothing_is_written_where_memory_is_not_reserved_yet(
+    file: MemoryFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(memory, "_STEP", STEP)
+    steps: list[int] = []
+    written = threading.Event()
+
+    def write() -> None:
+        file.write(memoryview(CONTENT)[STEP : 2 * STEP], STEP)
+        written.set()
+
+    writer = threading.Thread(target=write)
+
+    def go_on() -> None:
+        steps.append(os.fstat(file.descriptor).st_size)
+        if len(steps) == 1:
+            writer.start()
+        if len(steps) == 2:
+            assert not written.is_set(), "the second step is not reserved"
+        if len(steps) == 3:
+            assert written.wait(10)
+
+    file.reserve(go_on)
+    writer.join()
+
+    assert steps[:3] == [0, STEP, 2 * STEP]
+
+
+def test_what_is_closed_takes_nothing_and_keeps_no_writer_waiting(file: MemoryFile) -> None:
     before = open_descriptors()
+    writer = threading.Thread(target=file.write, args=(memoryview(CONTENT), 0))
+    writer.start()
+    file.close()
+    writer.join(10)
 
-    def shrink() -> None:
-        os.truncate(tmp_path / "file", 0)
-
-    with pytest.raises(Refusal) as refused:
-        bring(file, shrink)  # type: ignore[operator] # one of two functions
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
-    assert open_descriptors() == before
+    assert not writer.is_alive()
+    assert open_descriptors() == before - 1
 
 
-@pytest.mark.parametrize("bring", [memory.hold, memory.warm])
-def test_giving_up_stops_between_two_pieces(bring: object, file: OpenFile) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
+def test_a_kernel_without_memory_is_no_failure_but_not_enough(
+    file: MemoryFile, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_arguments: int) -> None:
+        raise OSError(code, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(NotEnoughMemoryError):
+        file.reserve(nothing)
+
+
+def test_reserving_stops_where_engine_and_page_cache_would_be_pressed(
+    file: MemoryFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_STEP", STEP)
+    left = [3 * STEP, 2 * STEP, STEP - 1]
+    monkeypatch.setattr(memory, "headroom", lambda: left.pop(0))
+    with pytest.raises(NotEnoughMemoryError):
+        file.reserve(nothing)
+
+    assert os.fstat(file.descriptor).st_size == 2 * STEP
+
+
+def test_reserving_can_be_given_up(file: MemoryFile) -> None:
     def give_up() -> None:
         raise Refusal(Reason.SUPERSEDED, "a newer one")
 
-    with pytest.raises(Refusal) as refused:
-        bring(file, give_up)  # type: ignore[operator] # one of two functions
-    assert refused.value.reason is Reason.SUPERSEDED
+    with pytest.raises(Refusal):
+        file.reserve(give_up)
+    assert os.fstat(file.descriptor).st_size == 0
 
 
 def test_the_default_budget_is_a_part_of_what_the_container_has() -> None:

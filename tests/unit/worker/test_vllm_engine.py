@@ -88,7 +88,7 @@ async def test_a_load_names_open_descriptors_and_no_paths(
 
     (_, from_file), (_, from_memory) = client.calls
     ours = f"/proc/{os.getpid()}/fd/"
-    held = checkpoint.held[file.name]
+    held = checkpoint.held[file.name].descriptor
     assert from_file["args"] == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
     assert from_memory["args"] == ([{"path": f"{ours}{held}", "in_memory": True}],)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_worker.adapters import memory
 from fleet_worker.adapters.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.adapters.reading import (
+    FileContent,
+    Look,
+    ZeroBlocks,
+    looks_at_nothing,
+    read_files,
+)
 from fleet_worker.core.digests import digest_of
 from fleet_worker.core.labels import Identity
 from fleet_worker.core.layout import all_tensors
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Reason
-
-_CHUNK = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class Checkpoint:
         files: Its weight files.
         specs: File name → tensors of the file.
         companions: Name → (state, SHA-256) of the small files that count as part of it.
-        held: File name → descriptor of the sealed bytes in memory; empty if only warmed.
+        held: File name → its sealed bytes in memory; empty if they were only read.
     """
 
     path: str
@@ -38,7 +42,9 @@ class Checkpoint:
     files: tuple[OpenFile, ...]
     specs: dict[str, tuple[TensorSpec, ...]]
     companions: dict[str, tuple[FileState, str]]
-    held: dict[str, int] = field(default_factory=dict)
+    held: dict[str, memory.MemoryFile] = field(default_factory=dict)
+    _content: dict[str, FileContent] = field(default_factory=dict)
+    _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, TensorSpec]:
@@ -60,37 +66,81 @@ class Checkpoint:
             tuple((name, s.size, s.inode, s.modified_ns) for name, s in sorted(states.items())),
         )
 
-    def hold(self, *, budget: int, go_on: Callable[[], None]) -> bool:
-        """Bring all bytes into memory, or, beyond the budget, into the page cache.
+    def hold(
+        self, *, budget: int, go_on: Callable[[], None], look: Look = looks_at_nothing
+    ) -> bool:
+        """Read all bytes once: judge and digest them, and hold them in memory if they fit.
 
-        Returns whether they are held in memory.
+        Memory is reserved for all of them before it is filled. Beyond the budget, and where the
+        reservation shows that others were faster, the bytes only go through the page cache.
+
+        Args:
+            budget: How many bytes may be held.
+            go_on: Called between pieces, in several threads; raises to give up.
+            look: Judges the tensors.
+
+        Returns:
+            Whether they are held in memory.
+
+        Errors:
+            Refusal: of `look` and `go_on`; `CheckpointChanged` if a file was written to meanwhile.
         """
-        fits = self.size_bytes <= min(budget, memory.memory_left())
-        for file in self.files:
-            if fits:
-                self.held[file.name] = memory.hold(file, go_on)
-            else:
-                memory.warm(file, go_on)
-            file.check_unchanged()
-        return fits
+        if self.size_bytes <= min(budget, memory.memory_left()):
+            self._filling = {
+                file.name: memory.MemoryFile(file.name, file.state.size) for file in self.files
+            }
+        filling = self._filling
+
+        def reserve() -> None:
+            try:
+                memory.reserve(filling.values(), go_on)
+            except memory.NotEnoughMemoryError:
+                self.release()
+            except BaseException:
+                self.release()  # who waits for memory waits no longer
+                raise
+
+        try:
+            self._content = read_files(
+                self.files, self.specs, look, go_on, keep=filling, meanwhile=reserve
+            )
+            for file in self.files:
+                file.check_unchanged()
+            go_on()
+            for each in self._filling.values():
+                each.seal()
+        except BaseException:
+            self.release()
+            raise
+        self.held, self._filling = self._filling, {}
+        return bool(self.held)
 
     def descriptor_of(self, file: OpenFile) -> int:
         """Where to read a file's bytes: the held copy, else the file."""
-        return self.held.get(file.name, file.descriptor)
+        held = self.held.get(file.name)
+        return held.descriptor if held is not None else file.descriptor
 
     def digest(self, go_on: Callable[[], None]) -> str:
-        """The digest that `StageRequest.digest` is compared with."""
+        """The digest that `StageRequest.digest` is compared with.
+
+        Of the bytes that were read last; they are read now if they were not before.
+        """
         return digest_of(self.hashes(go_on))
 
     def hashes(self, go_on: Callable[[], None]) -> dict[str, str]:
         """File name → SHA-256 in hex of all files that count as part of the checkpoint."""
+        if not self._content:
+            self._content = read_files(self.files, self.specs, looks_at_nothing, go_on, keep={})
         hashes = {name: digest for name, (_, digest) in self.companions.items()}
-        for file in self.files:
-            sha = hashlib.sha256()
-            for piece in self._pieces(file, go_on):
-                sha.update(piece)
-            hashes[file.name] = sha.hexdigest()
-        return hashes
+        return hashes | {name: content.sha256 for name, content in self._content.items()}
+
+    @property
+    def zero_blocks(self) -> ZeroBlocks:
+        """Blocks of tensors that hold nothing but zeros, as the last pass over the bytes saw."""
+        found: dict[str, frozenset[int]] = {}
+        for content in self._content.values():
+            found |= content.zero_blocks
+        return found
 
     def check_unread(self) -> None:
         """Refuse with `CheckpointChanged` if files that a load would still read were written to.
@@ -130,10 +180,13 @@ class Checkpoint:
             directory.close()
 
     def release(self) -> None:
-        """Give the memory back; the files stay open."""
-        for descriptor in self.held.values():
-            os.close(descriptor)
-        self.held = {}
+        """Give the memory back; the files stay open.
+
+        From any thread: a pass over the bytes that is under way goes on without keeping them.
+        """
+        for each in (*self.held.values(), *self._filling.values()):
+            each.close()
+        self.held, self._filling = {}, {}
 
     def close(self) -> None:
         """Give everything back. Safe to call again."""
@@ -141,13 +194,3 @@ class Checkpoint:
         for file in self.files:
             os.close(file.descriptor)
         self.files = ()
-
-    def _pieces(self, file: OpenFile, go_on: Callable[[], None]) -> Iterator[bytes]:
-        descriptor, position = self.descriptor_of(file), 0
-        while position < file.state.size:
-            go_on()
-            piece = os.pread(descriptor, _CHUNK, position)
-            if not piece:
-                raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while it was read")
-            position += len(piece)
-            yield piece

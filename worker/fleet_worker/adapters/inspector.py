@@ -12,9 +12,9 @@ from fleet_worker.adapters.checkpoint import Checkpoint
 class TorchInspector:
     """Finds out about checkpoints what takes torch and transformers."""
 
-    def check_finite(self, checkpoint: Checkpoint, go_on: Callable[[], None]) -> None:
-        """Raise `Refusal` if a tensor holds an infinity or a NaN."""
-        tensors.check_finite(checkpoint, go_on)
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+        """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.hold`."""
+        return checkpoint.hold(budget=budget, go_on=go_on, look=tensors.look)
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """The configuration with its defaults filled in."""

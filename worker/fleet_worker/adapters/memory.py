@@ -1,69 +1,110 @@
 """Holding a file's bytes in memory, sealed, where the engine's processes can read them.
 
-A memory file (memfd) is filled by the kernel without passing through Python, counts as the pod's
-memory, can be mapped by every process of the engine without a copy each, and once sealed cannot
-change any more: what was checked is what is loaded, whatever becomes of the file on disk.
+A memory file (memfd) counts as the pod's memory, can be mapped by every process of the engine
+without a copy each, and once sealed cannot change any more: what was checked is what is loaded,
+whatever becomes of the file on disk.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fleet_worker.adapters.files import OpenFile, os_errors
-from fleet_worker.core.refusals import Refusal
-from fleet_worker.protocol import Reason
-
-_CHUNK = 64 * 1024 * 1024
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 # What the engine and the page cache shall keep when the machine runs low.
 _RESERVE = 512 * 1024 * 1024
+_STEP = 64 * 1024 * 1024
+"""Memory is reserved in steps of this length: about 30 ms of the kernel's time each."""
+_FULL = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
-def hold(file: OpenFile, go_on: Callable[[], None]) -> int:
-    """Copy a file into memory and return the descriptor of the sealed copy.
+class NotEnoughMemoryError(Exception):
+    """There is less memory than the bytes to be held need."""
 
-    Args:
-        file: An open regular file.
-        go_on: Called between pieces of 64 MiB; raises to give up.
+
+class MemoryFile:
+    """A file in memory: reserved first, then written to, then sealed.
+
+    One thread may reserve while another writes, and a third may close it at any time: what is
+    written afterwards goes nowhere.
+
+    Fields:
+        descriptor: of the file.
+        size: in bytes.
     """
-    # Its name is for people; the kernel takes 249 bytes of one.
-    name = os.fsdecode(os.fsencode(file.name)[:200])
-    memory = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        _copy(file, memory, go_on)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(memory)
-        raise
-    return memory
+
+    def __init__(self, name: str, size: int) -> None:
+        """Make an empty one; `name` is for people and may be any text."""
+        # The kernel takes 249 bytes of a name.
+        short = os.fsdecode(os.fsencode(name)[:200])
+        self.descriptor = os.memfd_create(short, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.size = size
+        self._reserved = 0
+        self._open = True
+        self._changed = threading.Condition()
+
+    def reserve(self, go_on: Callable[[], None]) -> None:
+        """Take the memory for all bytes, before anything is written.
+
+        Errors:
+            NotEnoughMemoryError: there is not that much.
+        """
+        while self._reserved < self.size:
+            go_on()
+            step = min(_STEP, self.size - self._reserved)
+            if headroom() < step:
+                raise NotEnoughMemoryError
+            with self._changed:
+                if not self._open:
+                    return
+                try:
+                    os.posix_fallocate(self.descriptor, self._reserved, step)
+                except OSError as error:
+                    if error.errno in _FULL:
+                        raise NotEnoughMemoryError from error
+                    raise
+                self._reserved += step
+                self._changed.notify_all()
+
+    def write(self, piece: memoryview, position: int) -> None:
+        """Write some bytes as soon as there is memory for them; nothing happens once it is closed."""
+        done = 0
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._open or self._reserved >= position + len(piece)
+            )
+            while self._open and done < len(piece):
+                done += os.pwrite(self.descriptor, piece[done:], position + done)
+
+    def seal(self) -> None:
+        """Let nobody change it any more."""
+        with self._changed:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+
+    def close(self) -> None:
+        """Give the memory back: 0.2 s a GB. Safe to call again."""
+        with self._changed:
+            if self._open:
+                self._open = False
+                os.close(self.descriptor)
+            self._changed.notify_all()
 
 
-def _copy(file: OpenFile, memory: int, go_on: Callable[[], None]) -> None:
-    position, size = 0, file.state.size
-    while position < size:
-        go_on()
-        with os_errors(file.name):
-            copied = os.sendfile(memory, file.descriptor, position, min(_CHUNK, size - position))
-        if copied == 0:
-            raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while it was read")
-        position += copied
+def reserve(files: Iterable[MemoryFile], go_on: Callable[[], None]) -> None:
+    """Take the memory for all bytes of some files.
 
-
-def warm(file: OpenFile, go_on: Callable[[], None]) -> None:
-    """Bring a file into the page cache, for checkpoints that do not fit into the budget."""
-    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-    position = 0
-    scratch = bytearray(min(_CHUNK, max(1, file.state.size)))
-    while position < file.state.size:
-        go_on()
-        with os_errors(file.name):
-            count = os.preadv(file.descriptor, [scratch], position)
-        if count == 0:
-            raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while it was read")
-        position += count
+    Errors:
+        NotEnoughMemoryError: there is not that much, now that it was taken.
+    """
+    for file in files:
+        file.reserve(go_on)
+    # Others reserve at the same time, and looked before either had.
+    if headroom() < 0:
+        raise NotEnoughMemoryError
 
 
 def default_budget() -> int:
@@ -79,14 +120,19 @@ def memory_limit() -> int:
 
 
 def memory_left() -> int:
-    """Bytes that may still be taken without pressing the engine."""
+    """Bytes that may still be taken without pressing the engine; never negative."""
+    return max(0, headroom())
+
+
+def headroom() -> int:
+    """Bytes that are left beyond what engine and page cache shall keep; negative: too few."""
     left = _meminfo("MemAvailable")
     limit = _cgroup("memory.max", "memory.limit_in_bytes")
     used = _cgroup("memory.current", "memory.usage_in_bytes")
     if limit is not None and used is not None:
         cache = _cgroup_cache()
         left = min(left, limit - (used - cache))
-    return max(0, left - _RESERVE)
+    return left - _RESERVE
 
 
 def _meminfo(key: str) -> int:

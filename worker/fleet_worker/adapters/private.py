@@ -45,19 +45,24 @@ class PrivateAdapter:
 
 
 def make_private(
-    checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]
+    checkpoint: Checkpoint,
+    read: Callable[..., bool],
+    *,
+    budget: int,
+    go_on: Callable[[], None],
 ) -> PrivateAdapter:
     """Hold an adapter that has been opened. Blocks.
 
     Args:
         checkpoint: The adapter; belongs to the result from now on.
+        read: Reads and judges its bytes, see `Inspector.read`.
         budget: How many bytes may be held.
         go_on: Raises to give up.
 
     Errors:
-        Refusal: `NoAdapterSlot` if there is no memory for it, `CheckpointChanged`.
+        Refusal: `NoAdapterSlot` if there is no memory for it; what `read` raises.
     """
-    if not checkpoint.hold(budget=budget, go_on=go_on):
+    if not read(checkpoint, budget=budget, go_on=go_on):
         raise Refusal(
             Reason.NO_ADAPTER_SLOT,
             f"there is no memory left for the adapter's {checkpoint.size_bytes} bytes"

@@ -60,12 +60,13 @@ def _prepare(worker: Worker, name: str, request: AdapterRequest) -> PrivateAdapt
         check_adapter_config(adapter.config, max_rank=worker.adapters.max_rank)
         check_adapter_tensors(rules.reference.tensors, adapter.tensors, adapter.config)
         worker.adapters.labels.check(engine_name(name, request.version), adapter.identity)
-        files = make_private(adapter, budget=worker.memory_left(), go_on=lambda: None)
+        files = make_private(
+            adapter, rules.inspector.read, budget=worker.memory_left(), go_on=lambda: None
+        )
     except BaseException:
         adapter.close()
         raise
     try:
-        rules.inspector.check_finite(adapter, lambda: None)
         _check_digest(request.digest, files.digest)
         adapter.check_same_on_disk(rules.roots)
     except BaseException:

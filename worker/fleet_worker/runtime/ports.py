@@ -126,8 +126,12 @@ class Engine(Protocol):
 class Inspector(Protocol):
     """What takes torch and transformers to find out about a checkpoint. Blocks; run in a thread."""
 
-    def check_finite(self, checkpoint: Checkpoint, go_on: Callable[[], None]) -> None:
-        """Raise `Refusal` if a tensor holds an infinity or a NaN."""
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+        """Read all bytes of a checkpoint once, digest them, and hold them within the budget.
+
+        Returns whether they are held in memory; raises `Refusal` if a tensor holds an infinity or
+        a NaN. Afterwards the checkpoint knows its digest.
+        """
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """The configuration with its defaults filled in."""

@@ -234,8 +234,7 @@ class Staging:
 
         Returns: whether they are held in memory, and their digest.
         """
-        in_memory = checkpoint.hold(budget=budget, go_on=running.go_on)
-        self.rules.inspector.check_finite(checkpoint, running.go_on)
+        in_memory = self.rules.inspector.read(checkpoint, budget=budget, go_on=running.go_on)
         wanted = running.request.digest
         found = checkpoint.digest(running.go_on)
         if wanted not in (None, found):

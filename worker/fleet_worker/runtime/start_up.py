@@ -193,7 +193,7 @@ def _choose(
         checkpoint = open_checkpoint(path, rules.roots)
         try:
             rules.reference.check(checkpoint, rules.inspector)
-            rules.inspector.check_finite(checkpoint, lambda: None)
+            rules.inspector.read(checkpoint, budget=0, go_on=lambda: None)
         except BaseException:
             checkpoint.close()
             raise

@@ -1,0 +1,284 @@
+"""One pass over the bytes of files: each piece is read once, judged, digested and kept.
+
+Files of a checkpoint can be cut off or written to by others at any time, so they are read into
+buffers of our own and never mapped: a file that shrinks under a mapping ends the process (SIGBUS).
+
+While one thread reads a file and judges its pieces, a second one digests them; several files are
+read at the same time. Everything that takes long (`preadv`, `hashlib`, `pwrite`, torch) lets other
+threads of the interpreter run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet_worker.adapters.files import OpenFile, os_errors
+from fleet_worker.adapters.memory import MemoryFile
+from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.safetensors_header import TensorSpec
+from fleet_worker.protocol import Reason
+
+Look = Callable[[TensorSpec, memoryview], bool]
+"""Judges some whole elements of a tensor.
+
+Answers whether any of them is not zero; raises `Refusal` if they may not be loaded.
+"""
+
+BLOCK_BYTES = 256 * 1024
+"""A tensor is judged in blocks of this length, counted from its begin: they stay in the processor's
+cache, and two checkpoints of a model can be compared block by block."""
+_PIECE_BYTES = 2 * 1024 * 1024
+_BUFFERS = 4
+"""Pieces of one file on their way from the reader to the digest."""
+_LINES = 4
+"""Files that are read at the same time, if there are processors enough: two threads each."""
+
+ZeroBlocks = Mapping[str, frozenset[int]]
+"""Tensor name → numbers of its blocks that hold nothing but zeros; others are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """What one pass over a file has shown.
+
+    Fields:
+        sha256: in hex.
+        zero_blocks: only of tensors that were judged.
+    """
+
+    sha256: str
+    zero_blocks: ZeroBlocks
+
+
+def looks_at_nothing(_spec: TensorSpec, _piece: memoryview) -> bool:
+    """The `Look` for whoever needs the digest only."""
+    return True
+
+
+def read_files(
+    files: Sequence[OpenFile],
+    specs: Mapping[str, Sequence[TensorSpec]],
+    look: Look,
+    go_on: Callable[[], None],
+    *,
+    keep: Mapping[str, MemoryFile],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, FileContent]:
+    """Read files once, from their begin to their end. Blocks.
+
+    Args:
+        files: Open regular files.
+        specs: File name → its tensors, in the order of their bytes.
+        look: Judges every block; called in several threads.
+        go_on: Called between pieces, in several threads; raises to give up.
+        keep: File name → where its bytes go as well.
+        meanwhile: Runs in the calling thread while others read.
+
+    Errors:
+        Refusal: the first one of `look`, `go_on` and `meanwhile`; `CheckpointChanged` if a file is
+            shorter than it was when it was opened; `SourceUnreadable`.
+    """
+    lines = _Lines(go_on)
+
+    def read(file: OpenFile) -> FileContent:
+        return _read_file(file, specs[file.name], look, lines.go_on, keep.get(file.name))
+
+    return lines.run(files, read, meanwhile)
+
+
+class _Lines:
+    """Threads that each read one file after the other."""
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self._go_on = go_on
+        self._failures: list[BaseException] = []
+        self._found: dict[str, FileContent] = {}
+
+    def go_on(self) -> None:
+        """Raise if this reading was given up, or one of its files was refused."""
+        if self._failures:
+            raise Refusal(Reason.SUPERSEDED, "another file of the checkpoint was refused")
+        self._go_on()
+
+    def run(
+        self,
+        files: Sequence[OpenFile],
+        read: Callable[[OpenFile], FileContent],
+        meanwhile: Callable[[], None],
+    ) -> dict[str, FileContent]:
+        """Read all files, by name; raises what was raised first."""
+        todo = deque(files)
+        count = max(1, min(len(files), _LINES, len(os.sched_getaffinity(0)) // 2))
+        threads = [
+            threading.Thread(
+                target=self._line, args=(todo, read), name=f"rlfleet-read-{number}", daemon=True
+            )
+            for number in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            meanwhile()
+        except BaseException as error:  # noqa: BLE001 - the threads are waited for first
+            self._failures.append(error)
+        for thread in threads:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+        return self._found
+
+    def _line(self, todo: deque[OpenFile], read: Callable[[OpenFile], FileContent]) -> None:
+        while not self._failures:
+            try:
+                file = todo.popleft()
+            except IndexError:
+                return
+            try:
+                self._found[file.name] = read(file)
+            except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+                self._failures.append(error)
+
+
+def _read_file(
+    file: OpenFile,
+    specs: Sequence[TensorSpec],
+    look: Look,
+    go_on: Callable[[], None],
+    keep: MemoryFile | None,
+) -> FileContent:
+    size = file.state.size
+    digest = _Digest(_piece_length(size), ahead=size > _PIECE_BYTES)
+    zeros: dict[str, set[int]] = {}
+    try:
+        for begin, end, parts in _pieces(specs, size):
+            go_on()
+            piece = digest.next_buffer()[: end - begin]
+            _fill(piece, file, begin)
+            go_on()  # the read may have taken for ever
+            digest.follow(piece)
+            if keep is not None:
+                keep.write(piece, begin)
+            for spec, first, last in parts:
+                _look_at(spec, piece[first - begin : last - begin], first, look, zeros)
+    finally:
+        sha256 = digest.finish()
+    return FileContent(sha256, {name: frozenset(blocks) for name, blocks in zeros.items()})
+
+
+def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
+    done = 0
+    while done < len(piece):
+        with os_errors(file.name):
+            count = os.preadv(file.descriptor, [piece[done:]], position + done)
+        if count == 0:
+            raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while it was read")
+        done += count
+
+
+def _look_at(
+    spec: TensorSpec, content: memoryview, first: int, look: Look, zeros: dict[str, set[int]]
+) -> None:
+    """Judge some bytes of a tensor, which begin with a block of it."""
+    for begin in range(0, len(content), BLOCK_BYTES):
+        if not look(spec, content[begin : begin + BLOCK_BYTES]):
+            zeros.setdefault(spec.name, set()).add((first - spec.begin + begin) // BLOCK_BYTES)
+
+
+Part = tuple[TensorSpec, int, int]
+"""A tensor, and where the bytes of it that a piece holds begin and end in the file."""
+
+
+def _pieces(specs: Sequence[TensorSpec], size: int) -> Iterator[tuple[int, int, list[Part]]]:
+    """Cut a file so that no block of a tensor lies in two pieces.
+
+    Args:
+        specs: In the order of their bytes, without gaps up to the end of the file.
+        size: Of the file in bytes.
+
+    Returns:
+        Begin and end in the file, and the tensors in between.
+    """
+    begin, parts = 0, list[Part]()
+    end = specs[0].begin if specs else size
+    # The header, in pieces as well.
+    while end - begin > _PIECE_BYTES:
+        yield begin, begin + _PIECE_BYTES, []
+        begin += _PIECE_BYTES
+    for spec in specs:
+        first = spec.begin
+        while first < spec.end:
+            room = _PIECE_BYTES - (first - begin)
+            last = (
+                spec.end if spec.end - first <= room else first + room // BLOCK_BYTES * BLOCK_BYTES
+            )
+            if last > first:
+                parts.append((spec, first, last))
+                first = last
+            if first < spec.end:  # the piece is full
+                yield begin, first, parts
+                begin, parts = first, []
+        end = spec.end
+    if end > begin or not specs:
+        yield begin, end, parts
+
+
+def _piece_length(size: int) -> int:
+    return max(1, min(_PIECE_BYTES, size))
+
+
+class _Digest:
+    """SHA-256 of one file, computed beside the thread that reads it."""
+
+    def __init__(self, length: int, *, ahead: bool) -> None:
+        """Begin.
+
+        Args:
+            length: Of a buffer, in bytes.
+            ahead: Digest in a thread of its own, for which small files are too short.
+        """
+        self._sha = hashlib.sha256()
+        self._free = queue.SimpleQueue[memoryview]()
+        self._full = queue.SimpleQueue[tuple[memoryview, memoryview] | None]()
+        self._buffer = memoryview(bytearray(length))
+        self._thread: threading.Thread | None = None
+        self._free.put(self._buffer)
+        if ahead:
+            for _ in range(_BUFFERS - 1):
+                self._free.put(memoryview(bytearray(length)))
+            self._thread = threading.Thread(target=self._run, name="rlfleet-digest", daemon=True)
+            self._thread.start()
+
+    def next_buffer(self) -> memoryview:
+        """A buffer that may be written to."""
+        self._buffer = self._free.get()
+        return self._buffer
+
+    def follow(self, piece: memoryview) -> None:
+        """Digest what was read into the last buffer; it may be read, not written, meanwhile.
+
+        The reader is done with a piece before it asks for the next buffer.
+        """
+        if self._thread is None:
+            self._sha.update(piece)
+            self._free.put(self._buffer)
+        else:
+            self._full.put((self._buffer, piece))
+
+    def finish(self) -> str:
+        """The digest of all pieces, in hex."""
+        if self._thread is not None:
+            self._full.put(None)
+            self._thread.join()
+        return self._sha.hexdigest()
+
+    def _run(self) -> None:
+        while (item := self._full.get()) is not None:
+            buffer, piece = item
+            self._sha.update(piece)
+            self._free.put(buffer)
