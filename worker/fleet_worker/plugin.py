@@ -30,6 +30,7 @@ from fleet_worker.runtime.agent import Agent
 from fleet_worker.runtime.driver import Driver
 from fleet_worker.runtime.ending import ENDING, FAILED
 from fleet_worker.runtime.handover import Handover, handed_over
+from fleet_worker.runtime.limits import Limits
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import SIGTERM
@@ -99,6 +100,7 @@ class EndpointPlugin:
             metrics=metrics,
             end_process=_fail,
             adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
+            limits=Limits(load_seconds=handover.load_seconds),
         )
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)

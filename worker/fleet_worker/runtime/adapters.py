@@ -8,7 +8,6 @@ sealed bytes in memory, whenever it likes: what becomes of the trainer's directo
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterator
@@ -27,11 +26,13 @@ from fleet_worker.protocol import (
     RetiringAdapter,
     Source,
 )
+from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +58,11 @@ class Adapters:
     """All adapters of a worker. Calls that change the engine come under the worker's lock."""
 
     def __init__(self, engine: Engine, *, slots: int, max_rank: int) -> None:
-        """Make an empty one; without slots, every call is refused."""
-        self._engine = engine
+        """Make an empty one; without slots, every call is refused.
+
+        The worker puts its own engine in, whose calls have time limits.
+        """
+        self.engine = engine
         self._slots = slots
         self.max_rank = max_rank
         self._served: dict[str, Loaded] = {}
@@ -158,16 +162,16 @@ class Adapters:
             name=engine_name(name, request.version), number=next(self._numbers), path=files.path
         )
         try:
-            await self._engine.add_adapter(adapter)
+            await self.engine.add_adapter(adapter)
         except EngineFailure:
-            await self._engine.remove_adapter(adapter)  # whatever is left of it
+            await self.engine.remove_adapter(adapter)  # whatever is left of it
             raise
         before = self._served.get(name)
         new = Loaded(name, request.version, request.source, files.digest, files, adapter)
         self._loaded.append(new)
         self._served[name] = new
         self.labels.remember(adapter.name, files.identity)
-        self._engine.serve_adapter(name, str(request.source))
+        self.engine.serve_adapter(name, str(request.source))
         _LOG.info(
             "adapter %s is served at %s",
             name,
@@ -183,7 +187,7 @@ class Adapters:
         held = self._served.pop(name, None)
         if held is None:
             return
-        self._engine.serve_adapter(name, None)
+        self.engine.serve_adapter(name, None)
         held.leaving = True
         await self.clear_out()
 
@@ -195,12 +199,15 @@ class Adapters:
         """
         for held in [each for each in self._loaded if each.leaving and each.requests == 0]:
             try:
-                await self._engine.remove_adapter(held.engine)
+                await self.engine.remove_adapter(held.engine)
             except EngineFailure as failure:
                 _LOG.error("%s does not leave the engine: %s", held.engine.name, failure.message)
                 continue
             self._loaded.remove(held)
-            await asyncio.to_thread(held.files.close)
+            try:
+                await within(_CLOSE_SECONDS, held.files.close)
+            except TimeoutError:
+                _LOG.error("the files of %s could not be removed in time", held.engine.name)
 
     def close(self) -> None:
         """Remove all files; the engine is at its end."""

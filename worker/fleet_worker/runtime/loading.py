@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable
 
 from fleet_worker.adapters.files import Roots
 from fleet_worker.core.engine_adapter import EngineAdapter
@@ -12,6 +12,7 @@ from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import Phase, Reason, SwapTimings
 from fleet_worker.runtime import sleeping
+from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
 from fleet_worker.runtime.staging import Received, Weights
@@ -32,14 +33,14 @@ async def load(worker: Worker, weights: Weights) -> None:
     try:
         await put_in(worker, weights, worker.staging.rules.roots)
     except Refusal as refusal:
-        await _note_refused(worker, weights, refusal)
+        _note_refused(worker, weights, refusal)
         raise
     except EngineFailure as failure:
         if failure.touched:
             await recover(worker, weights.version, failure)
             worker.dispose(weights.checkpoint)
         else:
-            await _note_refused(worker, weights, failure)
+            _note_refused(worker, weights, failure)
         raise
     except Exception as error:
         # A mistake of ours, somewhere between the steps: the engine may be half-way.
@@ -99,15 +100,34 @@ async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
     """
     engine, checkpoint = worker.engine, weights.checkpoint
     if roots is not None:
-        await asyncio.to_thread(checkpoint.check_same_on_disk, roots)
-    await asyncio.to_thread(checkpoint.check_unread)
+        await _check_files(worker, weights, checkpoint.check_same_on_disk, roots)
+    await _check_files(worker, weights, checkpoint.check_unread)
     await engine.load(checkpoint)
     try:
-        await asyncio.to_thread(checkpoint.check_unread)
+        await _check_files(worker, weights, checkpoint.check_unread)
     except Refusal as refusal:
         # Written to while the engine read it: nobody knows what is in the model now.
         raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
     await settle_in(worker, weights.version)
+
+
+async def _check_files(
+    worker: Worker, weights: Weights, check: Callable[..., None], *arguments: object
+) -> None:
+    """Look at files while requests are held: a file system that hangs must not hold them longer.
+
+    Errors:
+        Refusal: what the check refuses; `SourceUnreadable` if it does not end in time, unless the
+            bytes are held in memory, where it does not matter what became of the files.
+    """
+    try:
+        await within(worker.limits.files_seconds, check, *arguments)
+    except TimeoutError as error:
+        seconds = worker.limits.files_seconds
+        words = f"the file system with {weights.source} did not answer for {seconds:.0f} s"
+        if not weights.in_memory:
+            raise Refusal(Reason.SOURCE_UNREADABLE, words) from error
+        _LOG.warning("%s; the bytes in memory are loaded", words)
 
 
 async def settle_in(worker: Worker, version: str) -> None:
@@ -174,11 +194,11 @@ def note_loaded(
     _LOG.info("%s is in the engine", weights.version, extra=line)
 
 
-async def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
+def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
     if why.reason is Reason.CHECKPOINT_CHANGED:
         worker.dispose(weights.checkpoint)  # staging it again reads what is there now
-    else:
-        await worker.staging.give_back(weights)
+    elif not worker.staging.give_back(weights):
+        worker.dispose(weights.checkpoint)
     worker.load_failure = worker.fault(weights.version, why)
     worker.enter(Event.LOAD_REFUSED)
 

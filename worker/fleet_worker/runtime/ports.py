@@ -18,7 +18,7 @@ class Engine(Protocol):
     """One inference engine.
 
     Every method but the properties may raise `EngineFailure`, and returns in the engine's own
-    time; deadlines are the caller's.
+    time; deadlines are the caller's (`limits.TimedEngine`).
     """
 
     @property

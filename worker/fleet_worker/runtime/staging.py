@@ -175,12 +175,14 @@ class Staging:
             raise Refusal(Reason.NOT_STAGED, f"{version} is not staged; {held} staged here")
         return self.staged
 
-    async def give_back(self, weights: Weights) -> None:
-        """Put a version back that a load did not use, unless a newer one is staged by now."""
+    def give_back(self, weights: Weights) -> bool:
+        """Put a version back that a load did not use; whether there was room for it.
+
+        There is none if a newer one is staged by now. Then the caller disposes of it.
+        """
         if self.staged is None:
             self.staged = weights
-        else:
-            await self._in_thread(weights.checkpoint.close)
+        return self.staged is weights
 
     async def drop(self) -> None:
         """Forget what is staged, and give its memory back."""

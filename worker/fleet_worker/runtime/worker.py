@@ -21,6 +21,7 @@ from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
 from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason, SwapTimings
 from fleet_worker.runtime.adapters import Adapters
+from fleet_worker.runtime.limits import Limits, TimedEngine
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
@@ -90,6 +91,7 @@ class Worker:
         metrics: WorkerMetrics,
         end_process: Callable[[str], None],
         adapters: Adapters | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Make the record of an engine that has started on `initial`.
 
@@ -101,8 +103,11 @@ class Worker:
             metrics: Where swaps are counted.
             end_process: Called when nothing can be served any more.
             adapters: Of the engine; without, it has no room for any.
+            limits: How long to wait for the engine and for files.
         """
-        self.engine = engine
+        self.limits = limits or Limits()
+        self.cut = asyncio.Event()
+        self.engine: Engine = TimedEngine(engine, self.limits, self.cut)
         self.clock = clock
         self.metrics = metrics
         self.end_process = end_process
@@ -117,7 +122,6 @@ class Worker:
         self.timings: SwapTimings | None = None
         self.work: Work | None = None
         self.changed = asyncio.Event()
-        self.cut = asyncio.Event()
         self.quiescence = Quiescence()
         self.lock = asyncio.Lock()
         self.on_released: Callable[[], Awaitable[None]] = _nothing
@@ -126,6 +130,7 @@ class Worker:
         self.labels.remember(initial.version, initial.checkpoint.identity)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
         self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
+        self.adapters.engine = self.engine
         self.may_rename = False
         self.asleep = False
         self.adapter_failure: AdapterFault | None = None

@@ -1,0 +1,140 @@
+"""Time limits: an engine or a file system that hangs holds no fence and no lease for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.waiting import soon
+from tests.unit.worker.conftest import Bench, refused
+
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.protocol import Phase, Reason
+from fleet_worker.runtime.limits import Limits, within
+
+SHORT = 0.02
+LONG = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet_worker.runtime.quiesce._PATIENCE_SECONDS", SHORT)
+
+
+@pytest.fixture
+def hanging() -> Iterator[threading.Event]:
+    """What a hanging file system waits for; it answers when the test ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def limit(bench: Bench, **seconds: float) -> None:
+    bench.agent.limits = Limits(**seconds)
+    bench.agent.engine._limits = bench.agent.limits  # type: ignore[attr-defined]
+
+
+async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
+    assert await within(LONG, lambda: 7) == 7
+    with pytest.raises(TimeoutError):
+        await within(SHORT, hanging.wait)
+    with pytest.raises(KeyError):
+        await within(LONG, {}.__getitem__, "x")
+
+
+async def test_files_that_hang_cost_no_thread_that_others_need(hanging: threading.Event) -> None:
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            await within(0.001, hanging.wait)
+
+    assert await asyncio.to_thread(lambda: 7) == 7
+
+
+async def test_a_fence_gets_through_a_pause_that_hangs(serving: Bench) -> None:
+    limit(serving, control_seconds=SHORT)
+    serving.engine.gates["pause keep"] = asyncio.Event()
+    pause = asyncio.create_task(serving.pause())
+    await soon(lambda: serving.engine.calls == ["pause keep"])
+    await serving.fence()
+
+    with pytest.raises(EngineFailure, match="does not answer: pause"):
+        await pause
+    assert serving.agent.is_at_rest
+
+
+async def test_a_fence_shortens_a_load_that_hangs(serving: Bench) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("1"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    fence = asyncio.create_task(serving.fence())
+    await soon(load.done)
+    with pytest.raises(EngineFailure):
+        await load
+    await fence
+
+    # The engine does not load the last good version either.
+    assert serving.ended
+    assert serving.state.phase is Phase.BROKEN
+
+
+async def test_a_load_may_take_as_long_as_it_needs_while_no_fence_waits(serving: Bench) -> None:
+    limit(serving, control_seconds=SHORT, cut_seconds=SHORT, load_seconds=LONG)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("1"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    await asyncio.wait({load}, timeout=4 * SHORT)
+    assert not load.done()
+    serving.engine.gates["load"].set()
+    await load
+
+
+async def test_the_end_of_a_lease_gets_through_an_engine_that_hangs(serving: Bench) -> None:
+    limit(serving, control_seconds=SHORT)
+    await serving.pause(lease=10)
+    serving.engine.running = 1
+    serving.clock.advance(11)
+    serving.engine.gates["resume"] = asyncio.Event()
+    with pytest.raises(EngineFailure):
+        await serving.agent.expire_lease()
+    assert serving.engine.paused
+    del serving.engine.gates["resume"]
+    await serving.agent.expire_lease()
+
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_a_store_that_hangs_under_the_pause_does_not_hold_requests(
+    serving: Bench, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    """The bytes are in memory: what the store would say of their directory does not matter."""
+    limit(serving, files_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait())
+    await serving.load("1")
+    await serving.resume("1")
+
+    assert serving.state.version == "1"
+
+
+async def test_a_store_that_hangs_refuses_what_would_be_read_from_it(
+    serving: Bench, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    limit(serving, files_seconds=SHORT)
+    monkeypatch.setattr(Checkpoint, "hold", lambda *_, **__: False)
+    await serving.stage("1")
+    await serving.pause()
+    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait())
+    refusal = await refused(serving.load("1"))
+
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert serving.state.phase is Phase.PAUSED
+    await serving.resume("base")
