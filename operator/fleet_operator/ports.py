@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fleet_operator.core.actions import WorkerCall
-from fleet_worker.protocol import Epoch, Reason, WorkerState
+from fleet_worker.protocol import Epoch, Reason, Word, WorkerState
 
 Json = dict[str, Any]
 
@@ -46,23 +46,40 @@ class WorkerAnswer:
 
     Fields:
         state: what the worker said of itself, also when it refused.
-        reason: why it refused or failed; None on success or silence.
-        silent: no answer came; whether a call took effect is not known.
+        reason: why it refused or failed, maybe in a word of a newer release. With silence only
+            `Unauthorized`: an unproven claim, worth a look at the token.
+        silent: no answer that counts came; whether a call took effect is not known.
     """
 
     state: WorkerState | None = None
-    reason: Reason | None = None
+    reason: Reason | Word | None = None
     message: str = ""
     silent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressee:
+    """The worker that a question or a call is for.
+
+    Fields:
+        base_url: where it listens, as the pod's status has it; another pod may have the address now.
+        token: the fleet's admin token; calls are signed with it, it is never sent.
+        pod_uid: the pod that must be there.
+        instance: the process that a call is for, as its last answer had it; empty if it never
+            answered. Questions are for any process of the pod.
+    """
+
+    base_url: str
+    token: str
+    pod_uid: str
+    instance: str = ""
 
 
 class Workers(Protocol):
     """The workers' admin ports."""
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+    async def state(self, worker: Addressee) -> WorkerAnswer:
         """Ask a worker for its state."""
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""

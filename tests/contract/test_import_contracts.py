@@ -31,7 +31,7 @@ BREACHES = [
     ("kopf-in-triggers", "fleet_operator/runtime/store.py", "import kopf"),
     ("kopf-in-triggers", "fleet_operator/runtime/main.py", "from kopf import on"),
     ("clients-in-adapters", "fleet_operator/runtime/lease.py", "from kubernetes.aio import client"),
-    ("clients-in-adapters", "fleet_operator/runtime/calls.py", "import httpx"),
+    ("clients-in-adapters", "fleet_operator/runtime/calls.py", "import aiohttp"),
     (
         "adapters-behind-ports",
         "fleet_operator/runtime/calls.py",

@@ -71,6 +71,7 @@ def state_of(worker: FakeWorker) -> WorkerState:
     now = worker.now
     return WorkerState(
         worker=worker.name,
+        pod_uid=worker.uid,
         instance=f"{worker.uid}-{worker.restarts}",
         uptime_seconds=now - worker.started_at,
         phase=worker.phase,

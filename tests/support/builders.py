@@ -245,6 +245,7 @@ class AWorker:
         version = self.said.get("version")
         given: dict[str, Any] = {
             "worker": f"{self.fleet}-{self.ordinal}",
+            "pod_uid": f"uid-{self.ordinal}",
             "instance": f"i-{self.ordinal}",
             "uptime_seconds": 100.0,
             "source": Source(path=path_of(version)) if version else None,

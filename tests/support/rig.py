@@ -28,7 +28,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.api import names
 from fleet_operator.core.actions import WorkerCall
-from fleet_operator.ports import Json, WorkerAnswer
+from fleet_operator.ports import Addressee, Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import Operator
@@ -64,25 +64,26 @@ class FakeWorkers:
     asked: list[tuple[str, int]] = field(default_factory=list)
     questions: list[int] = field(default_factory=list)
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+    async def state(self, worker: Addressee) -> WorkerAnswer:
         """Ask a worker for its state."""
-        worker = self._at(base_url)
-        if worker is not None:
-            self.questions.append(worker.ordinal)
+        found = self._at(worker)
+        if found is not None:
+            self.questions.append(found.ordinal)
         await asyncio.sleep(self.latency_seconds)
-        if worker is None or worker.ordinal in self.silent:
+        if found is None or found.ordinal in self.silent:
             return WorkerAnswer(silent=True, message="connection refused")
-        if self.token is not None and token != self.token:
+        if self.token is not None and worker.token != self.token:
             return WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token")
-        return WorkerAnswer(state=worker.state(now()))
+        return WorkerAnswer(state=found.state(now()))
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""
-        worker = self._at(base_url)
-        if worker is None:
+        found = self._at(worker)
+        if found is None:
             return WorkerAnswer(silent=True, message="connection refused")
+        return await self._act(found, action, epoch)
+
+    async def _act(self, worker: FakeWorker, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         self.asked.append((action.key, worker.ordinal))
         await asyncio.sleep(self.latency_seconds)
         if worker.ordinal in self.hanging:
@@ -100,8 +101,8 @@ class FakeWorkers:
         told = "refused" if ticket.reason else ""
         return WorkerAnswer(state=worker.state(now()), reason=ticket.reason, message=told)
 
-    def _at(self, base_url: str) -> FakeWorker | None:
-        return self.workers.get(str(urlsplit(base_url).hostname))
+    def _at(self, worker: Addressee) -> FakeWorker | None:
+        return self.workers.get(str(urlsplit(worker.base_url).hostname))
 
 
 class VirtualWallClock(datetime):

@@ -38,6 +38,7 @@ from fleet_worker.runtime.transferring import Transfers
 from fleet_worker.runtime.watch import Watch
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.guard import Guard
 from fleet_worker.wire.admin.surfaces import all_surfaces
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
@@ -129,6 +130,7 @@ class EndpointPlugin:
                 agent,
                 worker=handover.worker,
                 instance=handover.instance,
+                pod_uid=handover.pod_uid,
                 started=handover.started,
                 management=handover.driver.management,
                 transfer=transfers.state,
@@ -136,7 +138,11 @@ class EndpointPlugin:
 
         admin = AdminApp(
             all_surfaces(agent, driver, state=document, drain=drain, metrics=metrics.text),
-            bearer=BearerFile(handover.token_file),
+            guard=Guard(
+                BearerFile(handover.token_file),
+                pod_uid=handover.pod_uid,
+                instance=handover.instance,
+            ),
             probes=probes,
             on_refused=metrics.refused,
         )

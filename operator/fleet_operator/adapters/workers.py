@@ -2,14 +2,23 @@
 
 Keep-alive pools for all workers, since fan-out over fresh connections costs twice the time.
 Proxies of the environment are not used: workers are reached by pod address.
+
+What comes back is not trusted. A fleet's image chooses what answers, and an address may belong to
+another pod by now. So every call is signed for one pod and counts only with a signed answer of that
+pod, of bounded length, as it is: no redirect is followed and nothing is unpacked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import itertools
+import logging
+import secrets
+from http import HTTPStatus
 from typing import assert_never
 
-import httpx
+import aiohttp
 from pydantic import ValidationError
 
 from fleet_operator.core.actions import (
@@ -25,17 +34,24 @@ from fleet_operator.core.actions import (
     Stage,
     WorkerCall,
 )
-from fleet_operator.ports import WorkerAnswer
+from fleet_operator.core.answers import problem_of_answer
+from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
 QUESTION_SECONDS = 3.0
 SHORT_CALL_SECONDS = 10.0
 MAX_CONNECTIONS = 4096
+MAX_HEADERS = 32
+MAX_HEADER_BYTES = 1024
+"""Of one header, and of the status line."""
+_READ_BYTES = 64 * 1024
 
 
 class WorkerClient:
-    """Talks to workers' admin ports.
+    """Talks to workers' admin ports; made inside of the event loop that it is used in.
 
     Calls that last (staging takes minutes) have connections of their own, so that they leave room
     for questions and for pauses.
@@ -43,62 +59,148 @@ class WorkerClient:
 
     def __init__(self) -> None:
         self._quick = _pool(MAX_CONNECTIONS)
-        self._lasting = _pool(None)
+        self._lasting = _pool(0)
+        # A number grows from call to call, so that a worker takes each call once, and none late.
+        self._session = secrets.token_hex(16)
+        self._numbers = itertools.count(1)
 
     async def close(self) -> None:
         """Close the pools."""
-        await self._quick.aclose()
-        await self._lasting.aclose()
+        await self._quick.close()
+        await self._lasting.close()
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+    async def state(self, worker: Addressee) -> WorkerAnswer:
         """Ask a worker for its state."""
-        url = base_url + protocol.STATE_PATH
-        request = self._quick.build_request("GET", url, headers=_headers(token))
-        return await _answer(self._quick, request, QUESTION_SECONDS)
+        return await self._ask(
+            self._quick, worker, "GET", protocol.STATE_PATH, b"", QUESTION_SECONDS
+        )
 
     async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: protocol.Epoch
+        self, worker: Addressee, action: WorkerCall, epoch: protocol.Epoch
     ) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""
-        path, body, seconds = _request_of(action, epoch)
+        path, message, seconds = _request_of(action, epoch)
         pool = self._quick if seconds <= SHORT_CALL_SECONDS else self._lasting
-        request = pool.build_request(
-            "DELETE" if isinstance(action, RemoveAdapter) else "PUT",
-            base_url + path,
-            headers=_headers(token),
-            json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
+        method = "DELETE" if isinstance(action, RemoveAdapter) else "PUT"
+        body = message.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return await self._ask(pool, worker, method, path, body, seconds)
+
+    async def _ask(
+        self,
+        pool: aiohttp.ClientSession,
+        worker: Addressee,
+        method: str,
+        path: str,
+        body: bytes,
+        seconds: float,
+    ) -> WorkerAnswer:
+        """One request; whatever comes back, the outcome is an answer."""
+        call = protocol.SignedCall(
+            method=method,
+            path=path,
+            pod_uid=worker.pod_uid,
+            instance=worker.instance,
+            nonce=f"{self._session}-{next(self._numbers)}",
+            body_digest=protocol.body_digest(body),
         )
-        return await _answer(pool, request, seconds)
+        signature = protocol.call_signature(worker.token, call)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                pool.request(
+                    method,
+                    worker.base_url + path,
+                    data=body or None,
+                    headers=_headers(call, signature),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                content = await _content_of(response)
+        except (aiohttp.ClientError, OSError, EOFError, TimeoutError, ValueError) as error:
+            return _silence(str(error) or type(error).__name__)
+        except Exception as error:  # whatever an answer does to the libraries below
+            logger.exception("an answer of %s cannot be read", worker.base_url)
+            return _silence(f"its answer cannot be read: {type(error).__name__}")
+        claimed = response.headers.get(protocol.HEADER_SIGNATURE, "")
+        expected = protocol.answer_signature(
+            worker.token, call=signature, status=response.status, body=content
+        )
+        if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
+            return _unproven(response.status)
+        answer = _read(response.status, content)
+        if answer.silent:
+            return answer
+        problem = problem_of_answer(worker.pod_uid, answer.state, answer.reason)
+        return _silence(problem) if problem else answer
 
 
-def _pool(connections: int | None) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
+def _pool(connections: int) -> aiohttp.ClientSession:
+    """A pool of connections; 0: as many as there are calls."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections),
+        # The time-out of a request is `_ask`'s: these count from byte to byte.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         trust_env=False,
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        # The time-out of a request is `_answer`'s: these count from byte to byte.
-        timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=_READ_BYTES,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
     )
 
 
-async def _answer(pool: httpx.AsyncClient, request: httpx.Request, seconds: float) -> WorkerAnswer:
+def _headers(call: protocol.SignedCall, signature: str) -> dict[str, str]:
+    return {
+        "Authorization": f"{protocol.SIGNATURE_SCHEME} {signature}",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        protocol.HEADER_POD_UID: call.pod_uid,
+        protocol.HEADER_INSTANCE: call.instance,
+        protocol.HEADER_NONCE: call.nonce,
+        protocol.HEADER_BODY_DIGEST: call.body_digest,
+    }
+
+
+async def _content_of(response: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer. A connection with an answer that was not read is not used again.
+
+    Errors:
+        ValueError: it is packed, or too long, or does not say how long it is.
+    """
+    if "Content-Encoding" in response.headers:
+        raise ValueError("its answer is packed, which no worker does")
+    length, most = response.content_length, protocol.MAX_ANSWER_BYTES
+    if length is None or length > most:
+        raise ValueError(f"its answer has {length or 'an unknown number of'} bytes, at most {most}")
+    return await response.content.readexactly(length)
+
+
+def _read(status: int, content: bytes) -> WorkerAnswer:
     try:
-        async with asyncio.timeout(seconds):
-            response = await pool.send(request)
-    except (httpx.HTTPError, TimeoutError) as error:
-        told = str(error) or type(error).__name__
-        return WorkerAnswer(silent=True, message=told)
-    try:
-        if response.is_success:
-            return WorkerAnswer(state=protocol.WorkerState.model_validate_json(response.content))
-        reply = protocol.ErrorReply.model_validate_json(response.content)
+        if 200 <= status < 300:
+            return WorkerAnswer(state=protocol.WorkerState.model_validate_json(content))
+        reply = protocol.ErrorReply.model_validate_json(content)
     except ValidationError:
-        told = f"answers {response.status_code} with a body that is not of this protocol"
-        return WorkerAnswer(silent=True, message=told)
+        return _silence(f"answers {status} with a body that is not of this protocol")
     return WorkerAnswer(state=reply.state, reason=reply.error.reason, message=reply.error.message)
 
 
-def _headers(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+def _unproven(status: int) -> WorkerAnswer:
+    if status == HTTPStatus.UNAUTHORIZED:
+        message = (
+            "it does not accept this fleet's admin token: it has read another one, or another "
+            "process has its address"
+        )
+        return _silence(message, reason=protocol.Reason.UNAUTHORIZED)
+    return _silence(
+        f"its answer, {status}, is not signed with this fleet's admin token: another process has "
+        "its address, or the worker is of another release"
+    )
+
+
+def _silence(message: str, *, reason: protocol.Reason | None = None) -> WorkerAnswer:
+    return WorkerAnswer(silent=True, message=message, reason=reason)
 
 
 def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call

@@ -110,6 +110,8 @@ class ConditionReason(StrEnum):
     """Worker pods cannot be created, scheduled or started."""
     EPOCH_EXHAUSTED = "EpochExhausted"
     """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
+    PROTOCOL_MISMATCH = "ProtocolMismatch"
+    """Workers are of a release that speaks another version of the protocol than the operator."""
     INVALID_SPEC = "InvalidSpec"
     """The spec cannot be used: `podOverlay` is no fragment of a pod template, or a field cannot be read."""
     NAME_TAKEN = "NameTaken"

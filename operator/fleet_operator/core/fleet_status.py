@@ -18,7 +18,7 @@ from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_worker.protocol import Phase
+from fleet_worker.protocol import PROTOCOL_VERSION, Phase
 
 STUCK_SECONDS = 60.0
 """A pod that is deleted and still there so long after its grace period needs a person."""
@@ -183,6 +183,10 @@ def _stalled(
         told = f"{pods.problem}. Workers that are there stay; none can be made until it is repaired"
         return ConditionType.STALLED, True, ConditionReason.INVALID_SPEC, told
     problem = rollout.step.problem
+    if told := _of_another_release(observed):
+        # First, since it may be the cause of the other; that is kept.
+        told = f"{told}. {problem.reason}: {problem.message}" if problem is not None else told
+        return ConditionType.STALLED, True, ConditionReason.PROTOCOL_MISMATCH, told
     if problem is not None:
         return ConditionType.STALLED, True, problem.reason, problem.message
     if rollout.halted and observed.base_weights is not None:
@@ -192,6 +196,24 @@ def _stalled(
         return ConditionType.STALLED, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted
     told = _cannot_run(observed) or _will_not_go(observed, now)
     return (ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told) if told else None
+
+
+def _of_another_release(observed: FleetObserved) -> str:
+    others = [
+        (w.pod.name, w.state.protocol)
+        for w in observed.workers
+        if w.state is not None and w.state.protocol != PROTOCOL_VERSION and not w.pod.deleting
+    ]
+    if not others:
+        return ""
+    name, number = others[0]
+    many = f"{len(others)} workers speak" if len(others) > 1 else "1 worker speaks"
+    older = "upgrade the operator" if number > PROTOCOL_VERSION else "upgrade the worker image"
+    return (
+        f"{many} another protocol than the operator. {name} speaks {number}, the operator "
+        f"{PROTOCOL_VERSION}. Use one release for both: {older}, or set spec.engine.image to the "
+        "worker image of the operator's release. What both understand is still done"
+    )
 
 
 def _cannot_run(observed: FleetObserved) -> str:

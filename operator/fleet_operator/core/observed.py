@@ -106,6 +106,8 @@ class WorkerView:
                 return Standing.HELD if self.state.admitted else Standing.CLOSED
             case Phase.STARTING | Phase.JOINING | Phase.BROKEN | Phase.DRAINING:
                 return Standing.CLOSED
+            case _:  # of a newer release: whoever is admitted may generate
+                return Standing.OPEN if self.state.admitted else Standing.CLOSED
 
     @property
     def may_reopen(self) -> bool:
@@ -164,9 +166,13 @@ class WorkerView:
 
     @property
     def operation(self) -> str:
-        """`kind version` of the work it does right now, by its own account; empty if none."""
-        if self.state is None or self.state.operation is None:
+        """`kind version` of the work it does right now, by its own account; empty if none. One in a
+        phase that this release does not know is at work on something.
+        """
+        if self.state is None:
             return ""
+        if self.state.operation is None:
+            return "" if isinstance(self.state.phase, Phase) else self.state.phase
         return f"{self.state.operation.kind} {self.state.operation.version or ''}".strip()
 
     @property

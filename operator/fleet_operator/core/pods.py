@@ -199,6 +199,7 @@ def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
     own: list[dict[str, Any]] = [
         _own_field(protocol.ENV_ADMIN_HOST, "status.podIP"),
         _own_field(protocol.ENV_WORKER_NAME, "metadata.name"),
+        _own_field(protocol.ENV_POD_UID, "metadata.uid"),
         {
             "name": protocol.ENV_ADMIN_TOKEN_FILE,
             "value": f"{TOKEN_FOLDER}/{names.ADMIN_TOKEN_KEY}",

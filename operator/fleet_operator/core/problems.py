@@ -10,6 +10,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
+from fleet_worker.protocol import Reason
 
 _NAMED_AT_MOST = 3
 _REFUSALS = frozenset(reason.value for reason in ConditionReason)
@@ -117,6 +118,8 @@ def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> 
     failures = [f for w in failed if (f := calls.failure_of(w, goal.version))]
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
-    if phase is RolloutPhase.STAGING and failures[0].reason.value in _REFUSALS:
-        return ConditionReason(failures[0].reason.value)
+    said = failures[0].reason
+    # A word that this release does not know is no reason of a condition, whatever it spells.
+    if phase is RolloutPhase.STAGING and isinstance(said, Reason) and said.value in _REFUSALS:
+        return ConditionReason(said.value)
     return ConditionReason.FAILURE_BUDGET_EXCEEDED

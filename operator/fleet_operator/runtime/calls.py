@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fleet_operator.core.actions import Admit, Fence, Pause, RemoveAdapter, Resume, WorkerCall
 from fleet_operator.core.observed import PodView
-from fleet_operator.ports import WorkerAnswer, Workers
+from fleet_operator.ports import Addressee, WorkerAnswer, Workers
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_book import WorkerBook
@@ -42,10 +42,15 @@ class Caller:
     admin_port: int
     epoch: Epoch
 
-    def base_url(self, pod: PodView) -> str:
-        """Address of a worker's admin port."""
+    def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
+        """A worker of the fleet; calls, unlike questions, are for one process of it."""
         host = f"[{pod.ip}]" if pod.ip and ":" in pod.ip else pod.ip
-        return f"http://{host}:{self.admin_port}"
+        return Addressee(
+            base_url=f"http://{host}:{self.admin_port}",
+            token=self.token,
+            pod_uid=pod.uid,
+            instance=instance,
+        )
 
 
 class Calls:
@@ -123,7 +128,7 @@ class Calls:
         answer = WorkerAnswer(silent=True, message="the question was given up")
         try:
             async with self._question_limit:
-                answer = await self._workers.state(caller.base_url(pod), caller.token)
+                answer = await self._workers.state(caller.addressee(pod))
         finally:
             self._book.end_question(pod, answer, _now())
         if answer.reason is Reason.UNAUTHORIZED:
@@ -132,14 +137,14 @@ class Calls:
     async def _call(self, caller: Caller, action: WorkerCall, pod: PodView) -> None:
         answer = WorkerAnswer(silent=True, message="the call was given up")
         started = _now()
+        # The process that the call was decided on: its successor knows nothing of it.
+        worker = caller.addressee(pod, instance=self._book.instance(pod.uid))
         try:
             async with contextlib.nullcontext() if _lasts(action) else self._call_limit:
-                answer = await self._workers.call(
-                    caller.base_url(pod), caller.token, action, caller.epoch
-                )
+                answer = await self._workers.call(worker, action, caller.epoch)
         finally:
             self._book.end_call(action.pod_uid, action.key, answer, _now())
-        outcome = "silent" if answer.silent else str(answer.reason or "done")
+        outcome = _outcome(answer)
         self._metrics.calls.labels(action.kind, outcome).inc()
         logger.log(
             logging.DEBUG if outcome == "done" else logging.WARNING,
@@ -157,6 +162,15 @@ class Calls:
             self._denied(caller.key)
         if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
             self._stale(caller.key, pod, answer.state.epoch)
+
+
+def _outcome(answer: WorkerAnswer) -> str:
+    """For the metrics: out of a fixed list, whatever words a worker uses."""
+    if answer.silent:
+        return "silent"
+    if answer.reason is None:
+        return "done"
+    return answer.reason.value if isinstance(answer.reason, Reason) else "other"
 
 
 def _lasts(action: WorkerCall) -> bool:

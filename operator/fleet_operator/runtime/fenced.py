@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.errors import Terminal
-from fleet_operator.ports import Json, Kube, WorkerAnswer, Workers
+from fleet_operator.ports import Addressee, Json, Kube, WorkerAnswer, Workers
 from fleet_worker.protocol import Epoch
 
 NOT_LEADING = "this process does not lead any more"
@@ -68,14 +68,12 @@ class FencedWorkers:
         self._workers = workers
         self._leads = leads
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+    async def state(self, worker: Addressee) -> WorkerAnswer:
         """Ask a worker for its state."""
-        return await self._workers.state(base_url, token)
+        return await self._workers.state(worker)
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""
         if not self._leads():
             return WorkerAnswer(silent=True, message=NOT_LEADING)
-        return await self._workers.call(base_url, token, action, epoch)
+        return await self._workers.call(worker, action, epoch)

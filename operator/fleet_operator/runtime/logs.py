@@ -36,5 +36,5 @@ def set_up(*, log_format: str, log_level: str) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=log_level, handlers=[handler], force=True)
     # These say at INFO what they do for every request or object.
-    for noisy in ("httpx", "httpcore", "kopf", "aiohttp.access"):
+    for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

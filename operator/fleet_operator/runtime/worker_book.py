@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fleet_operator.core.observed import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
-from fleet_worker.protocol import WorkerState
+from fleet_worker.protocol import Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
 
@@ -78,6 +78,11 @@ class WorkerBook:
             # Otherwise a call has ended since: its answer is the newer one.
             self._take(entry, answer, now)
 
+    def instance(self, uid: str) -> str:
+        """The process that answered last; empty if none has."""
+        entry = self._entries.get(uid)
+        return entry.state.instance if entry is not None and entry.state is not None else ""
+
     def call_in_flight(self, uid: str) -> str:
         """Key of the call that a worker is being asked, empty if none."""
         entry = self._entries.get(uid)
@@ -104,6 +109,9 @@ class WorkerBook:
         entry.refused = "" if answer.reason is None else key
         if answer.silent:
             # Whether it took effect is not known: look before asking again.
+            entry.stale = True
+        if answer.reason is Reason.STALE_CALL:
+            # Another process of the pod has answered: what is known is of the one before.
             entry.stale = True
         self._take(entry, answer, now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aiohttp import web
 from tests.model.fake_state import Ticket
@@ -99,7 +99,7 @@ class FakeAdminPort:
 
     async def open(self) -> Self:
         """Listen."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._guard])
         app.router.add_get(protocol.STATE_PATH, self._state)
         for path in _CALLS:
             app.router.add_put(path, self._call)
@@ -116,9 +116,30 @@ class FakeAdminPort:
         if runner is not None:
             await runner.cleanup()
 
-    async def _state(self, request: web.Request) -> web.Response:
-        if refusal := self._unauthorized(request):
-            return refusal
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Signed calls for this pod alone, and signed answers, as the protocol has them."""
+        call = protocol.SignedCall(
+            method=request.method,
+            path=request.path,
+            pod_uid=request.headers.get(protocol.HEADER_POD_UID, ""),
+            instance=request.headers.get(protocol.HEADER_INSTANCE, ""),
+            nonce=request.headers.get(protocol.HEADER_NONCE, ""),
+            body_digest=protocol.body_digest(await request.read()),
+        )
+        signature = protocol.call_signature(self._token, call)
+        if request.headers.get("Authorization") != f"{protocol.SIGNATURE_SCHEME} {signature}":
+            return _refusal(protocol.Reason.UNAUTHORIZED, status=401)
+        if call.pod_uid == self.worker.uid:
+            response = await handler(request)
+        else:
+            response = _refusal(protocol.Reason.WRONG_POD, status=421)
+        response.headers[protocol.HEADER_SIGNATURE] = protocol.answer_signature(
+            self._token, call=signature, status=response.status, body=response.body
+        )
+        return cast("web.StreamResponse", response)
+
+    async def _state(self, _: web.Request) -> web.Response:
         return _message(self.worker.state(_now()))
 
     async def _call(self, request: web.Request) -> web.Response:
@@ -143,8 +164,6 @@ class FakeAdminPort:
     async def _take(
         self, request: web.Request, kind: type[protocol.Message], make: Make
     ) -> web.Response:
-        if refusal := self._unauthorized(request):
-            return refusal
         body = kind.model_validate_json(await request.read())
         action, epoch = make(body), body.epoch
         ticket = self.worker.take(action, epoch, _now())
@@ -158,11 +177,10 @@ class FakeAdminPort:
         refused = protocol.ErrorDetail(reason=ticket.reason, message="refused by the fake worker")
         return _message(protocol.ErrorReply(error=refused, state=state), status=409)
 
-    def _unauthorized(self, request: web.Request) -> web.Response | None:
-        if request.headers.get("Authorization") == f"Bearer {self._token}":
-            return None
-        refused = protocol.ErrorDetail(reason=protocol.Reason.UNAUTHORIZED, message="wrong token")
-        return _message(protocol.ErrorReply(error=refused), status=401)
+
+def _refusal(reason: protocol.Reason, *, status: int) -> web.Response:
+    refused = protocol.ErrorDetail(reason=reason, message="refused by the fake worker")
+    return _message(protocol.ErrorReply(error=refused), status=status)
 
 
 def _message(message: protocol.Message, status: int = 200) -> web.Response:

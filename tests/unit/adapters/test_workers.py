@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Probe, WorkerCall
-from fleet_operator.ports import WorkerAnswer
+from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
 from fleet_worker.protocol import Epoch, Reason
 
@@ -138,11 +138,33 @@ CALLS: list[Any] = [
 ]
 
 
+def call_of(method: str, path: str, headers: Mapping[str, str], body: bytes) -> protocol.SignedCall:
+    return protocol.SignedCall(
+        method=method,
+        path=path,
+        pod_uid=headers[protocol.HEADER_POD_UID],
+        instance=headers[protocol.HEADER_INSTANCE],
+        nonce=headers[protocol.HEADER_NONCE],
+        body_digest=protocol.body_digest(body),
+    )
+
+
+def proven(method: str, path: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a call is signed with `secret`, as the protocol says."""
+    signature = protocol.call_signature("secret", call_of(method, path, headers, body))
+    return headers["Authorization"] == f"{protocol.SIGNATURE_SCHEME} {signature}"
+
+
 class Worker:
-    """A server whose answers the test writes."""
+    """A server whose answers the test writes, and which signs them.
+
+    Fields:
+        signs: the token of its signatures; empty, and it signs nothing.
+    """
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.signs = "t"
         self.connections: set[Any] = set()
         self.handler: Handler = self.fine
         self.expected, self.reached = 0, asyncio.Event()
@@ -150,18 +172,31 @@ class Worker:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self.server = TestServer(app)
 
-    @property
-    def url(self) -> str:
-        return str(self.server.make_url("")).rstrip("/")
+    def at(self, token: str = "t") -> Addressee:  # noqa: S107 - a made-up one
+        url = str(self.server.make_url("")).rstrip("/")
+        self.signs = token
+        return Addressee(base_url=url, token=token, pod_uid="uid-0", instance="i-0")
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        text = await request.text()
-        body = json.loads(text) if text else None
-        self.requests.append((request.method, request.path, dict(request.headers), body))
+        body = await request.read()
+        self.requests.append((request.method, request.path, request.headers, body))
         self.connections.add(request.transport)
         if len(self.requests) == self.expected:
             self.reached.set()
-        return await self.handler(request)
+        response = await self.handler(request)
+        if isinstance(response, web.Response) and not response.prepared and self.signs:
+            self.sign(request, response)
+        return response
+
+    def sign(self, request: web.Request, response: web.Response) -> None:
+        """As a worker with the token does."""
+        assert isinstance(response.body, bytes)
+        response.headers[protocol.HEADER_SIGNATURE] = protocol.answer_signature(
+            self.signs,
+            call=request.headers["Authorization"].partition(" ")[2],
+            status=response.status,
+            body=response.body,
+        )
 
     async def fine(self, _: web.Request) -> web.StreamResponse:
         return web.json_response(STATE)
@@ -194,9 +229,13 @@ async def client() -> AsyncIterator[WorkerClient]:
     await client.close()
 
 
+def at(url: str) -> Addressee:
+    return Addressee(base_url=url, token="t", pod_uid="uid-0", instance="i-0")
+
+
 async def load(client: WorkerClient, worker: Worker) -> WorkerAnswer:
     action = calls.load(VIEW, target("42"), ROLLOUT, reason="x")
-    return await client.call(worker.url, "t", action, EPOCH)
+    return await client.call(worker.at(), action, EPOCH)
 
 
 class TestCalls:
@@ -204,13 +243,14 @@ class TestCalls:
     async def test_a_call_is_as_the_protocol_has_it(
         self, worker, client, action: WorkerCall, path, model, fields
     ):
-        answer = await client.call(worker.url, "secret", action, EPOCH)
+        answer = await client.call(worker.at("secret"), action, EPOCH)
         ((method, sent_to, headers, body),) = worker.requests
 
         verb = "DELETE" if model is protocol.AdapterRemoval else "PUT"
         assert (method, sent_to) == (verb, path)
-        assert headers["Authorization"] == "Bearer secret"
-        read = model.model_validate(body)
+        assert proven(method, sent_to, headers, body)
+        read = model.model_validate_json(body)
+        body = json.loads(body)
         assert read.epoch == EPOCH
         assert {k: body.get(k) for k in fields} == fields
         assert set(body) <= {f.alias or n for n, f in model.model_fields.items()}
@@ -222,16 +262,16 @@ class TestCalls:
         assert tried == set(WorkerCall.__args__)
 
     async def test_a_question(self, worker, client):
-        answer = await client.state(worker.url, "secret")
+        answer = await client.state(worker.at("secret"))
         ((method, path, headers, body),) = worker.requests
 
-        assert (method, path, body) == ("GET", protocol.STATE_PATH, None)
-        assert headers["Authorization"] == "Bearer secret"
+        assert (method, path, body) == ("GET", protocol.STATE_PATH, b"")
+        assert proven(method, path, headers, body)
         assert answer == WorkerAnswer(state=VIEW.state)
 
     async def test_connections_are_kept(self, worker, client):
         for _ in range(5):
-            await client.state(worker.url, "t")
+            await client.state(worker.at())
 
         assert len(worker.connections) == 1
 
@@ -240,7 +280,7 @@ class TestCalls:
             monkeypatch.setenv(name, "http://127.0.0.1:9")
         client = WorkerClient()
         try:
-            assert not (await client.state(worker.url, "t")).silent
+            assert not (await client.state(worker.at())).silent
         finally:
             await client.close()
 
@@ -257,7 +297,7 @@ class TestAnswers:
 
     async def test_a_refusal_may_tell_no_state(self, worker, client):
         worker.answer(401, {"error": {"reason": "Unauthorized", "message": "no token"}})
-        answer = await client.state(worker.url, "t")
+        answer = await client.state(worker.at())
 
         assert (answer.reason, answer.state) == (Reason.UNAUTHORIZED, None)
 
@@ -273,8 +313,10 @@ class TestAnswers:
             pytest.param("", id="nothing"),
             pytest.param("<html>", id="a page"),
             pytest.param('{"phase": "serving"', id="half a state"),
-            pytest.param({"phase": "flying"}, id="a phase that does not exist"),
-            pytest.param({"error": {"reason": "Bored", "message": ""}}, id="an unknown reason"),
+            pytest.param({"phase": "flying"}, id="a phase that does not exist, and no more"),
+            pytest.param(
+                {"error": {"reason": "no word", "message": ""}}, id="a reason of two words"
+            ),
             pytest.param([], id="a list"),
             pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="noise"),
         ],
@@ -290,15 +332,15 @@ class TestAnswers:
 
 class TestAccidents:
     async def test_nobody_listens(self, worker, client):
-        url = worker.url
+        there = worker.at()
         await worker.server.close()
-        answer = await client.state(url, "t")
+        answer = await client.state(there)
 
         assert answer.silent
         assert answer.message
 
     async def test_an_address_that_is_none(self, client):
-        assert (await client.state("http://None:1", "t")).silent
+        assert (await client.state(at("http://None:1"))).silent
 
     async def test_the_connection_breaks_before_the_answer(self, worker, client):
         async def closes(request: web.Request) -> web.StreamResponse:
@@ -318,7 +360,7 @@ class TestAccidents:
             return web.json_response(STATE)
 
         worker.handler = hangs
-        answer = await client.state(worker.url, "t")
+        answer = await client.state(worker.at())
         released.set()
 
         assert answer.silent
@@ -344,9 +386,9 @@ class TestAccidents:
         action = calls.resume(VIEW, version="42", reason="x")
         async with asyncio.timeout(5):
             if how == "question":
-                answer = await client.state(worker.url, "t")
+                answer = await client.state(worker.at())
             else:
-                answer = await client.call(worker.url, "t", action, EPOCH)
+                answer = await client.call(worker.at(), action, EPOCH)
 
         assert answer.silent
 
@@ -360,7 +402,7 @@ class TestAccidents:
         worker.handler = slow
         assert not (await load(client, worker)).silent
         resume = calls.resume(VIEW, version="42", reason="x")
-        assert (await client.call(worker.url, "t", resume, EPOCH)).silent
+        assert (await client.call(worker.at(), resume, EPOCH)).silent
 
     async def test_who_gives_up_a_call_closes_its_connection(self, client):
         asked, closed = asyncio.Event(), asyncio.Event()
@@ -377,7 +419,7 @@ class TestAccidents:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         action = calls.load(VIEW, target("42"), ROLLOUT, reason="x")
         async with server, asyncio.timeout(5):
-            task = asyncio.create_task(client.call(url, "t", action, EPOCH))
+            task = asyncio.create_task(client.call(at(url), action, EPOCH))
             await asked.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -398,13 +440,11 @@ class TestAccidents:
         worker.handler = stages_for_long
         all_asked = worker.expect(20)
         stage = calls.stage(VIEW, target("42"), ROLLOUT, reason="x")
-        lasting = [
-            asyncio.create_task(small.call(worker.url, "t", stage, EPOCH)) for _ in range(20)
-        ]
+        lasting = [asyncio.create_task(small.call(worker.at(), stage, EPOCH)) for _ in range(20)]
         try:
             async with asyncio.timeout(5):
                 await all_asked.wait()
-                assert not (await small.state(worker.url, "t")).silent
+                assert not (await small.state(worker.at())).silent
         finally:
             released.set()
             for task in lasting:

@@ -14,7 +14,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.observed import PodView
-from fleet_operator.ports import WorkerAnswer
+from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.calls import FOLD_SECONDS, SETTLE_SECONDS, Caller, Calls
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_book import WorkerBook
@@ -48,7 +48,7 @@ class Desk:
 
     def __init__(self, asked: Behaviour = at_once, called: Behaviour = at_once) -> None:
         self.asked, self.called = asked, called
-        self.sent: list[tuple[str, str, str, Epoch]] = []
+        self.sent: list[tuple[Addressee, str, Epoch]] = []
         self.again: list[tuple[float, float]] = []
         self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
         self.settling: set[tuple[str, str]] = set()
@@ -64,14 +64,12 @@ class Desk:
             denied=self.denied.append,
         )
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
-        return await self.asked(base_url)
+    async def state(self, worker: Addressee) -> WorkerAnswer:
+        return await self.asked(worker.base_url)
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
-        self.sent.append((base_url, token, action.key, epoch))
-        return await self.called(base_url)
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
+        self.sent.append((worker, action.key, epoch))
+        return await self.called(worker.base_url)
 
     async def act(self, *actions: WorkerCall) -> bool:
         for action in actions:
@@ -92,7 +90,19 @@ def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
     async def story() -> None:
         desk = Desk()
         assert await desk.act(load(3))
-        assert desk.sent == [("http://10.0.0.3:8081", "t", "load 2", CALLER.epoch)]
+        worker = Addressee(base_url="http://10.0.0.3:8081", token="t", pod_uid="uid-3")
+        assert desk.sent == [(worker, "load 2", CALLER.epoch)]
+
+    virtual_time.run(story())
+
+
+def test_a_call_is_for_the_process_that_answered_last():
+    async def story() -> None:
+        desk = Desk()
+        await desk.calls.ask(CALLER, [pod(3)])
+        await desk.act(load(3))
+        ((worker, _, _),) = desk.sent
+        assert (worker.pod_uid, worker.instance) == ("uid-3", state().instance)
 
     virtual_time.run(story())
 
@@ -105,7 +115,7 @@ def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
     ],
 )
 def test_addresses(ip, url):
-    assert CALLER.base_url(make_worker()._pod(ip=ip).pod_view()) == url
+    assert CALLER.addressee(make_worker()._pod(ip=ip).pod_view()).base_url == url
 
 
 class TestWaiting:

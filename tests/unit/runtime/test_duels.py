@@ -14,7 +14,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.core import calls as make_call
 from fleet_operator.core.actions import WorkerCall
-from fleet_operator.ports import WorkerAnswer
+from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.calls import REFUSED_SECONDS, Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.fenced import FencedWorkers
@@ -37,21 +37,19 @@ class FakeWorker:
         self.epoch: Epoch | None = None
         self.log: list[tuple[str, int, bool]] = []
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
+    async def state(self, worker: Addressee) -> WorkerAnswer:
         raise NotImplementedError
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         said = make_worker(0).paused("41").state()
         assert said is not None
         try:
             self.epoch = newest(self.epoch, epoch)
         except Refusal as refusal:
-            self.log.append((token, epoch.term, False))
+            self.log.append((worker.token, epoch.term, False))
             state = said.model_copy(update={"epoch": self.epoch})
             return WorkerAnswer(state=state, reason=refusal.reason, message=refusal.message)
-        self.log.append((token, epoch.term, True))
+        self.log.append((worker.token, epoch.term, True))
         return WorkerAnswer(state=said.model_copy(update={"epoch": self.epoch}))
 
 

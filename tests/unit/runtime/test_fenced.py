@@ -14,7 +14,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.errors import Terminal
-from fleet_operator.ports import Json, Kube, WorkerAnswer, Workers
+from fleet_operator.ports import Addressee, Json, Kube, WorkerAnswer, Workers
 from fleet_operator.runtime.fenced import NOT_LEADING, FencedKube, FencedWorkers
 from fleet_worker.protocol import Epoch
 
@@ -115,15 +115,16 @@ class CountingWorkers:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def state(self, base_url: str, token: str) -> WorkerAnswer:
-        self.asked.append(f"state {base_url} {token}")
+    async def state(self, worker: Addressee) -> WorkerAnswer:
+        self.asked.append(f"state {worker.base_url} {worker.token}")
         return WorkerAnswer()
 
-    async def call(
-        self, base_url: str, token: str, action: WorkerCall, epoch: Epoch
-    ) -> WorkerAnswer:
-        self.asked.append(f"{action.key} {base_url} {token} {epoch.term}")
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
+        self.asked.append(f"{action.key} {worker.base_url} {worker.token} {epoch.term}")
         return WorkerAnswer()
+
+
+WORKER = Addressee(base_url="http://w", token="t", pod_uid="uid-0")
 
 
 VIEW = make_worker().serving("1").view()
@@ -143,9 +144,9 @@ async def test_who_does_not_lead_drives_no_worker_and_does_not_know_what_it_did(
     leads, inner = [True], CountingWorkers()
     workers = FencedWorkers(inner, lambda: leads[0])
     epoch = Epoch(term=3, sequence=1)
-    await workers.call("http://w", "t", ACTIONS[kind], epoch)
+    await workers.call(WORKER, ACTIONS[kind], epoch)
     leads[0] = False
-    answer = await workers.call("http://w", "t", ACTIONS[kind], epoch)
+    answer = await workers.call(WORKER, ACTIONS[kind], epoch)
 
     assert inner.asked == [f"{ACTIONS[kind].key} http://w t 3"]
     assert answer == WorkerAnswer(silent=True, message=NOT_LEADING)
@@ -153,6 +154,6 @@ async def test_who_does_not_lead_drives_no_worker_and_does_not_know_what_it_did(
 
 async def test_who_does_not_lead_may_ask_workers_how_they_are() -> None:
     inner = CountingWorkers()
-    await FencedWorkers(inner, lambda: False).state("http://w", "t")
+    await FencedWorkers(inner, lambda: False).state(WORKER)
 
     assert inner.asked == ["state http://w t"]

@@ -71,7 +71,7 @@ def test_an_exception_is_told_in_its_line():
 def test_the_root_logger_is_set_up_and_chatty_libraries_are_quiet(root, log_format, capsys):
     logs.set_up(log_format=log_format, log_level="DEBUG")
     logging.getLogger("fleet").debug("hello")
-    for name in ("httpx", "kopf", "aiohttp.access"):
+    for name in ("kopf", "aiohttp.access"):
         logging.getLogger(name).info("chatter")
     told = capsys.readouterr().err
 

@@ -73,7 +73,7 @@ class Bench:
 
     @property
     def state(self) -> WorkerState:
-        return state_of(self.agent, worker="w", instance="i", started=0)
+        return state_of(self.agent, worker="w", instance="i", pod_uid="uid-0", started=0)
 
     async def stage(self, version: str, path: Path | None = None) -> Path:
         path = path or write_tiny(self.root / version, float(len(version)))

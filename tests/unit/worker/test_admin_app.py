@@ -17,6 +17,7 @@ from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import ErrorReply, Reason, WorkerState
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.guard import Guard
 from fleet_worker.wire.admin.operator import operator_surface
 from fleet_worker.wire.probes import Probes
 
@@ -33,7 +34,7 @@ class Admin:
         self.drained = 0
         self.app = AdminApp(
             [operator_surface(bench.agent, lambda: bench.state, self.drain)],
-            bearer=BearerFile(token_file),
+            guard=Guard(BearerFile(token_file), pod_uid="uid-0", instance="i"),
             probes=Probes(bench.agent, lambda: self.problem),
             on_refused=self.refused.append,
         )

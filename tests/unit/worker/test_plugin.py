@@ -161,6 +161,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     token.write_text(TOKEN)
     handover = Handover(
         worker="policy-0",
+        pod_uid="uid-0",
         instance="i",
         started=time.monotonic(),
         model="policy",

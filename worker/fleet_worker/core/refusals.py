@@ -36,6 +36,8 @@ _STATUS = {
     Reason.NOT_YOURS_TO_DRIVE: 409,
     Reason.NOT_AVAILABLE: 409,
     Reason.UNAUTHORIZED: 401,
+    Reason.WRONG_POD: 421,
+    Reason.STALE_CALL: 409,
     Reason.BAD_REQUEST: 400,
     Reason.ENGINE_FAILED: 500,
     Reason.PROBE_FAILED: 500,

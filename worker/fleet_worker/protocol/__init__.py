@@ -1,8 +1,8 @@
 """What the operator and a worker say to each other on the worker's admin port.
 
-This is the only module of the worker that the operator imports; it holds records and names, no
-behaviour. Every mutating call answers with the worker's whole state, so that one round trip both
-acts and observes. All calls are idempotent: sending one again is always safe.
+This is the only module of the worker that the operator imports; it holds records, names and how
+calls are signed. Every mutating call answers with the worker's whole state, so that one round trip
+both acts and observes. All calls are idempotent: sending one again is always safe.
 
 Durations are seconds on the worker's own clock (ages, never timestamps: clocks of two machines
 are not compared).
@@ -24,17 +24,23 @@ from fleet_worker.protocol.names import (
     ADAPTERS_PATH,
     ADMIT_PATH,
     APPLY_PATH,
+    ENV_POD_UID,
     ENV_START_DIGEST,
     ENV_START_PATH,
     ENV_START_RUN_ID,
     ENV_START_VERSION,
     ENV_WORKER_NAME,
     FENCE_PATH,
+    HEADER_BODY_DIGEST,
     HEADER_DIGEST_END,
     HEADER_DIGEST_START,
+    HEADER_INSTANCE,
+    HEADER_NONCE,
+    HEADER_POD_UID,
     HEADER_RUN,
     HEADER_RUN_END,
     HEADER_RUN_START,
+    HEADER_SIGNATURE,
     HEADER_VERSION,
     HEADER_VERSION_END,
     HEADER_VERSION_EXACT,
@@ -60,7 +66,15 @@ from fleet_worker.protocol.requests import (
     ProbeRequest,
     StageRequest,
 )
+from fleet_worker.protocol.signing import (
+    SIGNATURE_SCHEME,
+    SignedCall,
+    answer_signature,
+    body_digest,
+    call_signature,
+)
 from fleet_worker.protocol.state import (
+    MAX_ANSWER_BYTES,
     AdapterFailure,
     AdapterSlots,
     AdapterState,
@@ -93,6 +107,7 @@ from fleet_worker.protocol.words import (
     Source,
     VersionLabel,
     WeightsDigest,
+    Word,
 )
 
 __all__ = [
@@ -103,17 +118,23 @@ __all__ = [
     "ENV_ADMIN_HOST",
     "ENV_ADMIN_PORT",
     "ENV_ADMIN_TOKEN_FILE",
+    "ENV_POD_UID",
     "ENV_START_DIGEST",
     "ENV_START_PATH",
     "ENV_START_RUN_ID",
     "ENV_START_VERSION",
     "ENV_WORKER_NAME",
     "FENCE_PATH",
+    "HEADER_BODY_DIGEST",
     "HEADER_DIGEST_END",
     "HEADER_DIGEST_START",
+    "HEADER_INSTANCE",
+    "HEADER_NONCE",
+    "HEADER_POD_UID",
     "HEADER_RUN",
     "HEADER_RUN_END",
     "HEADER_RUN_START",
+    "HEADER_SIGNATURE",
     "HEADER_VERSION",
     "HEADER_VERSION_END",
     "HEADER_VERSION_EXACT",
@@ -121,6 +142,7 @@ __all__ = [
     "HEADER_VERSION_START",
     "LIVE_PATH",
     "LOAD_PATH",
+    "MAX_ANSWER_BYTES",
     "MAX_TERM",
     "OWNED_ENGINE_FLAGS",
     "PAUSE_PATH",
@@ -128,6 +150,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "READY_PATH",
     "RESUME_PATH",
+    "SIGNATURE_SCHEME",
     "STAGE_PATH",
     "STATE_PATH",
     "AdapterFailure",
@@ -160,6 +183,7 @@ __all__ = [
     "Reason",
     "RetiringAdapter",
     "RunId",
+    "SignedCall",
     "Source",
     "StageRequest",
     "Staged",
@@ -167,5 +191,9 @@ __all__ = [
     "TransferState",
     "VersionLabel",
     "WeightsDigest",
+    "Word",
     "WorkerState",
+    "answer_signature",
+    "body_digest",
+    "call_signature",
 ]

@@ -1,10 +1,16 @@
-"""What a worker answers: where it stands, or why it will not."""
+"""What a worker answers: where it stands, or why it will not.
+
+Whoever reads an answer does not trust it: every text, list and number is bounded, and a word that
+this release does not know stays text (`Word`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler
+from pydantic.functional_validators import WrapValidator
 
 from fleet_worker.protocol.words import (
     PROTOCOL_VERSION,
@@ -15,29 +21,73 @@ from fleet_worker.protocol.words import (
     Phase,
     Reason,
     Source,
+    Word,
 )
+
+MAX_ANSWER_BYTES = 512 * 1024
+"""No answer is longer. The longest state that a fleet can bring about has 65 adapters
+(`spec.adapters.max` is at most 64, and a slot more) with sources of 1,024 characters: 90 KiB of
+plain letters, 400 KiB if every one is a control character, which JSON writes in six.
+"""
+_MAX_ADAPTERS = 1024
+_LONGEST_SECONDS = 1e10
+
+
+def _not_negative(seconds: float) -> float:
+    return max(seconds, 0.0)
+
+
+def _bounded(measure: float | None) -> float | None:
+    """No number at all is no measure; an infinite one is a very large one."""
+    if measure is None or math.isnan(measure):
+        return None
+    return min(max(measure, -1e9), 1e9)
+
+
+def _known_source(value: Any, read: ValidatorFunctionWrapHandler) -> Source | None:
+    """A kind of source that this release does not know is none that it could use."""
+    try:
+        source: Source | None = read(value)
+    except ValidationError:
+        return None
+    return source
+
+
+_Label = Annotated[str, Field(max_length=128)]
+_Text = Annotated[str, Field(max_length=1024)]
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Seconds = Annotated[
+    float, Field(le=_LONGEST_SECONDS, allow_inf_nan=False), AfterValidator(_not_negative)
+]
+"""An age or a duration; what a clock made negative is 0."""
+_Measure = Annotated[float | None, AfterValidator(_bounded)]
+_AnySource = Annotated[Source | None, WrapValidator(_known_source)]
 
 
 class Staged(Message):
     """A version that passed all checks and waits for its load."""
 
-    version: str
-    run_id: str | None = None
+    version: _Label
+    run_id: _Label | None = None
     source: Source
-    digest: str | None = None
+    digest: _Label | None = None
     """Of the bytes that a load will read; every worker of this release reports it."""
-    size_bytes: int
+    size_bytes: _Count
     in_memory: bool
     """False: larger than the staging budget; only the page cache was warmed."""
 
 
 class Operation(Message):
-    """Work under way right now."""
+    """Work under way right now.
 
-    kind: Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
-    version: str | None = None
-    run_id: str | None = None
-    running_seconds: float
+    Fields:
+        kind: stage, pause, load, apply, resume, fence, probe, adapter or drain.
+    """
+
+    kind: Word
+    version: _Label | None = None
+    run_id: _Label | None = None
+    running_seconds: _Seconds
 
 
 class PauseState(Message):
@@ -49,33 +99,33 @@ class PauseState(Message):
         cache_kept: whoever drives wants keys and values of older weights to be read on.
     """
 
-    mode: PauseMode
+    mode: Annotated[PauseMode | Word, Field(union_mode="left_to_right")]
     drain_timed_out: bool = False
     cache_kept: bool = False
-    holder: str
-    paused_seconds: float
-    lease_remaining_seconds: float
+    holder: _Text
+    paused_seconds: _Seconds
+    lease_remaining_seconds: _Seconds
 
 
 class Failure(Message):
     """The last refusal of a stage, or the last failure of a load; gone after the next success."""
 
-    version: str | None
-    run_id: str | None = None
-    reason: Reason
+    version: _Label | None
+    run_id: _Label | None = None
+    reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
     message: Annotated[str, Field(max_length=1000)]
-    age_seconds: float
+    age_seconds: _Seconds
 
 
 class SwapTimings(Message):
     """The last completed swap, in seconds. `paused` spans from pause to resume."""
 
-    version: str
-    stage_seconds: float | None = None
-    pause_seconds: float | None = None
-    load_seconds: float | None = None
-    resume_seconds: float | None = None
-    paused_seconds: float | None = None
+    version: _Label
+    stage_seconds: _Seconds | None = None
+    pause_seconds: _Seconds | None = None
+    load_seconds: _Seconds | None = None
+    resume_seconds: _Seconds | None = None
+    paused_seconds: _Seconds | None = None
 
 
 class ProbeReport(Message):
@@ -93,20 +143,20 @@ class ProbeReport(Message):
         tokens: how many tokens were compared.
     """
 
-    version: str
-    compared_with: str | None = None
+    version: _Label
+    compared_with: _Label | None = None
     finite: bool
-    repetition: float
-    logprob_drift: float | None = None
-    kl: float | None = None
-    tokens: int = 0
+    repetition: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    logprob_drift: _Measure = None
+    kl: _Measure = None
+    tokens: _Count = 0
 
 
 class RetiringAdapter(Message):
     """A version that new requests do not get any more, and the requests that still use it."""
 
-    version: str
-    requests: int
+    version: _Label
+    requests: _Count
 
 
 class AdapterState(Message):
@@ -118,13 +168,13 @@ class AdapterState(Message):
         retiring: versions that leave the engine as soon as their requests have ended.
     """
 
-    name: str
-    version: str | None
-    source: Source | None = None
-    digest: str | None = None
-    size_bytes: int = 0
-    requests: int = 0
-    retiring: tuple[RetiringAdapter, ...] = ()
+    name: _Label
+    version: _Label | None
+    source: _AnySource = None
+    digest: _Label | None = None
+    size_bytes: _Count = 0
+    requests: _Count = 0
+    retiring: Annotated[tuple[RetiringAdapter, ...], Field(max_length=_MAX_ADAPTERS)] = ()
 
 
 class AdapterSlots(Message):
@@ -134,15 +184,15 @@ class AdapterSlots(Message):
         max_rank: largest rank that fits.
     """
 
-    total: int
-    used: int
-    max_rank: int
+    total: _Count
+    used: _Count
+    max_rank: _Count
 
 
 class AdapterFailure(Failure):
     """The last refusal of an adapter; gone after the next success under the same name."""
 
-    name: str
+    name: _Label
 
 
 class TransferState(Message):
@@ -155,25 +205,27 @@ class TransferState(Message):
         updates: how many were finished since the process started.
     """
 
-    backend: str
+    backend: _Label
     connected: bool = False
     updating: bool = False
-    updates: int = 0
+    updates: _Count = 0
 
 
 class EngineInfo(Message):
     """What runs underneath."""
 
-    name: Literal["vllm"] = "vllm"
-    version: str
-    model: str
-    world_size: int = 1
+    name: Word = "vllm"
+    version: _Label
+    model: _Text
+    world_size: _Count = 1
 
 
 class WorkerState(Message):
     """`GET /v1/worker/state`, and the answer to every mutating call.
 
     Fields:
+        protocol: of the worker's release; readers compare it with their own.
+        pod_uid: uid of the pod that answers; None where the worker does not know it.
         instance: new for every process start; a change means that everything else started anew.
         admitted: whether the latch is open. `serving`, `pausing`, `paused` imply it.
         version: label of the weights in the engine; set after a load succeeded, None when the
@@ -186,29 +238,32 @@ class WorkerState(Message):
         transfer: None on a worker that takes weights from files only.
     """
 
-    protocol: int = PROTOCOL_VERSION
-    worker: str
-    instance: str
-    uptime_seconds: float
-    phase: Phase
+    protocol: Annotated[int, Field(ge=1, le=1_000_000)] = PROTOCOL_VERSION
+    worker: _Text
+    pod_uid: _Label | None = None
+    instance: _Label
+    uptime_seconds: _Seconds
+    phase: Annotated[Phase | Word, Field(union_mode="left_to_right")]
     admitted: bool
-    version: str | None
-    run_id: str | None = None
-    source: Source | None = None
-    digest: str | None = None
+    version: _Label | None
+    run_id: _Label | None = None
+    source: _AnySource = None
+    digest: _Label | None = None
     staged: Staged | None = None
     operation: Operation | None = None
-    requests_running: int = 0
-    requests_held: int = 0
+    requests_running: _Count = 0
+    requests_held: _Count = 0
     pause: PauseState | None = None
-    lease_expiries: int = 0
+    lease_expiries: _Count = 0
     epoch: Epoch | None = None
-    management: Management = Management.OPERATOR
+    management: Annotated[Management | Word, Field(union_mode="left_to_right")] = (
+        Management.OPERATOR
+    )
     stage_failure: Failure | None = None
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
     probe: ProbeReport | None = None
-    adapters: tuple[AdapterState, ...] = ()
+    adapters: Annotated[tuple[AdapterState, ...], Field(max_length=_MAX_ADAPTERS)] = ()
     adapter_slots: AdapterSlots | None = None
     adapter_failure: AdapterFailure | None = None
     transfer: TransferState | None = None
@@ -218,9 +273,9 @@ class WorkerState(Message):
 class ErrorDetail(Message):
     """Why a call was refused, in words fit for a person."""
 
-    reason: Reason
+    reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
     message: Annotated[str, Field(max_length=1000)]
-    retry_after_seconds: float | None = None
+    retry_after_seconds: _Seconds | None = None
 
 
 class ErrorReply(Message):

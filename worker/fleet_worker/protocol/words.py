@@ -7,7 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""2: calls are signed, and name the pod that they are for."""
+
+
+Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+"""A word of a fixed list that a newer release may have made longer. What this release does not know
+stays text, and is taken for the most careful meaning: busy, closed, refused.
+"""
 
 
 class Management(StrEnum):
@@ -119,7 +126,11 @@ class Reason(StrEnum):
     NOT_AVAILABLE = "NotAvailable"
     """The engine has not what the call needs (no GPU, no weight transfer)."""
     UNAUTHORIZED = "Unauthorized"
-    """No bearer token, or a wrong one."""
+    """No bearer token and no signature, or a wrong one."""
+    WRONG_POD = "WrongPod"
+    """The call is for another pod than the one that this worker runs in."""
+    STALE_CALL = "StaleCall"
+    """The call is for an earlier process of this pod, or older than one that was taken already."""
     BAD_REQUEST = "BadRequest"
     """The body does not fit the call."""
 

@@ -18,13 +18,14 @@ class Handover:
 
     Fields:
         worker: name shown in state and logs.
+        pod_uid: of the pod that it runs in; None outside of a pod, or where nothing says it.
         instance: name of this process.
         started: monotonic seconds of the process' start.
         model: served model name.
         initial: the weights that the engine starts on.
         rules: what staging goes by.
         admin_socket: bound, not listening yet.
-        token_file: where the bearer token of the admin port is.
+        token_file: where the tokens of the admin port are.
         silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
         engine_version: of vLLM.
         adapters: room for LoRA adapters in the engine.
@@ -33,6 +34,7 @@ class Handover:
     """
 
     worker: str
+    pod_uid: str | None
     instance: str
     started: float
     model: str

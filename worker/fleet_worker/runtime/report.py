@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
-
 from fleet_worker.protocol import (
     AdapterFailure,
     Failure,
@@ -14,14 +12,13 @@ from fleet_worker.protocol import (
 )
 from fleet_worker.runtime.worker import AdapterFault, Fault, Worker
 
-_Kind = Literal["stage", "pause", "load", "apply", "resume", "fence", "probe", "adapter", "drain"]
-
 
 def state_of(
     agent: Worker,
     *,
     worker: str,
     instance: str,
+    pod_uid: str | None = None,
     started: float,
     management: Management = Management.OPERATOR,
     transfer: TransferState | None = None,
@@ -32,6 +29,7 @@ def state_of(
         agent: The worker.
         worker: Its name.
         instance: The name of this process.
+        pod_uid: Of the pod that it runs in, if it knows.
         started: When the process started, on the agent's clock.
         management: Who brings new weights.
         transfer: Of weights over a collective.
@@ -42,6 +40,7 @@ def state_of(
     trusted = agent.version is not None
     return WorkerState(
         worker=worker,
+        pod_uid=pod_uid,
         instance=instance,
         uptime_seconds=now - started,
         phase=agent.standing.phase,
@@ -74,7 +73,7 @@ def _operation(agent: Worker, now: float) -> Operation | None:
     """What is under way; what disturbs nobody is named only if nothing else is."""
     if (work := agent.work) is not None:
         return Operation(
-            kind=cast("_Kind", work.kind),
+            kind=work.kind,
             version=work.version,
             running_seconds=now - work.started,
         )

@@ -23,6 +23,7 @@ from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.start import Start, choose_start
 from fleet_worker.protocol import (
     ENV_ADMIN_TOKEN_FILE,
+    ENV_POD_UID,
     ENV_START_PATH,
     ENV_START_VERSION,
     ENV_WORKER_NAME,
@@ -110,6 +111,7 @@ def _prepare(
     has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=environment.get(ENV_WORKER_NAME) or socket.gethostname(),
+        pod_uid=environment.get(ENV_POD_UID) or None,
         instance=uuid.uuid4().hex,
         started=started,
         model=arguments.served_model_name,

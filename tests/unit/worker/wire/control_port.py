@@ -13,6 +13,7 @@ from fleet_worker.protocol import Reason
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.guard import Guard
 from fleet_worker.wire.admin.surfaces import all_surfaces
 from fleet_worker.wire.probes import Probes
 
@@ -43,7 +44,7 @@ class Port:
         )
         self.app = AdminApp(
             surfaces,
-            bearer=BearerFile(self.token_file),
+            guard=Guard(BearerFile(self.token_file), pod_uid="uid-0", instance="i"),
             probes=Probes(bench.agent, lambda: None),
             on_refused=self.refused.append,
         )

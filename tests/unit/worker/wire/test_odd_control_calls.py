@@ -385,7 +385,7 @@ def test_two_surfaces_for_one_route_are_a_mistake_that_shows_at_the_start(
     with pytest.raises(ValueError, match="two surfaces serve POST /pause"):
         AdminApp(
             [surfaces["vllm_rl"], twice],
-            bearer=control.app._bearer,
+            guard=control.app._guard,
             probes=control.app._probes,
             on_refused=lambda _: None,
         )

@@ -11,14 +11,13 @@ from urllib.parse import parse_qsl
 from fleet_worker.core.refusals import EngineFailure, Refusal, status_of
 from fleet_worker.protocol import LIVE_PATH, READY_PATH, Reason
 from fleet_worker.runtime.logs import fields
-from fleet_worker.wire.admin.bearer import BearerFile
+from fleet_worker.wire.admin.guard import Guard, Visitor
 from fleet_worker.wire.asgi import (
     BodyTooLargeError,
     ClientGoneError,
     Receive,
     Scope,
     Send,
-    header_of,
     read_body,
 )
 from fleet_worker.wire.asgi import answer as respond
@@ -37,7 +36,7 @@ class AdminApp:
         self,
         surfaces: Sequence[Surface],
         *,
-        bearer: BearerFile,
+        guard: Guard,
         probes: Probes,
         on_refused: Callable[[Reason], None],
     ) -> None:
@@ -45,11 +44,11 @@ class AdminApp:
 
         Args:
             surfaces: What is served; the first one also answers for paths that nobody serves.
-            bearer: Who may call.
+            guard: Who may call, and for which pod.
             probes: Answers the open paths.
             on_refused: Told about every refusal and failure.
         """
-        self._bearer = bearer
+        self._guard = guard
         self._probes = probes
         self._on_refused = on_refused
         self._running: set[asyncio.Task[Answer]] = set()
@@ -65,15 +64,29 @@ class AdminApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
         if path in (LIVE_PATH, READY_PATH):
             await self._probes.answer(path, send)
             return
         token, path = _token_in(path)
-        if not self._is_known(scope, token):
-            refusal = Refusal(Reason.UNAUTHORIZED, "a bearer token is needed, and this is none")
+        try:
+            visitor = self._guard.let_in(scope, token)
+        except Refusal as refusal:
             await self._refuse(send, self._default, refusal)
             return
+        sealed = visitor.sealed(send)
+        try:
+            self._guard.check_pod(scope, visitor)
+            await self._serve(scope, receive, sealed, visitor, path)
+        except Refusal as refusal:
+            await self._refuse(sealed, self._default, refusal)
+        except ClientGoneError:
+            return
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, path: str
+    ) -> None:
+        method = scope["method"]
         found = self._find(method, path)
         if found is None:
             await self._refuse_unknown(send, path)
@@ -86,17 +99,11 @@ class AdminApp:
             refusal = Refusal(Reason.BAD_REQUEST, words)
             await self._refuse(send, surface, refusal, status=413)
             return
-        except ClientGoneError:
-            return
+        self._guard.take(visitor, body)
         text = scope.get("query_string", b"").decode("latin-1")
         query = tuple(parse_qsl(text, keep_blank_values=True))
         client = (scope.get("client") or ("unknown",))[0]
         await self._answer(send, surface, handler, Call(method, path, body, query, client, rest))
-
-    def _is_known(self, scope: Scope, token: str | None) -> bool:
-        if token is not None:
-            return self._bearer.accepts(f"Bearer {token}")
-        return self._bearer.accepts(header_of(scope["headers"], b"authorization"))
 
     def _find(self, method: str, path: str) -> tuple[Surface, Handler, str] | None:
         if (exact := self._routes.get((method, path))) is not None:

@@ -1,4 +1,4 @@
-"""The bearer token of the admin port, from a file, compared in constant time."""
+"""The tokens of the admin port, from a file, compared in constant time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import logging
 from pathlib import Path
+
+from fleet_worker.protocol import SignedCall, call_signature
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ class BearerFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self._digests: tuple[bytes, ...] = ()
+        self._tokens: tuple[str, ...] = ()
 
     def accepts(self, authorization: str | None) -> bool:
         """Whether an Authorization header carries one of the tokens.
@@ -32,9 +34,23 @@ class BearerFile:
         offered = _digest(token.strip())
         # Every line is compared, always: how long it takes says nothing.
         found = False
-        for digest in self._digests:
-            found |= hmac.compare_digest(digest, offered)
+        for known in self._tokens:
+            found |= hmac.compare_digest(_digest(known), offered)
         return found and scheme.lower() == "bearer"
+
+    def signer_of(self, call: SignedCall, signature: str) -> str | None:
+        """The token that a call was signed with; None if it is none of them.
+
+        Args:
+            call: What the signature covers.
+            signature: In hex digits, as `call_signature` makes it.
+        """
+        self._refresh()
+        offered, found = _digest(signature), None
+        for known in self._tokens:
+            if hmac.compare_digest(_digest(call_signature(known, call)), offered):
+                found = known
+        return found
 
     def _refresh(self) -> None:
         try:
@@ -45,11 +61,11 @@ class BearerFile:
             lines = self._path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             _LOG.error("the admin token file cannot be read: %s", type(error).__name__)
-            self._seen, self._digests = None, ()
+            self._seen, self._tokens = None, ()
             return
         self._seen = seen
-        self._digests = tuple(_digest(line.strip()) for line in lines if line.strip())
+        self._tokens = tuple(line.strip() for line in lines if line.strip())
 
 
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
