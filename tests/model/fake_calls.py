@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model.fake_state import Note, Ticket, content_of
+from tests.model.fake_state import Note, Ticket, digest_of
 
 from fleet_operator.core.actions import (
     Admit,
@@ -86,7 +86,7 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
         case "load", _:
             _loaded(worker, ticket)
         case "recover", _:
-            worker.label, worker.weights = ticket.good, content_of(worker.source)
+            worker.label, worker.weights = ticket.good, ticket.good_weights
             worker.phase = Phase.JOINING
             ticket.end(Reason.ENGINE_FAILED)
         case "probe", _:
@@ -96,14 +96,27 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
 
 def staged(worker: FakeWorker, ticket: Ticket) -> None:
     """A stage has come to its end."""
-    source, version = str(ticket.action.source), ticket.action.version  # type: ignore[union-attr]
+    action = ticket.action
+    assert isinstance(action, Stage)
+    source = str(action.source)
+    weights = worker.files.at(source)
     if source in worker.bad_sources:
         reason = Reason.CHECKPOINT_TRUNCATED
-        worker.stage_failure = Note(version, reason, worker.now)
-        ticket.end(reason)
+    elif action.digest not in {None, digest_of(weights)}:
+        reason = Reason.DIGEST_MISMATCH
+    elif worker.meant.get((action.version, action.run_id), digest_of(weights)) != digest_of(
+        weights
+    ):
+        reason = Reason.VERSION_REUSED
+    else:
+        worker.staged, worker.staged_run_id = action.version, action.run_id
+        worker.staged_source, worker.staged_weights = source, weights
+        worker.meant[action.version, action.run_id] = digest_of(weights)
+        worker.stage_failure = None
+        ticket.end()
         return
-    worker.staged, worker.staged_source, worker.stage_failure = version, source, None
-    ticket.end()
+    worker.stage_failure = Note(action.version, reason, worker.now, run_id=action.run_id)
+    ticket.end(reason)
 
 
 def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> None:
@@ -114,10 +127,11 @@ def _begin(worker: FakeWorker, ticket: Ticket, step: str, seconds: float) -> Non
 
 def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
     action = ticket.action
-    wanted = (action.version, str(action.source))  # type: ignore[union-attr]
+    assert isinstance(action, Stage)
     if worker.phase in _DEAF:
         return ticket.end(Reason.WRONG_PHASE)
-    if wanted in {(worker.label, worker.source), (worker.staged, worker.staged_source)}:
+    there = (_is_loaded(worker, action), worker.source), (_is_staged(worker, action), worker.staged_source)  # fmt: skip
+    if (True, str(action.source)) in there:
         return ticket.end()
     running = worker.staging
     if running is not None and running.action.key == action.key:
@@ -183,7 +197,7 @@ def _stopped(worker: FakeWorker, ticket: Ticket) -> None:
     worker.lease_until = worker.now + action.lease_seconds
     if isinstance(action, Pause):
         ticket.end()
-    elif worker.staged != action.version:  # another one was staged during the drain
+    elif not _is_staged(worker, action):  # another one was staged during the drain
         ticket.end(Reason.NOT_STAGED)
     else:
         _load(worker, ticket)
@@ -192,13 +206,13 @@ def _stopped(worker: FakeWorker, ticket: Ticket) -> None:
 def _swap(worker: FakeWorker, ticket: Ticket) -> None:
     action, both = ticket.action, isinstance(ticket.action, Apply)
     phases = {Phase.SERVING, Phase.PAUSED} if both else {Phase.PAUSED, Phase.JOINING}
-    if action.version == worker.label and worker.staged != action.version:
+    if _is_loaded(worker, action) and not _is_staged(worker, action):
         if both and worker.phase is Phase.PAUSED:
             worker.serve()
         ticket.end()
     elif worker.phase not in phases:
         ticket.end(Reason.WRONG_PHASE)
-    elif worker.staged != action.version:
+    elif not _is_staged(worker, action):
         ticket.end(Reason.NOT_STAGED)
     elif worker.phase is Phase.SERVING:
         _stop(worker, ticket)
@@ -212,7 +226,8 @@ def _load(worker: FakeWorker, ticket: Ticket) -> None:
             worker.serve()
         ticket.end()
         return
-    ticket.source, worker.staged = worker.staged_source, None
+    ticket.source, ticket.weights = worker.staged_source, worker.staged_weights
+    ticket.good_weights, worker.staged = worker.weights, None
     worker.phase, worker.weights = Phase.LOADING, None
     _begin(worker, ticket, "load", worker.slow_seconds)
 
@@ -222,10 +237,12 @@ def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
     if action.version in worker.breaking_versions:
         worker.close("broken")
         ticket.good, worker.label, worker.phase = worker.label, None, Phase.BROKEN
-        worker.load_failure = Note(action.version, Reason.ENGINE_FAILED, worker.now)
+        worker.load_failure = Note(
+            action.version, Reason.ENGINE_FAILED, worker.now, run_id=action.run_id
+        )
         _begin(worker, ticket, "recover", worker.slow_seconds)
         return
-    worker.label, worker.weights = action.version, content_of(ticket.source)
+    worker.label, worker.run_id, worker.weights = action.version, action.run_id, ticket.weights
     worker.source, worker.load_failure = ticket.source, None
     worker.phase, worker.loaded_since_pause = Phase.PAUSED, True
     if not worker.admitted:
@@ -240,11 +257,23 @@ def _open(worker: FakeWorker, ticket: Ticket) -> None:
     wanted = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
     if worker.phase not in {wanted, Phase.SERVING}:
         ticket.end(Reason.WRONG_PHASE)
-    elif action.version != worker.label:
+    elif not _is_loaded(worker, action):
         ticket.end(Reason.VERSION_MISMATCH)
     else:
         worker.serve()
         ticket.end()
+
+
+def _is_loaded(worker: FakeWorker, action: WorkerCall) -> bool:
+    """Whether these weights are in its engine, by its own account."""
+    named = (action.version, action.run_id) == (worker.label, worker.run_id)
+    return named and action.digest in {None, worker.digest}
+
+
+def _is_staged(worker: FakeWorker, action: WorkerCall) -> bool:
+    """Whether it holds the bytes of these weights."""
+    named = (action.version, action.run_id) == (worker.staged, worker.staged_run_id)
+    return named and action.digest in {None, digest_of(worker.staged_weights)}
 
 
 def _fence(worker: FakeWorker, ticket: Ticket) -> None:
@@ -265,6 +294,8 @@ def _report(worker: FakeWorker) -> ProbeReport:
     drift = 9.0 if worker.label in worker.odd_versions else 0.1
     return ProbeReport(
         version=str(worker.label),
+        run_id=worker.run_id,
+        digest=worker.digest,
         compared_with=before,
         finite=True,
         repetition=0.1,

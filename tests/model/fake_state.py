@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from fleet_operator.core.actions import WorkerCall
@@ -35,6 +37,7 @@ class Note:
     reason: Reason
     at: float
     adapter: str = ""
+    run_id: str | None = None
 
 
 @dataclass
@@ -42,8 +45,8 @@ class Ticket:
     """A call that was taken: what it is at, whether it has ended, and why if it was refused.
 
     Fields:
-        source: of the weights that a load has taken.
-        good: label of the weights that a broken engine goes back to.
+        source, weights: of a load: where its weights came from, and what they are.
+        good, good_weights: what a broken engine goes back to, as labelled and as it is.
     """
 
     action: WorkerCall
@@ -51,7 +54,9 @@ class Ticket:
     began_at: float = 0
     ends_at: float = 0
     source: str = ""
+    weights: str = ""
     good: str | None = None
+    good_weights: str | None = None
     done: bool = False
     reason: Reason | None = None
 
@@ -61,9 +66,39 @@ class Ticket:
         return self
 
 
+MODEL_SOURCE = "/models/base"
+_VARIANT = "~"
+
+
+@dataclass
+class Files:
+    """What lies under every path of the shared store. `rewritten`: path → contents that somebody has
+    put there in place of the first ones.
+    """
+
+    rewritten: dict[str, str] = field(default_factory=dict)
+
+    def at(self, source: str) -> str:
+        """Which weights lie there."""
+        return self.rewritten.get(source, content_of(source))
+
+
 def content_of(source: str) -> str:
-    """Which weights lie there: the model's own, or a step of the trainer."""
-    return source.rpartition("/")[2].removeprefix("step_")
+    """Which weights lie there at first: the model's own, a step of the trainer, or of another run."""
+    folder, _, name = source.rpartition("/")
+    version, run = name.removeprefix("step_"), folder.rpartition("/")[2]
+    return version if run in {"models", "weights"} else f"{version}{_VARIANT}{run}"
+
+
+def version_in(weights: str | None) -> str:
+    """The label that weights were made for."""
+    return str(weights).partition(_VARIANT)[0]
+
+
+@cache
+def digest_of(weights: str) -> str:
+    """The digest of weights."""
+    return f"sha256:{sha256(weights.encode()).hexdigest()}"
 
 
 def state_of(worker: FakeWorker) -> WorkerState:
@@ -77,6 +112,8 @@ def state_of(worker: FakeWorker) -> WorkerState:
         phase=worker.phase,
         admitted=worker.admitted,
         version=worker.label,
+        run_id=worker.run_id if worker.label else None,
+        digest=worker.digest,
         source=Source(path=worker.source) if worker.source and worker.label else None,
         staged=_staged(worker),
         pause=_pause(worker),
@@ -96,7 +133,14 @@ def _staged(worker: FakeWorker) -> Staged | None:
     if worker.staged is None:
         return None
     source = Source(path=worker.staged_source)
-    return Staged(version=worker.staged, source=source, size_bytes=1, in_memory=True)
+    return Staged(
+        version=worker.staged,
+        run_id=worker.staged_run_id,
+        source=source,
+        digest=digest_of(worker.staged_weights),
+        size_bytes=1,
+        in_memory=True,
+    )
 
 
 def _pause(worker: FakeWorker) -> PauseState | None:
@@ -125,14 +169,21 @@ def _operation(worker: FakeWorker) -> Operation | None:
     if ticket is None:
         return None
     running = {"kind": ticket.action.kind, "running_seconds": worker.now - ticket.began_at}
-    return Operation.model_validate(running | {"version": ticket.action.version or None})
+    named = {"version": ticket.action.version or None, "run_id": ticket.action.run_id}
+    return Operation.model_validate(running | named)
 
 
 def _failure(note: Note | None, now: float) -> Failure | None:
     if note is None:
         return None
     age = now - note.at
-    return Failure(version=note.version, reason=note.reason, message="injected", age_seconds=age)
+    return Failure(
+        version=note.version,
+        run_id=note.run_id,
+        reason=note.reason,
+        message="injected",
+        age_seconds=age,
+    )
 
 
 def _adapter_failure(note: Note | None, now: float) -> AdapterFailure | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.model import fake_calls
 from tests.model.fake_requests import FakeRequests
-from tests.model.fake_state import Note, Ticket, content_of, state_of
+from tests.model.fake_state import MODEL_SOURCE, Files, Note, Ticket, digest_of, state_of
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_worker.protocol import Epoch, Phase, ProbeReport, Reason, WorkerState
@@ -22,6 +22,7 @@ ENGINE_START_SECONDS = 5.0
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions"),
+    *("start_run_id", "start_digest", "files"),
 )
 
 
@@ -36,6 +37,8 @@ class FakeWorker:
         odd_versions: the canary's prompts give nonsense with these.
         lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
             besides, the answer shows the state that was asked for.
+        files: what lies under every path, shared by all workers.
+        meant: digest that each version of a run has had in this process.
         hung: it answers nobody; what it was generating goes on.
     """
 
@@ -45,14 +48,21 @@ class FakeWorker:
     started_at: float
     start_version: str = "base"
     start_source: str = "/models/base"
+    start_run_id: str | None = None
+    start_digest: str | None = None
     start_seconds: float = ENGINE_START_SECONDS
     phase: Phase = Phase.STARTING
     admitted: bool = False
     label: str | None = "base"
     weights: str | None = "base"
     source: str = "/models/base"
+    run_id: str | None = None
     staged: str | None = None
     staged_source: str = ""
+    staged_run_id: str | None = None
+    staged_weights: str = ""
+    files: Files = field(default_factory=Files)
+    meant: dict[tuple[str, str | None], str] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
     lease_until: float | None = None
     paused_at: float | None = None
@@ -88,6 +98,11 @@ class FakeWorker:
     def generates(self) -> bool:
         """Whether it makes tokens for those who reach it: also for the last ones, in a drain."""
         return self.phase is Phase.PAUSING or (self.admitted and self.phase is Phase.SERVING)
+
+    @property
+    def digest(self) -> str | None:
+        """Of the weights in its engine; None while they are not to be trusted."""
+        return None if self.label is None or self.weights is None else digest_of(self.weights)
 
     @property
     def lost_requests(self) -> int:
@@ -155,10 +170,24 @@ class FakeWorker:
         kept = {name: getattr(self, name) for name in _SURVIVES_A_RESTART}
         fresh = FakeWorker(started_at=now + back_after_seconds, **kept)
         fresh.now = now
-        fresh.label, fresh.source = self.start_version, self.start_source
-        fresh.weights = content_of(self.start_source)
         fresh.restarts = self.restarts + 1
+        fresh.start()
         self.__dict__.update(fresh.__dict__)
+
+    def start(self) -> None:
+        """Begin on what the ConfigMap tells, or, if the files there are others now, on the model's
+        own weights.
+        """
+        self.label, self.run_id, self.source = (
+            self.start_version,
+            self.start_run_id,
+            self.start_source,
+        )
+        self.weights = self.files.at(self.source)
+        if self.start_digest not in {None, digest_of(self.weights)}:
+            self.label, self.run_id, self.source = "base", None, MODEL_SOURCE
+            self.weights = self.files.at(self.source)
+        self.meant = {(self.label, self.run_id): digest_of(self.weights)}
 
     def drain(self) -> None:
         """The preStop hook: running requests end with the tokens that they have."""

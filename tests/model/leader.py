@@ -19,6 +19,7 @@ from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
 from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.observed import FleetObserved, PodView, Target, WorkerView
 from fleet_worker.protocol import Epoch, WorkerState
 
@@ -87,6 +88,9 @@ class Flight:
     back_at: float | None = None
 
 
+_NO_GOAL = WeightsId("")
+
+
 @dataclass(frozen=True)
 class Heard:
     """The last answer of a worker's process, and when it came."""
@@ -116,7 +120,7 @@ class Leader:
     flights: dict[str, Flight] = field(default_factory=dict)
     refused: dict[str, tuple[str, float]] = field(default_factory=dict)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
-    goal: str = ""
+    goal: WeightsId = _NO_GOAL
     sequence: int = 0
     seen_until: float = 0
     looked_at: tuple[float, float] = (0, 0)
@@ -137,9 +141,9 @@ class Leader:
         self.looked_at = (self.looked_at[1], now)
         self.observed = self._observe(now)
         decision = decide(self.observed, default_image=IMAGE, now=at(now))
-        goal = decision.rollout.step.goal.version
-        if goal != self.goal:
-            self.goal, self.sequence = goal, self.sequence + 1
+        goal = WeightsId.of(decision.rollout.step.goal)
+        new = not same_weights(goal, self.goal)
+        self.goal, self.sequence = goal, self.sequence + 1 if new else self.sequence
         # As in the runtime, what is decided is known before anything is done.
         self.fleet = decision.fleet
         self.weights |= decision.weights

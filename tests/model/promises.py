@@ -19,6 +19,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tests.model.fake_state import version_in
+
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.amounts import at_most
@@ -135,7 +137,7 @@ class Promises:
         worker = pod.worker
         if not worker.generates:
             return
-        if worker.label != worker.weights:
+        if worker.label != version_in(worker.weights):
             self.sim.fail(1, f"{pod.name} labels {worker.weights} as {worker.label}")
         if worker.weights in self.sim.odd_versions:
             self.sim.fail(1, f"clients get tokens of {worker.weights}, which no canary lets pass")

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.model.endings import TICK_SECONDS, Endings
 from tests.model.fake_pods import FakePod, at, told
-from tests.model.fake_state import content_of
+from tests.model.fake_state import Files
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.leader import Doing, Flight, Leader, WriteApplied, WriteFleet, WriteWeights
@@ -31,7 +31,7 @@ from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import Admit, AdoptPod, CreatePod, DeletePod, Quarantine
 from fleet_operator.core.decision import Decision
-from fleet_operator.core.observed import PodView
+from fleet_operator.core.observed import PodView, Target
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
 
 KEPT_VIEWS = 60
@@ -83,7 +83,8 @@ class Simulation(Mishaps, Endings):
         self.odd_versions: set[str] = set()
         self.fleet_stored = FleetStatus()
         self.weights_stored: dict[str, WeightsStatus] = {}
-        self.applied_written: tuple[str, str] | None = None
+        self.applied_written: Target | None = None
+        self.files = Files()
         self.lag_seconds = 0.0
         self.wanted = Wanted(fleet_of(replicas, management, rollout or {}, **spec))
         if management == "Operator":
@@ -323,7 +324,7 @@ class Simulation(Mishaps, Endings):
             if status != leader.written.get(uid):
                 found.append(WriteWeights(uid, status))
         applied = leader.decision.rollout.applied
-        if self.applied_written != (applied.version, str(applied.source)):
+        if self.applied_written != applied:
             found.append(WriteApplied(applied))
         return found
 
@@ -351,9 +352,16 @@ class Simulation(Mishaps, Endings):
             case WriteWeights():
                 self.weights_stored[action.uid] = leader.written[action.uid] = action.status
             case WriteApplied():
-                self.applied_written = (action.applied.version, str(action.applied.source))
+                self.applied_written = action.applied
                 for worker in self.workers.values():
-                    worker.start_version, worker.start_source = self.applied_written
+                    self._tell_start(worker)
+
+    def _tell_start(self, worker: FakeWorker) -> None:
+        """The ConfigMap tells a worker what to start on."""
+        applied = self.applied_written
+        assert applied is not None
+        worker.start_version, worker.start_source = applied.version, str(applied.source)
+        worker.start_run_id, worker.start_digest = applied.run_id, applied.digest
 
     def _change_pod(
         self, action: CreatePod | DeletePod | Quarantine | AdoptPod, leader: Leader
@@ -388,9 +396,9 @@ class Simulation(Mishaps, Endings):
         self.serial += 1
         worker = FakeWorker(f"uid-{self.serial}", ordinal, labels[names.LABEL_REVISION], self.now)
         if self.applied_written is not None:
-            worker.start_version, worker.start_source = self.applied_written
-        worker.label, worker.source = worker.start_version, worker.start_source
-        worker.weights = content_of(worker.source)
+            self._tell_start(worker)
+        worker.files = self.files
+        worker.start()
         worker.bad_sources = {f"/weights/step_{v}" for v in self.bad_versions}
         worker.slow_seconds = self.slow_seconds
         worker.odd_versions = self.odd_versions

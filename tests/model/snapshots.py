@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.model.fake_pods import EPOCH_START, FakePod
 from tests.model.fake_requests import FakeRequests
-from tests.model.fake_state import Note, Ticket
+from tests.model.fake_state import Files, Note, Ticket
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.leader import Doing, Flight, Leader
@@ -23,7 +23,7 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 
 _MUTABLE = frozenset(
     {
-        *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader),
+        *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader, Files),
         *(Promises, Faults, Simulation, Wire),
     }
 )
@@ -91,6 +91,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         *(pod.ended, pod.grace, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
         *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
         *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
+        *(worker.run_id, worker.staged_run_id, worker.staged_weights, worker.start_digest),
         *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),
         *(worker.loaded_since_pause, worker.hung, worker.lie, worker.slow_seconds),
         *(_note(n, now) for n in (worker.stage_failure, worker.load_failure)),

@@ -158,7 +158,8 @@ class Wire:
         flight.state = worker.state(sim.now)
         if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:
             source = Source(path=worker.staged_source)
-            claimed = {"version": flight.action.version, "source": source, "staged": None}
+            named = {"version": flight.action.version, "run_id": flight.action.run_id}
+            claimed = named | {"digest": flight.action.digest, "source": source, "staged": None}
             flight.state = flight.state.model_copy(update=claimed)
             pod.grace = GRACE_AFTER_A_LIE
         flight.back_at = sim.now + flight.answer_seconds

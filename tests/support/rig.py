@@ -330,8 +330,10 @@ class Rig:
             f"/api/v1/namespaces/rl/configmaps/{names.applied_config_map_name('policy')}"
         )
         if applied is not None and "path" in applied["data"]:
-            worker.start_version = worker.label = worker.weights = applied["data"]["version"]
-            worker.start_source = worker.source = applied["data"]["path"]
+            told = applied["data"]
+            worker.start_version, worker.start_source = told["version"], told["path"]
+            worker.start_run_id, worker.start_digest = told.get("runId"), told.get("digest")
+        worker.start()
         self._addresses += 1
         address = f"10.0.{self._addresses // 250}.{self._addresses % 250}"
         self.workers.workers[address] = worker

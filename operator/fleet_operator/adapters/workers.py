@@ -16,7 +16,7 @@ import itertools
 import logging
 import secrets
 from http import HTTPStatus
-from typing import assert_never
+from typing import Any, assert_never
 
 import aiohttp
 from pydantic import ValidationError
@@ -210,9 +210,7 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
     match action:
         case Stage():
             source = action.source.to_protocol()
-            stage = protocol.StageRequest(
-                version=action.version, source=source, digest=action.digest, epoch=epoch
-            )
+            stage = protocol.StageRequest(**_named(action), source=source, epoch=epoch)
             return protocol.STAGE_PATH, stage, action.timeout_seconds
         case Pause():
             pause = protocol.PauseRequest(
@@ -224,11 +222,11 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
             drain_seconds = action.drain_timeout_seconds if action.mode == "wait" else 0
             return protocol.PAUSE_PATH, pause, drain_seconds + SHORT_CALL_SECONDS
         case Load():
-            load = protocol.LoadRequest(version=action.version, epoch=epoch)
+            load = protocol.LoadRequest(**_named(action), epoch=epoch)
             return protocol.LOAD_PATH, load, action.timeout_seconds
         case Apply():
             swap = protocol.ApplyRequest(
-                version=action.version,
+                **_named(action),
                 mode=protocol.PauseMode(action.mode),
                 drain_timeout_seconds=action.drain_timeout_seconds,
                 lease_seconds=action.lease_seconds,
@@ -237,10 +235,10 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
             seconds = action.drain_timeout_seconds + action.timeout_seconds
             return protocol.APPLY_PATH, swap, seconds
         case Resume():
-            opened = protocol.OpenRequest(version=action.version, epoch=epoch)
+            opened = protocol.OpenRequest(**_named(action), epoch=epoch)
             return protocol.RESUME_PATH, opened, SHORT_CALL_SECONDS
         case Admit():
-            opened = protocol.OpenRequest(version=action.version, epoch=epoch)
+            opened = protocol.OpenRequest(**_named(action), epoch=epoch)
             return protocol.ADMIT_PATH, opened, SHORT_CALL_SECONDS
         case Fence():
             fence = protocol.FenceRequest(
@@ -268,3 +266,8 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
             return protocol.ADAPTERS_PATH + action.adapter, removal, SHORT_CALL_SECONDS
         case _:
             assert_never(action)
+
+
+def _named(action: WorkerCall) -> dict[str, Any]:
+    """The fields that name weights in a request."""
+    return {"version": action.version, "run_id": action.run_id, "digest": action.digest}

@@ -230,6 +230,7 @@ class FleetStatus(Resource):
     updated_replicas: int = 0
     selector: str = ""
     desired_version: str | None = None
+    desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
     workers: WorkerCounts = WorkerCounts()

@@ -137,6 +137,7 @@ class HistoryEntry(Resource):
     """One rollout that has ended."""
 
     version: str
+    run_id: str | None = None
     result: Literal["Applied", "Superseded", "Halted"]
     started_at: Timestamp
     total_seconds: float
@@ -148,6 +149,8 @@ class CanaryVerdict(Resource):
     """What the canaries of a version said."""
 
     version: str
+    run_id: str | None = None
+    digest: ManifestDigest | None = None
     passed: bool
     pods: tuple[str, ...] = ()
     finite: bool = True
@@ -170,6 +173,7 @@ class WeightsStatus(Resource):
 
     observed_generation: int = 0
     desired_version: str | None = None
+    desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
     phase: RolloutPhase = RolloutPhase.PENDING
@@ -184,3 +188,7 @@ class WeightsStatus(Resource):
     superseded_versions: int = 0
     history: tuple[HistoryEntry, ...] = ()
     conditions: tuple[Condition, ...] = ()
+
+    def is_about(self, version: str, run_id: str | None) -> bool:
+        """Whether this tells of a rollout of this version of this run."""
+        return (self.desired_version, self.desired_run_id) == (version, run_id)

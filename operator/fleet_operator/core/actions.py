@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fleet_operator.api.source import WeightSource
+from fleet_operator.core.identity import label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,16 @@ class WorkerAction:
     pod_name: str
     reason: str
     version: str = ""
+    run_id: str | None = None
+    digest: str | None = None
 
     @property
     def key(self) -> str:
-        """Names the work. While work of one key is in flight it is not sent again."""
-        return f"{self.kind} {self.version}".strip()
+        """Names the work. While work of one key is in flight it is not sent again.
+
+        The digest is no part of it: staging that began before the digest was known goes on.
+        """
+        return f"{self.kind} {label(self.version, self.run_id)}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,6 @@ class Stage(WorkerAction):
     kind: ClassVar[str] = "stage"
 
     source: WeightSource
-    digest: str | None = None
     timeout_seconds: float
 
 
@@ -151,7 +156,6 @@ class PutAdapter(WorkerAction):
 
     adapter: str
     source: WeightSource
-    digest: str | None = None
     timeout_seconds: float
 
     @property

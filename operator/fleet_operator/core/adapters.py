@@ -25,6 +25,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.adapter_goals import recorded_of
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -41,15 +42,16 @@ from fleet_worker.protocol import Phase
 
 def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     """Decide the next step of one adapter's rollout. `observed`: as `seen_as` gives it."""
-    desired, recorded = weights.desired, recorded_of(weights)
+    desired, recorded = weights.desired, _recorded(weights)
     settings = weights.spec.rollout.over(observed.spec.rollout)
-    rewind = rewind_problem(weights, recorded) if recorded else None
+    before = recorded_of(weights)
+    rewind = rewind_problem(weights, before) if before else None
     stays = weights.spec.suspend or rewind is not None
     goal = recorded or desired if stays else desired
     members = [w for w in observed.workers if w.standing in {Standing.OPEN, Standing.HELD}]
     joiners = [w for w in observed.workers if w.standing is Standing.CLOSED]
-    behind = [m for m in members if m.version != goal.version]
-    failed = [w for w in behind if calls.failure_of(w, goal.version)]
+    behind = [m for m in members if not m.has_loaded(goal)]
+    failed = [w for w in behind if calls.failure_of(w, goal)]
     problem: Problem | None = rewind
     if problem is None and len(failed) > settings.max_failures:
         problem = problem_of(failed, goal, RolloutPhase.STAGING, settings, halt=False)
@@ -71,7 +73,7 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         applied=goal,
         serving=goal.version if everybody else None,
         halted=False,
-        suspended=weights.spec.suspend and goal.version != desired.version,
+        suspended=weights.spec.suspend and not same_weights(goal, desired),
         step=step,
     )
 
@@ -89,15 +91,26 @@ def with_adapters(
 
 def seen_as(observed: FleetObserved, name: str) -> FleetObserved:
     """The fleet with the versions and failures of one adapter in place of the base weights'."""
-    return replace(observed, workers=tuple(_seen_as(w, name) for w in observed.workers))
+    steering = next((w for w in observed.adapter_weights if w.spec.adapter == name), None)
+    run_id = steering.spec.run_id if steering else None
+    return replace(observed, workers=tuple(_seen_as(w, name, run_id) for w in observed.workers))
 
 
-def _seen_as(worker: WorkerView, name: str) -> WorkerView:
+def _recorded(weights: WeightsView) -> Target | None:
+    """What the workers served last, as if of today's run: of adapters they report no run."""
+    recorded = recorded_of(weights)
+    return replace(recorded, run_id=weights.spec.run_id) if recorded is not None else None
+
+
+def _seen_as(worker: WorkerView, name: str, run_id: str | None) -> WorkerView:
     if worker.state is None:
         return worker
+    digest = next((a.digest for a in worker.state.adapters if a.name == name), None)
     failure = worker.state.adapter_failure
     projected = {
         "version": worker.adapter_version(name),
+        "run_id": run_id,
+        "digest": digest,
         "stage_failure": failure if failure and failure.name == name else None,
         "load_failure": None,
         "staged": None,
@@ -125,10 +138,10 @@ def _next_call(
 ) -> WorkerCall | None:
     if not _listens(worker):
         return None
-    own, recorded = goal, recorded_of(weights)
-    if recorded and worker.standing is Standing.CLOSED and calls.failed_lately(worker, own.version):
+    own, recorded = goal, _recorded(weights)
+    if recorded and worker.standing is Standing.CLOSED and calls.failed_lately(worker, own):
         own = recorded  # what the fleet served last lets it in, too
-    if worker.version == own.version or calls.failed_lately(worker, own.version):
+    if worker.has_loaded(own) or calls.failed_lately(worker, own):
         return None
     return calls.put_adapter(worker, weights.spec.adapter, own, settings)
 

@@ -1,7 +1,7 @@
 """Which weights the fleet serves, or served last.
 
-Read off the workers where they can tell, else from the status. Versions are opaque: of two labels
-nobody can say which is the older one, so that what a single worker holds proves nothing about the
+Read off the workers where they can tell, else from the status. Versions are opaque: two labels do
+not say which of them is the older one, so that what a single worker holds proves nothing about the
 fleet.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fleet_operator.api.source import from_protocol
 from fleet_operator.core.actions import Admit, Resume
+from fleet_operator.core.identity import Named, WeightsId, fold, same_weights
 from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
 from fleet_operator.core.step import Step
 
@@ -35,14 +36,14 @@ def applied_of(
     known = [Target(version=model.version, source=model.source)]
     if recorded is not None:
         known.insert(0, Target.recorded(recorded))
-    version = _voice_of(members)
-    if version is None:
+    voice = _voice_of(members)
+    if voice is None:
         return known[0]
-    alike = [m for m in members if m.version == version]
-    is_wanted = wanted is not None and version == wanted.version
+    alike = [m for m in members if m.has_loaded(voice)]
+    is_wanted = wanted is not None and same_weights(voice, wanted)
     if one_voice:
         few = 2 * len(alike) <= observed.spec.replicas
-        left_over = few and not is_wanted and came_before(observed, version, known[0].version)
+        left_over = few and not is_wanted and came_before(observed, voice, known[0])
         believed = 2 * len(alike) > len(members) and not left_over
     else:
         everybody = len(members) >= observed.spec.replicas
@@ -52,26 +53,27 @@ def applied_of(
     if wanted is not None and is_wanted:
         return wanted
     told = next((m.state.source for m in alike if m.state and m.state.source), None)
-    same = next((k for k in known if k.version == version), None)
+    same = next((k for k in known if same_weights(k, voice)), None)
     if same is None and told is not None:
-        return known[0].passing(version, from_protocol(told), to=wanted)
+        return Target.passing(voice, from_protocol(told))
     return same or known[0]
 
 
-def _voice_of(members: tuple[WorkerView, ...]) -> str | None:
-    """What all members that generate have; None if nobody does, or if they differ."""
+def _voice_of(members: tuple[WorkerView, ...]) -> WeightsId | None:
+    """What all members that generate have; None if none does, or if they differ."""
     voices = (m for m in members if m.standing is Standing.OPEN)
-    versions = {m.version for m in voices if not m.operation.startswith("fence")}
-    return versions.pop() if len(versions) == 1 else None
+    loaded = set(fold({m.loaded for m in voices if not m.operation.startswith("fence")}))
+    return loaded.pop() if len(loaded) == 1 else None
 
 
-def came_before(observed: FleetObserved, version: str | None, other: str) -> bool:
-    """Whether the history of the rollouts, newest first, says that this version is the older one."""
-    weights = observed.base_weights
-    ended = [entry.version for entry in weights.status.history] if weights else []
-    if version not in ended:
+def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
+    """Whether the history of the rollouts, newest first, says that these weights are the older."""
+    steering = observed.base_weights
+    ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []
+    one, two = (weights.version, weights.run_id), (other.version, other.run_id)
+    if one not in ended:
         return False
-    return other not in ended or ended.index(other) < ended.index(version)
+    return two not in ended or ended.index(two) < ended.index(one)
 
 
 def opened_by(step: Step, members: tuple[WorkerView, ...], applied: Target) -> Target:
@@ -80,6 +82,7 @@ def opened_by(step: Step, members: tuple[WorkerView, ...], applied: Target) -> T
     Written down with the calls that open workers, not after their answers: a worker may serve and
     die before anybody has heard from it, and the fleet must not go back behind what it served.
     """
-    opens = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
-    whole = all(m.version == step.goal.version for m in members)
-    return step.goal if whole and step.goal.version in opens else applied
+    opened = (a for a in step.actions if isinstance(a, Resume | Admit))
+    opens = any(same_weights(a, step.goal) for a in opened)
+    whole = opens and all(m.has_loaded(step.goal) for m in members)
+    return step.goal if whole else applied

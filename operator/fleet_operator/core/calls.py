@@ -21,6 +21,7 @@ from fleet_operator.core.actions import (
     Resume,
     Stage,
 )
+from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_worker.protocol import Failure, Reason
 
@@ -43,6 +44,8 @@ RETRY_SECONDS = 10.0
 """A refusal is asked about again after this long: a file may have been missing only for now."""
 WAIT_SECONDS = 1.0
 """What passes by itself is looked at again after this long."""
+_UNKNOWN = WeightsId("None")
+"""Asked to open on what is in its engine, a worker that has nothing to trust there refuses."""
 _NOT_YET = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
 
 
@@ -53,8 +56,9 @@ def stage(worker: WorkerView, target: Target, settings: Rollout, *, reason: str)
         pod_name=worker.pod.name,
         reason=reason,
         version=target.version,
-        source=target.source,
+        run_id=target.run_id,
         digest=target.digest,
+        source=target.source,
         timeout_seconds=settings.timeouts.stage_seconds,
     )
 
@@ -78,6 +82,8 @@ def load(worker: WorkerView, target: Target, settings: Rollout, *, reason: str) 
         pod_name=worker.pod.name,
         reason=reason,
         version=target.version,
+        run_id=target.run_id,
+        digest=target.digest,
         timeout_seconds=settings.timeouts.load_seconds,
     )
 
@@ -89,6 +95,8 @@ def apply(worker: WorkerView, target: Target, settings: Rollout, *, reason: str)
         pod_name=worker.pod.name,
         reason=reason,
         version=target.version,
+        run_id=target.run_id,
+        digest=target.digest,
         mode=settings.pause.mode,
         drain_timeout_seconds=settings.pause.drain_timeout_seconds,
         lease_seconds=LEASE_SECONDS,
@@ -96,14 +104,22 @@ def apply(worker: WorkerView, target: Target, settings: Rollout, *, reason: str)
     )
 
 
-def resume(worker: WorkerView, *, version: str, reason: str) -> Resume:
-    """Let a held worker generate on the version it reports."""
-    return Resume(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, version=version)
+def resume(worker: WorkerView, *, reason: str) -> Resume:
+    """Let a held worker generate on the weights that it reports."""
+    uid, name = worker.pod.uid, worker.pod.name
+    version, run_id, digest = worker.loaded or _UNKNOWN
+    return Resume(
+        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+    )
 
 
-def admit(worker: WorkerView, *, version: str, reason: str) -> Admit:
-    """Open a joiner's latch on the version it reports."""
-    return Admit(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, version=version)
+def admit(worker: WorkerView, *, reason: str) -> Admit:
+    """Open a joiner's latch on the weights that it reports."""
+    uid, name = worker.pod.uid, worker.pod.name
+    version, run_id, digest = worker.loaded or _UNKNOWN
+    return Admit(
+        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+    )
 
 
 def expel(worker: WorkerView, *, reason: str) -> Fence | Quarantine:
@@ -137,6 +153,7 @@ def probe(worker: WorkerView, settings: Rollout, *, reason: str) -> Probe:
         pod_name=worker.pod.name,
         reason=reason,
         version=str(worker.version),
+        run_id=worker.state.run_id if worker.state else None,
         prompts=settings.canary.prompts or DEFAULT_PROMPTS,
         max_tokens=settings.canary.max_tokens,
         timeout_seconds=settings.timeouts.load_seconds,
@@ -179,38 +196,46 @@ def needs_renewal(worker: WorkerView) -> bool:
 
 
 def failure_of(
-    worker: WorkerView, version: str, *, within_seconds: float = math.inf
+    worker: WorkerView, weights: Named, *, within_seconds: float = math.inf
 ) -> Failure | None:
-    """Why this worker could not take this version, if it could not, in the last so many seconds.
+    """Why this worker could not take these weights, if it could not, in the last so many seconds.
 
     What passes by itself is no failure: a source that is still being written, an adapter's slot
     that requests still use.
     """
-    failure = last_answer(worker, version)
+    failure = last_answer(worker, weights)
     if failure is None or failure.reason in _NOT_YET:
         return None
     age_seconds = failure.age_seconds + worker.state_age_seconds
     return failure if age_seconds < within_seconds else None
 
 
-def last_answer(worker: WorkerView, version: str) -> Failure | None:
-    """What this worker said last against this version, if it took it not."""
+def last_answer(worker: WorkerView, weights: Named) -> Failure | None:
+    """What this worker said last against these weights, if it took them not.
+
+    A failure of one run's version is none of another run's.
+    """
     if worker.state is None:
         return None
     both = (worker.state.load_failure, worker.state.stage_failure)
-    said = [f for f in both if f is not None and f.version == version]
+    said = [f for f in both if f is not None and is_about(f, weights)]
     return min(said, key=lambda f: f.age_seconds, default=None)
 
 
-def waits(worker: WorkerView, version: str) -> Failure | None:
-    """What this worker waits for before it can take this version, if for anything."""
-    said = last_answer(worker, version)
+def is_about(failure: Failure, weights: Named) -> bool:
+    """Whether a failure speaks of these weights."""
+    return failure.version == weights.version and failure.run_id in {None, weights.run_id}
+
+
+def waits(worker: WorkerView, weights: Named) -> Failure | None:
+    """What this worker waits for before it can take these weights, if for anything."""
+    said = last_answer(worker, weights)
     return said if said is not None and said.reason in _NOT_YET else None
 
 
-def failed_lately(worker: WorkerView, version: str, *, within_seconds: float = math.inf) -> bool:
+def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
     """Whether a new attempt should wait, for what the worker said in the last so many seconds."""
-    failure = last_answer(worker, version)
+    failure = last_answer(worker, weights)
     if failure is None or failure.age_seconds + worker.state_age_seconds >= within_seconds:
         return False
     return retry_in_seconds(worker, failure) > 0

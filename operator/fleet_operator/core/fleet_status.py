@@ -15,8 +15,9 @@ from fleet_operator.api.conditions import (
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.fleet_plan import FleetPlan
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.laggards import laggards_of
-from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
+from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_worker.protocol import PROTOCOL_VERSION, Phase
 
@@ -36,6 +37,7 @@ def fleet_status(
         updated_replicas=sum(w.pod.revision == pods.revision for w in live),
         selector=names.fleet_selector(observed.name),
         desired_version=rollout.desired.version,
+        desired_run_id=rollout.desired.run_id,
         applied_version=rollout.serving,
         applied=rollout.applied.to_record(),
         workers=_counts(live),
@@ -46,9 +48,9 @@ def fleet_status(
     )
 
 
-def serving_count(observed: FleetObserved, version: str) -> int:
-    """Workers that generate with this version."""
-    return sum(w.standing is Standing.OPEN and w.version == version for w in observed.workers)
+def serving_count(observed: FleetObserved, weights: Target) -> int:
+    """Workers that generate with these weights."""
+    return sum(w.standing is Standing.OPEN and w.has_loaded(weights) for w in observed.workers)
 
 
 def unseen_count(observed: FleetObserved) -> int:
@@ -100,9 +102,9 @@ _Made = tuple[ConditionType, bool, ConditionReason, str]
 
 
 def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
-    replicas, desired = observed.spec.replicas, rollout.desired.version
+    replicas, desired = observed.spec.replicas, rollout.desired
     serving = serving_count(observed, desired)
-    told = f"{serving} of {replicas} workers serve version {desired}"
+    told = f"{serving} of {replicas} workers serve version {desired.label}"
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
@@ -111,7 +113,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
     obstacles = (
         (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
         (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
-        (rollout.halted, ConditionReason.HALTED, f"{told}; version {desired} was given up"),
+        (rollout.halted, ConditionReason.HALTED, f"{told}; version {desired.label} was given up"),
         (rollout.suspended, ConditionReason.SUSPENDED, told),
         (problem, problem.reason if problem else ConditionReason.HALTED, told),
         (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
@@ -127,13 +129,13 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
 def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
     # A pause holds requests for a moment; it does not make a fleet unavailable. Nor do two versions
     # side by side, where the strategy lets them.
-    served = {rollout.applied.version, rollout.step.goal.version, rollout.desired.version}
+    served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
     members = sum(
-        w.standing in {Standing.OPEN, Standing.HELD} and w.version in served
+        w.standing in {Standing.OPEN, Standing.HELD} and any(w.has_loaded(s) for s in served)
         for w in observed.workers
     )
     least = max(1, observed.spec.replicas - observed.spec.update.max_unavailable)
-    told = f"{members} workers serve version {rollout.applied.version}, at least {least} should"
+    told = f"{members} workers serve version {rollout.applied.label}, at least {least} should"
     if rollout.step.disturbed or members >= least:
         return ConditionType.AVAILABLE, True, ConditionReason.MINIMUM_SERVING, _minimum(least)
     reason = ConditionReason.NO_WORKERS if members == 0 else ConditionReason.BELOW_MINIMUM
@@ -151,9 +153,9 @@ def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan)
     if pods.actions or pods.outdated or len(observed.workers) != observed.spec.replicas:
         told = f"{len(observed.workers)} of {observed.spec.replicas} pods, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
-    problem, desired = rollout.step.problem, rollout.desired.version
+    problem, desired = rollout.step.problem, rollout.desired
     trouble, serving = _cannot_run(observed), serving_count(observed, desired)
-    told = f"{serving} of {observed.spec.replicas} workers serve version {desired}"
+    told = f"{serving} of {observed.spec.replicas} workers serve version {desired.label}"
     obstacles = (
         (problem, False, problem.reason if problem else ConditionReason.HALTED, told),
         (rollout.halted, False, ConditionReason.HALTED, told),
@@ -242,4 +244,4 @@ def _will_not_go(observed: FleetObserved, now: datetime) -> str:
 
 
 def _rolling(rollout: RolloutPlan) -> str:
-    return f"version {rollout.step.goal.version}: {rollout.step.note}"
+    return f"version {rollout.step.goal.label}: {rollout.step.note}"

@@ -62,23 +62,21 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
     retries: list[float] = []
     for joiner in ready:
         own = _own_goal(joiner, wanted, admission)
-        welcome = {wanted.version, own.version} if admission.mixed else {wanted.version}
-        if joiner.version in welcome:
+        welcome = (wanted, own) if admission.mixed else (wanted,)
+        if any(joiner.has_loaded(weights) for weights in welcome):
             equipped = all(g.is_met_by(joiner) for g in admission.adapters)
             if admission.open_now and equipped and not joiner.operation:
                 reason = f"it reports a version that the fleet serves, {joiner.version}"
-                actions.append(calls.admit(joiner, version=str(joiner.version), reason=reason))
-        elif joiner.version == own.version or _has(joiner, admission.coming):
+                actions.append(calls.admit(joiner, reason=reason))
+        elif joiner.has_loaded(own) or _has(joiner, admission.coming):
             continue  # it waits for the others to get there
         elif joiner.operation.startswith("load"):
             continue
-        elif (failure := calls.failure_of(joiner, own.version)) and calls.failed_lately(
-            joiner, own.version
-        ):
+        elif (failure := calls.failure_of(joiner, own)) and calls.failed_lately(joiner, own):
             retries.append(calls.retry_in_seconds(joiner, failure))
-        elif joiner.staged_version == own.version:
+        elif joiner.has_staged(own):
             actions.append(calls.load(joiner, own, settings, reason="it joins the fleet"))
-        elif joiner.operation != f"stage {own.version}":
+        elif not joiner.is_at("stage", own):
             actions.append(calls.stage(joiner, own, settings, reason="it joins the fleet"))
     return Joining(
         actions=tuple(actions),
@@ -88,16 +86,16 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
 
 
 def _has(joiner: WorkerView, target: Target | None) -> bool:
-    return target is not None and joiner.version == target.version
+    return target is not None and joiner.has_loaded(target)
 
 
 def _wanted(
     ready: list[WorkerView], admission: Admission, settings: Rollout
 ) -> tuple[Target, Problem | None]:
     wanted = admission.version
-    if not admission.first or any(j.version == wanted.version for j in ready):
+    if not admission.first or any(j.has_loaded(wanted) for j in ready):
         return wanted, None
-    refused = [j for j in ready if calls.failure_of(j, wanted.version)]
+    refused = [j for j in ready if calls.failure_of(j, wanted)]
     others = len(ready) - len(refused)
     if not refused or (others and len(refused) <= settings.max_failures):
         return wanted, None
@@ -114,12 +112,12 @@ def _shut_out(
     the other one: going back to the last good weights can take longer than the failure is let rest.
     """
     last = admission.fallback  # tried when the wanted version had failed already
-    let_in = {wanted.version, last.version}
-    out = [j for j in joiners if j.version not in let_in and calls.failure_of(j, last.version)]
+    outside = [j for j in joiners if not (j.has_loaded(wanted) or j.has_loaded(last))]
+    out = [j for j in outside if calls.failure_of(j, last)]
     if out:
         return problem_of_joiners(out, last)
-    loads = ((j, j.state.load_failure) for j in joiners if j.state and j.version not in let_in)
-    broke = [j for j, failure in loads if failure and failure.version == wanted.version]
+    loads = ((j, j.state.load_failure) for j in outside if j.state)
+    broke = [j for j, failure in loads if failure and calls.is_about(failure, wanted)]
     return problem_of_joiners(broke, wanted) if broke else None
 
 
@@ -130,11 +128,7 @@ def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Targe
     failed before it: then it rests, too, or the two would be tried in turn without a pause.
     """
     other = admission.fallback if wanted != admission.fallback else admission.version
-    if (
-        admission.mixed
-        and joiner.version == other.version
-        and calls.failure_of(joiner, wanted.version)
-    ):
+    if admission.mixed and joiner.has_loaded(other) and calls.failure_of(joiner, wanted):
         return other  # it is welcome with what it has
-    failed = (wanted.version, other.version)
-    return other if any(calls.failed_lately(joiner, version) for version in failed) else wanted
+    failed = (wanted, other)
+    return other if any(calls.failed_lately(joiner, weights) for weights in failed) else wanted

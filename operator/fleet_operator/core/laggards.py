@@ -8,6 +8,7 @@ unchanged status.
 from __future__ import annotations
 
 from fleet_operator.api.fleet import MAX_LAGGARDS, Laggard
+from fleet_operator.core.calls import is_about
 from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
 from fleet_operator.core.problems import why
 from fleet_worker.protocol import Failure, Phase
@@ -29,7 +30,7 @@ def _rank(worker: WorkerView, desired: Target) -> int:
         return 0
     if worker.pod.quarantine or worker.pod.trouble:
         return 1
-    if failure is not None and (failure.version == desired.version or _is_closed(worker)):
+    if failure is not None and (is_about(failure, desired) or _is_closed(worker)):
         return 2
     if worker.standing is Standing.UNKNOWN:
         return 3
@@ -59,7 +60,7 @@ def _cause(worker: WorkerView, desired: Target) -> tuple[str, str]:
         return "NotAnswering", why(worker, desired)
     if worker.standing is Standing.ABSENT:
         return "Starting", "its engine is not up yet"
-    return "Joining", f"is brought to version {desired.version}"
+    return "Joining", f"is brought to version {desired.label}"
 
 
 def _failure(worker: WorkerView) -> Failure | None:

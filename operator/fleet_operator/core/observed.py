@@ -14,6 +14,7 @@ from typing import Self
 from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.core.identity import Named, WeightsId, label, same_weights
 from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
 
@@ -150,9 +151,28 @@ class WorkerView:
         return self.state.version if self.state else None
 
     @property
-    def staged_version(self) -> str | None:
-        """Version whose bytes it holds, ready to load."""
-        return self.state.staged.version if self.state and self.state.staged else None
+    def loaded(self) -> WeightsId | None:
+        """Name of the weights in its engine, as far as known."""
+        state = self.state
+        if state is None or state.version is None:
+            return None
+        return WeightsId(state.version, state.run_id, state.digest)
+
+    @property
+    def staged(self) -> WeightsId | None:
+        """Name of the weights whose bytes it holds, ready to load."""
+        held = self.state.staged if self.state else None
+        return WeightsId(held.version, held.run_id, held.digest) if held is not None else None
+
+    def has_loaded(self, weights: Named) -> bool:
+        """Whether these weights are in its engine."""
+        loaded = self.loaded
+        return loaded is not None and same_weights(loaded, weights)
+
+    def has_staged(self, weights: Named) -> bool:
+        """Whether it holds the bytes of these weights, ready to load."""
+        staged = self.staged
+        return staged is not None and same_weights(staged, weights)
 
     def adapter_version(self, name: str) -> str | None:
         """Version that new requests for this adapter get; None if it has no such adapter."""
@@ -175,11 +195,28 @@ class WorkerView:
             return "" if isinstance(self.state.phase, Phase) else self.state.phase
         return f"{self.state.operation.kind} {self.state.operation.version or ''}".strip()
 
-    @property
-    def loading_version(self) -> str | None:
-        """Version that it is putting into its engine right now, by its own account."""
-        kind, _, version = self.operation.partition(" ")
-        return version if kind in {"load", "apply"} else None
+    def is_at(self, kind: str, weights: Named) -> bool:
+        """Whether it does this kind of work with these weights right now, by its own account.
+
+        A digest is no part of it: it is known only when the files have been read.
+        """
+        work = self.state.operation if self.state else None
+        return (
+            work is not None
+            and work.kind == kind
+            and work.version == weights.version
+            and work.run_id in {None, weights.run_id}
+        )
+
+    def is_loading(self, weights: Named) -> bool:
+        """Whether it is putting these weights into its engine right now."""
+        return self.is_at("load", weights) or self.is_at("apply", weights)
+
+    def loads_others_than(self, weights: Named) -> bool:
+        """Whether it is putting other weights into its engine right now."""
+        work = self.state.operation if self.state else None
+        loads = work is not None and work.kind in {"load", "apply"}
+        return loads and not self.is_loading(weights)
 
     @property
     def busy(self) -> bool:
@@ -189,7 +226,11 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Weights with their label. `digest`: of their files, if the trainer has named it."""
+    """Weights with their name and where they come from.
+
+    Fields:
+        digest: of their files, if the trainer has named it or the fleet has pinned it.
+    """
 
     version: str
     source: WeightSource
@@ -197,7 +238,12 @@ class Target:
     run_id: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.version} ({self.source})"
+        return f"{self.label} ({self.source})"
+
+    @property
+    def label(self) -> str:
+        """Version, and run if one was named."""
+        return label(self.version, self.run_id)
 
     @classmethod
     def recorded(cls, applied: AppliedWeights) -> Self:
@@ -209,13 +255,11 @@ class Target:
             run_id=applied.run_id,
         )
 
-    def passing(self, version: str, source: WeightSource, *, to: Target | None) -> Target:
-        """Weights that workers hold on the way from these to others, which nobody asks for now.
-
-        Workers do not know of runs: they are of the run that both ends are of, if it is one.
-        """
-        run_id = self.run_id if to is not None and to.run_id == self.run_id else None
-        return Target(version=version, source=source, run_id=run_id)
+    @classmethod
+    def passing(cls, weights: WeightsId, source: WeightSource) -> Self:
+        """Weights that workers hold on the way to others, and that no object asks for now."""
+        version, run_id, digest = weights
+        return cls(version=version, source=source, digest=digest, run_id=run_id)
 
     def to_record(self) -> AppliedWeights:
         """For a status."""

@@ -21,6 +21,7 @@ from dataclasses import replace
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Admit, Quarantine, Resume
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.observed import PROBE_SECONDS, Standing, WorkerView
 from fleet_operator.core.problems import some
 from fleet_operator.core.step import RolloutView, Step
@@ -30,14 +31,16 @@ _SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
 
 def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
     """The step, with nobody opened at a version that differs from what a lost worker may serve."""
-    opened = {a.version for a in step.actions if isinstance(a, Resume | Admit)}
+    opened = {WeightsId.of(a) for a in step.actions if isinstance(a, Resume | Admit)}
     if step.phase in _SOON_OPEN and step.problem is None:
-        opened.add(step.goal.version)  # done now, it holds up nobody later
-    strays = [w for w in lost if opened - {w.version}]
+        opened.add(WeightsId.of(step.goal))  # done now, it holds up no worker later
+    strays = [w for w in lost if any(not w.has_loaded(o) for o in opened)]
     if not strays:
         return step
-    others = {v for v in opened if any(w.version != v for w in strays)}
-    kept = (a for a in step.actions if not (isinstance(a, Resume | Admit) and a.version in others))
+    others = {o for o in opened if any(not w.has_loaded(o) for w in strays)}
+    kept = (
+        a for a in step.actions if not (isinstance(a, Resume | Admit) and WeightsId.of(a) in others)
+    )
     reason = "it does not answer and may come back with other weights than the others serve"
     expelled = (
         Quarantine(name=w.pod.name, uid=w.pod.uid, reason=reason)
@@ -52,25 +55,27 @@ def keep_out(step: Step, lost: Sequence[WorkerView]) -> Step:
     )
 
 
-def expel_strays(step: Step, view: RolloutView, *, older: AbstractSet[str | None]) -> Step:
+def expel_strays(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:
     """The step, with an end to what generates, or would without us, beside the applied version and
     is not the goal. `older`: versions that are known to have been served before the applied one.
 
     If nobody is known to serve what is held to be applied, that may be an error of ours; not so with
     an older version, for which joiners that have the applied one would have to wait.
     """
-    voices = {view.applied.version, step.goal.version}
     serving = [m for m in view.members if m.standing is Standing.OPEN]
     voiced = [*serving, *(m for m in view.held if m.goes_on_by_itself and not m.operation)]
-    certain = any(m.version == view.applied.version for m in serving)
+    certain = any(m.has_loaded(view.applied) for m in serving)
     strays = {
-        m.pod.uid: m for m in voiced if m.version not in voices and (certain or m.version in older)
+        m.pod.uid: m
+        for m in voiced
+        if not (m.has_loaded(view.applied) or m.has_loaded(step.goal))
+        and (certain or m.loaded in older)
     }
     if not strays:
         return step
-    reason = f"it has {{}}, and the fleet serves {view.applied.version}"
+    reason = f"it has {{}}, and the fleet serves {view.applied.label}"
     apart = (
-        calls.set_apart(m, view.settings, reason=reason.format(m.version))
+        calls.set_apart(m, view.settings, reason=reason.format(m.loaded))
         for m in strays.values()
         if not m.operation.startswith("fence")
     )

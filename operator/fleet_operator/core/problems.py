@@ -56,7 +56,7 @@ def problem_of_missing(
 ) -> Problem:
     """The problem that nobody may be taken away for a swap, since others are away already."""
     message = (
-        f"{some(behind)} wait with version {goal.version}: {missing} workers do not serve, and "
+        f"{some(behind)} wait with version {goal.label}: {missing} workers do not serve, and "
         f"maxUnavailable lets {at_once} be away. See the fleet's laggards, and repair or delete their "
         "pods, or raise maxUnavailable."
     )
@@ -76,7 +76,7 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> P
 
 def why(worker: WorkerView, goal: Target) -> str:
     """Why this worker does not take the goal."""
-    failure = calls.last_answer(worker, goal.version)
+    failure = calls.last_answer(worker, goal)
     if failure is not None:
         return f"{failure.reason}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
@@ -87,7 +87,7 @@ def why(worker: WorkerView, goal: Target) -> str:
 
 def unready(workers: Sequence[WorkerView], goal: Target) -> str:
     """What workers wait for that cannot stage yet; empty if nobody does."""
-    waiting = [(w, said) for w in workers if (said := calls.waits(w, goal.version))]
+    waiting = [(w, said) for w in workers if (said := calls.waits(w, goal))]
     if not waiting:
         return ""
     first = waiting[0][1]
@@ -115,7 +115,7 @@ def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
 
 
 def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> ConditionReason:
-    failures = [f for w in failed if (f := calls.failure_of(w, goal.version))]
+    failures = [f for w in failed if (f := calls.failure_of(w, goal))]
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
     said = failures[0].reason

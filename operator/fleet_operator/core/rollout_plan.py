@@ -114,10 +114,10 @@ def _plan(
 ) -> RolloutPlan:
     if view.one_voice and not observed.is_external:
         step = keep_out(step, [w for w in observed.workers if w.may_reopen])
-        versions = {m.version for m in view.members}
-        older = {v for v in versions if came_before(observed, v, view.applied.version)}
+        loaded = {m.loaded for m in view.members} - {None}
+        older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = expel_strays(step, view, older=older)
-    behind = any(m.version != desired.version for m in view.members)
+    behind = any(not m.has_loaded(desired) for m in view.members)
     return RolloutPlan(
         desired=desired,
         applied=opened_by(step, view.members, view.applied),
@@ -140,12 +140,16 @@ def _is_member(worker: WorkerView) -> bool:
 
 
 def _serving(members: tuple[WorkerView, ...], applied: Target) -> str | None:
-    one_voice = bool(members) and all(m.version == applied.version for m in members)
+    one_voice = bool(members) and all(m.has_loaded(applied) for m in members)
     return applied.version if one_voice else None
 
 
 def _recorded_phase(weights: WeightsView | None, wanted: Target | None) -> RolloutPhase:
-    if weights is None or wanted is None or weights.status.desired_version != wanted.version:
+    if (
+        weights is None
+        or wanted is None
+        or not weights.status.is_about(wanted.version, wanted.run_id)
+    ):
         return RolloutPhase.PENDING
     return weights.status.phase
 
@@ -154,7 +158,7 @@ def _rollout_seconds(weights: WeightsView | None, wanted: Target | None, now: da
     if weights is None or wanted is None:
         return math.inf
     status = weights.status
-    if (status.desired_version, status.retried) != (wanted.version, weights.retry):
+    if not status.is_about(wanted.version, wanted.run_id) or status.retried != weights.retry:
         return 0
     return _seconds_since(status.started_at, now)
 

@@ -54,22 +54,20 @@ class RolloutView:
 
     def failure_of(self, worker: WorkerView, goal: Target) -> Failure | None:
         """Why a worker could not take the goal in this attempt, if it could not."""
-        return calls.failure_of(worker, goal.version, within_seconds=self.rollout_seconds)
+        return calls.failure_of(worker, goal, within_seconds=self.rollout_seconds)
 
     def failed_lately(self, worker: WorkerView, goal: Target) -> bool:
         """Whether it should not be asked again yet. A new attempt does not wait for an old one."""
-        return calls.failed_lately(worker, goal.version, within_seconds=self.rollout_seconds)
+        return calls.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
 
     @property
     def held(self) -> tuple[WorkerView, ...]:
         """Members that hold their requests."""
         return tuple(m for m in self.members if m.standing is Standing.HELD)
 
-    def agrees_on(self, version: str) -> bool:
-        """Whether all members have this version, and none is putting another one into its engine."""
-        return all(
-            m.version == version and m.loading_version in {version, None} for m in self.members
-        )
+    def agrees_on(self, weights: Target) -> bool:
+        """Whether all members have these weights, and none is putting others into its engine."""
+        return all(m.has_loaded(weights) and not m.loads_others_than(weights) for m in self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Literal
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import HistoryEntry, WeightsStatus
+from fleet_operator.core.identity import label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Tra
     newest = just_applied(before, after)
     if newest is not None:
         told = (
-            f"version {newest.version} on {after.workers_applied} workers after "
+            f"version {label(newest.version, newest.run_id)} on {after.workers_applied} workers after "
             f"{newest.total_seconds:.2f} s; no worker paused longer than "
             f"{newest.max_worker_pause_seconds:.3f} s"
         )
@@ -52,11 +53,11 @@ def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Tra
 
 def just_applied(before: WeightsStatus, after: WeightsStatus) -> HistoryEntry | None:
     """The rollout that has just come to its end, if one has."""
-    known = {(e.version, e.started_at) for e in before.history}
+    known = {(e.version, e.run_id, e.started_at) for e in before.history}
     newest = after.history[0] if after.history else None
     if newest is None or newest.result != "Applied":
         return None
-    return None if (newest.version, newest.started_at) in known else newest
+    return None if (newest.version, newest.run_id, newest.started_at) in known else newest
 
 
 def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[Transition]:
@@ -72,10 +73,8 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[Tra
 
 def is_urgent(before: FleetStatus | WeightsStatus, after: FleetStatus | WeightsStatus) -> bool:
     """Whether a status must be written at once; mere progress may wait and be folded."""
-    if (before.observed_generation, before.desired_version) != (
-        after.observed_generation,
-        after.desired_version,
-    ):
+    was = (before.observed_generation, before.desired_version, before.desired_run_id)
+    if was != (after.observed_generation, after.desired_version, after.desired_run_id):
         return True
     return _verdicts(before.conditions) != _verdicts(after.conditions)
 

@@ -24,6 +24,7 @@ from fleet_operator.api.weights import (
     WeightsStatus,
 )
 from fleet_operator.core.fleet_status import serving_count, unseen_count
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
@@ -41,17 +42,20 @@ def weights_status(
 ) -> WeightsStatus:
     """What a person should see of the rollout now."""
     before = weights.status
-    known = (before.desired_version, before.retried) == (rollout.desired.version, weights.retry)
+    desired = rollout.desired
+    about_it = before.is_about(desired.version, desired.run_id)
+    known = about_it and before.retried == weights.retry
     phase = _phase(rollout)
     tried_again = before.phase is RolloutPhase.HALTED and phase is not before.phase
     fresh = not known or tried_again or before.started_at is None
     started_at = now if fresh or before.started_at is None else before.started_at
     moved = fresh or phase is not before.phase
     timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
-    serving = serving_count(observed, rollout.desired.version)
+    serving = serving_count(observed, desired)
     return WeightsStatus(
         observed_generation=weights.generation,
-        desired_version=rollout.desired.version,
+        desired_version=desired.version,
+        desired_run_id=desired.run_id,
         applied_version=rollout.serving,
         applied=rollout.applied.to_record() if rollout.serving else before.applied,
         phase=phase,
@@ -74,7 +78,7 @@ def _phase(rollout: RolloutPlan) -> RolloutPhase:
         return RolloutPhase.HALTED
     if rollout.suspended:
         return RolloutPhase.SUSPENDED
-    if rollout.step.goal.version != rollout.desired.version:
+    if not same_weights(rollout.step.goal, rollout.desired):
         # The way out of something else comes first: this one has not begun.
         return RolloutPhase.PENDING
     return rollout.step.phase
@@ -93,6 +97,7 @@ def refused_status(
     return WeightsStatus(
         observed_generation=weights.generation,
         desired_version=weights.spec.version,
+        desired_run_id=weights.spec.run_id,
         phase=RolloutPhase.PENDING,
         superseded_versions=before.superseded_versions,
         history=before.history,
@@ -115,25 +120,25 @@ def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:
     """Whether the rollout that began then stands in the history; what its workers do afterwards
     is no part of it.
     """
-    begun = (before.desired_version, started_at)
-    return any((e.version, e.started_at) == begun for e in before.history)
+    begun = (before.desired_version, before.desired_run_id, started_at)
+    return any((e.version, e.run_id, e.started_at) == begun for e in before.history)
 
 
 def _was_overtaken(before: WeightsStatus, rollout: RolloutPlan) -> bool:
     begun = before.desired_version is not None and before.started_at is not None
-    another = before.desired_version != rollout.desired.version
+    another = not before.is_about(rollout.desired.version, rollout.desired.run_id)
     return begun and another and not _has_ended(before, before.started_at)
 
 
 def _workers(observed: FleetObserved, rollout: RolloutPlan) -> RolloutWorkers:
     live = [w for w in observed.workers if not w.pod.deleting]
-    version = rollout.desired.version
+    desired = rollout.desired
     return RolloutWorkers(
         total=len(live),
-        staged=sum(version in {w.staged_version, w.version} for w in live),
+        staged=sum(w.has_loaded(desired) or w.has_staged(desired) for w in live),
         paused=sum(w.standing is Standing.HELD for w in live),
         applied=sum(
-            w.version == version and w.standing in {Standing.OPEN, Standing.HELD} for w in live
+            w.standing in {Standing.OPEN, Standing.HELD} and w.has_loaded(desired) for w in live
         ),
         failed=len(rollout.step.failed),
     )
@@ -186,17 +191,20 @@ def _history(
     if _was_overtaken(before, rollout) and before.started_at:
         overtaken = HistoryEntry(
             version=str(before.desired_version),
+            run_id=before.desired_run_id,
             result="Superseded",
             started_at=before.started_at,
             total_seconds=round((now - before.started_at).total_seconds(), 3),
-            reason=f"version {rollout.desired.version} was asked for",
+            reason=f"version {rollout.desired.label} was asked for",
         )
         entries.insert(0, overtaken)
-    version = rollout.desired.version
-    recorded = (version, started_at) in {(e.version, e.started_at) for e in entries}
+    version, run_id = rollout.desired.version, rollout.desired.run_id
+    known = {(e.version, e.run_id, e.started_at) for e in entries}
+    recorded = (version, run_id, started_at) in known
     if phase is RolloutPhase.APPLIED and not recorded:
         done = HistoryEntry(
             version=version,
+            run_id=run_id,
             result="Applied",
             started_at=started_at,
             total_seconds=timings.total_seconds,
@@ -206,6 +214,7 @@ def _history(
     if phase is RolloutPhase.HALTED and not recorded and rollout.step.problem:
         halted = HistoryEntry(
             version=version,
+            run_id=run_id,
             result="Halted",
             started_at=started_at,
             total_seconds=round((now - started_at).total_seconds(), 3),
@@ -224,7 +233,7 @@ def _conditions(
     now: datetime,
 ) -> tuple[Condition, ...]:
     replicas = observed.spec.replicas
-    told = f"{serving} of {replicas} workers serve version {rollout.desired.version}"
+    told = f"{serving} of {replicas} workers serve version {rollout.desired.label}"
     made = [
         (ConditionType.READY, *_ready(observed, rollout, phase, serving, told)),
         (ConditionType.PROGRESSING, *_progressing(rollout, phase, told)),

@@ -13,11 +13,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.observed import PodView
 from fleet_operator.runtime.informer import FleetKey
 from fleet_worker.protocol import MAX_TERM, Epoch
 
 logger = logging.getLogger(__name__)
+
+_NONE = (WeightsId(""), 0)
 
 
 class Epochs:
@@ -27,7 +30,7 @@ class Epochs:
 
     def __init__(self, term: Callable[[], int]) -> None:
         self._term = term
-        self._goals: dict[FleetKey, tuple[str, int]] = {}
+        self._goals: dict[FleetKey, tuple[WeightsId, int]] = {}
         self._floors: dict[FleetKey, int] = {}
         self._refused: dict[FleetKey, int] = {}
         self._beyond: dict[FleetKey, dict[str, PodView]] = {}
@@ -35,14 +38,14 @@ class Epochs:
 
     def last(self, key: FleetKey) -> Epoch:
         """The epoch of the fleet's present goal."""
-        _, sequence = self._goals.get(key, ("", 0))
+        _, sequence = self._goals.get(key, _NONE)
         return Epoch(term=max(self._term(), self._floors.get(key, -1) + 1), sequence=sequence)
 
-    def for_step(self, key: FleetKey, goal_version: str) -> Epoch:
-        """The epoch of a step towards this version."""
-        version, sequence = self._goals.get(key, ("", 0))
-        if version != goal_version:
-            self._goals[key] = (goal_version, sequence + 1)
+    def for_step(self, key: FleetKey, goal: Named) -> Epoch:
+        """The epoch of a step towards these weights. A digest that becomes known is no new goal."""
+        before, sequence = self._goals.get(key, _NONE)
+        new = not same_weights(before, goal)
+        self._goals[key] = (WeightsId.of(goal), sequence + 1 if new else sequence)
         return self.last(key)
 
     def note_refusal(self, key: FleetKey, pod: PodView, obeyed: Epoch) -> None:

@@ -97,7 +97,7 @@ class Reconciler:
         observed = self._observe(key, record)
         decision = decide(observed, default_image=self._default_image, now=now)
         rollout = decision.rollout
-        caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal.version))
+        caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal))
         views = {w.pod.uid: w.pod for w in observed.workers}
         sent, *outcomes = await asyncio.gather(
             self._calls.act(caller, decision.worker_calls, views),
@@ -119,8 +119,8 @@ class Reconciler:
             rollout.step.note,
             extra={
                 "generation": observed.generation,
-                "desired": rollout.desired.version,
-                "applied": rollout.applied.version,
+                "desired": rollout.desired.label,
+                "applied": rollout.applied.label,
                 "phase": rollout.step.phase,
                 "calls": len(decision.worker_calls),
                 "pod_actions": len(decision.pod_actions),

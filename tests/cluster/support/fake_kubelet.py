@@ -70,9 +70,7 @@ class FakeKubelet:
         """The container's process dies and is started again."""
         port = self.ports[pod]
         await port.close()
-        port.worker.start_version, port.worker.start_source = await self._start_weights(
-            self._pods[port.worker.uid]
-        )
+        await self._tell_start(port.worker, self._pods[port.worker.uid])
         port.worker.kill(_now())
         await port.open()
 
@@ -157,18 +155,16 @@ class FakeKubelet:
         secret = await self._admin.get(f"{root}/secrets/{names.admin_token_secret_name(fleet)}")
         if secret is None:
             return None
-        version, source = await self._start_weights(pod)
         worker = FakeWorker(
             metadata["uid"],
             int(labels[names.LABEL_ORDINAL]),
             labels[names.LABEL_REVISION],
             _now(),
-            version,
-            source,
-            self._starts_in,
+            start_seconds=self._starts_in,
         )
-        worker.label = worker.weights = version
-        worker.source, worker.slow_seconds = source, self.slow_seconds
+        await self._tell_start(worker, pod)
+        worker.start()
+        worker.slow_seconds = self.slow_seconds
         worker.bad_sources = self.bad_sources
         self._addresses += 1
         address = f"127.{self._network}.{self._addresses // 250}.{self._addresses % 250 + 1}"
@@ -179,11 +175,13 @@ class FakeKubelet:
         self.ports[metadata["name"]] = port
         return port
 
-    async def _start_weights(self, pod: Json) -> tuple[str, str]:
-        """What the container's variables and arguments name as weights to start on."""
+    async def _tell_start(self, worker: FakeWorker, pod: Json) -> None:
+        """Tell a worker what the container's variables and arguments name as weights to start on."""
         (container,) = pod["spec"]["containers"]
         arguments = container["args"]
-        given = {
+        given: dict[str, str | None] = {
+            protocol.ENV_START_RUN_ID: None,
+            protocol.ENV_START_DIGEST: None,
             protocol.ENV_START_VERSION: arguments[arguments.index("--version") + 1],
             protocol.ENV_START_PATH: arguments[arguments.index("--model") + 1],
         }
@@ -194,7 +192,10 @@ class FakeKubelet:
                 found = await self._admin.get(f"{root}/{reference['name']}")
                 data = (found or {}).get("data", {})
                 given[variable["name"]] = data.get(reference["key"], given[variable["name"]])
-        return given[protocol.ENV_START_VERSION], given[protocol.ENV_START_PATH]
+        worker.start_version = str(given[protocol.ENV_START_VERSION])
+        worker.start_source = str(given[protocol.ENV_START_PATH])
+        worker.start_run_id = given[protocol.ENV_START_RUN_ID]
+        worker.start_digest = given[protocol.ENV_START_DIGEST]
 
     async def _show(self, pod: Json, port: FakeAdminPort) -> None:
         metadata, worker = pod["metadata"], port.worker

@@ -25,6 +25,8 @@ from fleet_worker.protocol import Epoch, Reason
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 EPOCH = Epoch(term=3, sequence=7)
 VIEW = make_worker().serving("41").view()
+PAUSED = make_worker().paused("42").view()
+JOINER = make_worker().joining("42").view()
 ROLLOUT = Rollout.model_validate(
     {
         "pause": {"mode": "wait", "drainTimeoutSeconds": 30},
@@ -108,14 +110,14 @@ CALLS: list[Any] = [
         id="apply",
     ),
     pytest.param(
-        calls.resume(VIEW, version="42", reason="x"),
+        calls.resume(PAUSED, reason="x"),
         protocol.RESUME_PATH,
         protocol.OpenRequest,
         {"version": "42", "holder": "operator"},
         id="resume",
     ),
     pytest.param(
-        calls.admit(VIEW, version="42", reason="x"),
+        calls.admit(JOINER, reason="x"),
         protocol.ADMIT_PATH,
         protocol.OpenRequest,
         {"version": "42", "holder": "operator"},
@@ -383,7 +385,7 @@ class TestAccidents:
             return response
 
         worker.handler = drips
-        action = calls.resume(VIEW, version="42", reason="x")
+        action = calls.resume(PAUSED, reason="x")
         async with asyncio.timeout(5):
             if how == "question":
                 answer = await client.state(worker.at())
@@ -401,7 +403,7 @@ class TestAccidents:
 
         worker.handler = slow
         assert not (await load(client, worker)).silent
-        resume = calls.resume(VIEW, version="42", reason="x")
+        resume = calls.resume(PAUSED, reason="x")
         assert (await client.call(worker.at(), resume, EPOCH)).silent
 
     async def test_who_gives_up_a_call_closes_its_connection(self, client):

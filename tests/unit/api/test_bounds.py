@@ -423,8 +423,8 @@ def test_whatever_a_resource_may_say_a_worker_can_be_told(
         calls.pause(worker, how, reason=reason),
         calls.load(worker, goal, how, reason=reason),
         calls.apply(worker, goal, how, reason=reason),
-        calls.resume(worker, version=version, reason=reason),
-        calls.admit(worker, version=version, reason=reason),
+        calls.resume(worker, reason=reason),
+        calls.admit(worker, reason=reason),
         calls.set_apart(worker, how, reason=reason),
         calls.probe(worker, how, reason=reason),
         PutAdapter(

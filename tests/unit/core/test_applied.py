@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.support.builders import (
     history_of,
@@ -19,6 +17,8 @@ from fleet_operator.api.fleet import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import calls
 from fleet_operator.core.applied import applied_of, opened_by
+from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.observed import Target
 from fleet_operator.core.step import Step
 
 W = make_worker
@@ -146,18 +146,18 @@ class TestWhatIsServedFromNowOn:
 
     def test_it_is_written_down_with_the_calls_that_open_workers(self):
         held = W(0).paused("42")
-        resume = calls.resume(held.view(), version="42", reason="")
+        resume = calls.resume(held.view(), reason="")
 
         assert self.opened(held, actions=[resume]) == "42"
 
     def test_also_with_an_admission(self):
         joiner = W(0).joining("42")
-        admit = calls.admit(joiner.view(), version="42", reason="")
+        admit = calls.admit(joiner.view(), reason="")
 
         assert self.opened(joiner, actions=[admit]) == "42"
 
     def test_not_while_some_member_is_elsewhere(self):
-        resume = calls.resume(W(0).paused("42").view(), version="42", reason="")
+        resume = calls.resume(W(0).paused("42").view(), reason="")
 
         assert self.opened(W(0).paused("42"), W(1).paused("41"), actions=[resume]) == "41"
 
@@ -168,19 +168,7 @@ class TestWhatIsServedFromNowOn:
         assert self.opened(W(0).serving("42"), actions=[]) == "41"
 
 
-@pytest.mark.parametrize(
-    ("run", "wanted_run", "passing_run"),
-    [("a", "a", "a"), ("a", "b", None), (None, "a", None), ("a", None, None), (None, None, None)],
-)
-def test_weights_that_nobody_asks_for_now_are_of_the_run_on_both_sides(
-    run, wanted_run, passing_run
-):
-    before, wanted = replace(target("41"), run_id=run), replace(target("43"), run_id=wanted_run)
+def test_weights_on_the_way_to_others_keep_the_name_that_their_workers_report():
+    named = WeightsId("42", "a", "sha256:" + "4" * 64)
 
-    assert before.passing("42", target("42").source, to=wanted).run_id == passing_run
-
-
-def test_of_weights_that_nobody_asks_for_the_run_is_known_from_the_wanted_ones_only():
-    assert replace(target("41"), run_id="a").passing("42", target("42").source, to=None) == target(
-        "42"
-    )
+    assert WeightsId.of(Target.passing(named, target("42").source)) == named

@@ -100,7 +100,8 @@ def test_work_under_way_is_known_by_its_own_account_or_by_our_call(worker, opera
 
 def test_of_a_worker_that_said_nothing_no_version_is_known():
     assert WORKER.view().version is None
-    assert WORKER.view().staged_version is None
+    assert WORKER.view().loaded is None
+    assert WORKER.view().staged is None
 
 
 def test_the_oldest_weightversion_steers_the_base_weights_whatever_the_order():

@@ -61,8 +61,8 @@ def step(*actions: WorkerCall) -> Step:
     return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions, note="resuming")
 
 
-RESUME = calls.resume(W(0).paused("42").view(), version="42", reason="")
-ADMIT = calls.admit(W(1).joining("42").view(), version="42", reason="")
+RESUME = calls.resume(W(0).paused("42").view(), reason="")
+ADMIT = calls.admit(W(1).joining("42").view(), reason="")
 STAGE = calls.stage(W(2).view(), target("42"), make_view().settings, reason="")
 
 

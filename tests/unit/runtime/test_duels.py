@@ -14,6 +14,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.core import calls as make_call
 from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.calls import REFUSED_SECONDS, Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
@@ -93,9 +94,12 @@ class Process:
 
     async def resume(self, version: str) -> None:
         caller = Caller(
-            key=KEY, token=self.name, admin_port=1, epoch=self.epochs.for_step(KEY, version)
+            key=KEY,
+            token=self.name,
+            admin_port=1,
+            epoch=self.epochs.for_step(KEY, WeightsId(version)),
         )
-        call = make_call.resume(VIEW, version=version, reason="")
+        call = make_call.resume(make_worker().paused(version).view(), reason="")
         await self.calls.act(caller, [call], {VIEW.pod.uid: VIEW.pod})
 
 

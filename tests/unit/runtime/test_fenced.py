@@ -132,8 +132,8 @@ ACTIONS: Mapping[str, WorkerCall] = {
     "stage": calls.stage(VIEW, target("2"), Rollout(), reason="x"),
     "pause": calls.pause(VIEW, Rollout(), reason="x"),
     "load": calls.load(VIEW, target("2"), Rollout(), reason="x"),
-    "resume": calls.resume(VIEW, version="2", reason="x"),
-    "admit": calls.admit(VIEW, version="2", reason="x"),
+    "resume": calls.resume(VIEW, reason="x"),
+    "admit": calls.admit(VIEW, reason="x"),
     "fence": calls.set_apart(VIEW, Rollout(), reason="x"),
 }
 

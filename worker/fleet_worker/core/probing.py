@@ -53,6 +53,13 @@ class Run:
 
     version: str
     continuations: tuple[Continuation, ...]
+    run_id: str | None = None
+    digest: str | None = None
+
+    @property
+    def weights(self) -> tuple[str, str | None, str | None]:
+        """What names the weights: two runs may count alike."""
+        return self.version, self.run_id, self.digest
 
 
 class History:
@@ -68,8 +75,8 @@ class History:
         self._latest: Run | None = None
 
     def note(self, run: Run) -> None:
-        """Take a new run; one of another version makes the run before it the baseline."""
-        if self._latest is not None and self._latest.version != run.version:
+        """Take a new run; one of other weights makes the run before it the baseline."""
+        if self._latest is not None and self._latest.weights != run.weights:
             self.baseline = self._latest
         self._latest = run
 
@@ -94,6 +101,8 @@ def report(run: Run, baseline: Run | None, scores: Scores) -> ProbeReport:
     comparable = [(old, new) for old, new in pairs if _is_finite(old) and _is_finite(new)]
     return ProbeReport(
         version=run.version,
+        run_id=run.run_id,
+        digest=run.digest,
         compared_with=baseline.version if baseline is not None else None,
         finite=all(_is_finite(position) for position in seen),
         repetition=max((repetition(c.tokens) for c in run.continuations), default=0.0),

@@ -132,7 +132,7 @@ class ProbeReport(Message):
     """What the prompts of a `ProbeRequest` gave under the version in the engine.
 
     Fields:
-        version: the weights that were probed.
+        version, run_id, digest: the weights that were probed.
         compared_with: the version before, whose continuations were scored again; None if there was
             no baseline.
         finite: all log-probabilities are numbers.
@@ -144,6 +144,8 @@ class ProbeReport(Message):
     """
 
     version: _Label
+    run_id: _Label | None = None
+    digest: _Label | None = None
     compared_with: _Label | None = None
     finite: bool
     repetition: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

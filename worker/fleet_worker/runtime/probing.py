@@ -50,7 +50,9 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
 
 async def _run(worker: Worker, request: ProbeRequest) -> ProbeReport:
     sampled = [_sample(worker.engine, text, request.max_tokens) for text in request.prompts]
-    run = Run(worker.version or "", tuple(await asyncio.gather(*sampled)))
+    continuations = tuple(await asyncio.gather(*sampled))
+    good = worker.good
+    run = Run(worker.version or "", continuations, run_id=good.run_id, digest=good.digest)
     worker.probes.note(run)
     baseline = worker.probes.baseline
     compared = baseline.continuations if baseline is not None else ()

@@ -26,6 +26,7 @@ from fleet_operator.api.fleet import Canary
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import names, problem_of, some, unready
@@ -33,6 +34,7 @@ from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import (
     has_bytes,
     late,
+    loaded_beside,
     over_budget,
     renew,
     source_of,
@@ -46,7 +48,7 @@ def then(strategy: Strategy) -> Strategy:
 
     def step(view: RolloutView) -> Step:
         said = view.verdict
-        passed = said is not None and said.passed and said.version == view.target.version
+        passed = said is not None and said.passed and _speaks_of(said, view.target)
         if view.halted or view.suspended or passed or _is_served(view):
             # Suspended, nobody is judged: canaries go back to those that serve.
             return strategy(view)
@@ -64,19 +66,19 @@ def _is_served(view: RolloutView) -> bool:
     answer any more counts as a member, and serves nobody.
     """
     known = any(m.standing is not Standing.UNKNOWN for m in view.members)
-    return known and all(m.version == view.target.version for m in view.members)
+    return known and all(m.has_loaded(view.target) for m in view.members)
 
 
 def _overtaken(view: RolloutView) -> Target | None:
     """What members hold their requests for and have loaded already, if it was overtaken. It has been
     judged, and they cannot wait for the next verdict: the way out is forward.
     """
-    known = {view.applied.version, view.target.version, None}
-    ahead = [m for m in view.held if not m.goes_on_by_itself and m.version not in known]
-    if not view.one_voice or len({m.version for m in ahead}) != 1:
+    held = [m for m in view.held if not m.goes_on_by_itself]
+    loaded = [w for w in loaded_beside(held, view.applied) if not same_weights(w, view.target)]
+    if not view.one_voice or len(loaded) != 1:
         return None
-    source = source_of(ahead[0], view)
-    return view.applied.passing(str(ahead[0].version), source, to=view.target)
+    ahead = next(m for m in held if m.has_loaded(loaded[0]))
+    return Target.passing(loaded[0], source_of(ahead, view))
 
 
 def _judge(view: RolloutView) -> Step:
@@ -103,15 +105,15 @@ def _judge(view: RolloutView) -> Step:
         goal=goal,
         phase=RolloutPhase.JUDGING if chosen else RolloutPhase.PENDING,
         actions=(*asked, *renew(view), *_let_go(view)),
-        note=f"{some(chosen) or 'nobody'} is judged with {goal.version}{unready(chosen, goal)}",
+        note=f"{some(chosen) or 'nobody'} is judged with {goal.label}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,
-        disturbed=any(w.version == goal.version for w in chosen)
+        disturbed=any(w.has_loaded(goal) for w in chosen)
         or any(isinstance(a, Fence) for a in asked),
     )
     # Where versions must not mix, nobody may open beside a member that is elsewhere.
-    open_now = view.agrees_on(view.applied.version) or not view.one_voice
+    open_now = view.agrees_on(view.applied) or not view.one_voice
     others = Admission(version=view.applied, fallback=view.applied, open_now=open_now)
     apart = {w.pod.uid for w in chosen}
     return with_joiners(view, taken, others, but=apart)
@@ -147,10 +149,11 @@ def _next_calls(view: RolloutView, goal: Target, chosen: Sequence[WorkerView]) -
 def _next_call(view: RolloutView, goal: Target, worker: WorkerView) -> WorkerCall | None:
     settings, reason = view.settings, "it is the canary"
     report = worker.state.probe if worker.state else None
-    probed = report is not None and report.version == worker.version
+    loaded = worker.loaded
+    probed = report is not None and loaded is not None and _tells_of(report, loaded)
     if not probed and worker.standing in {Standing.OPEN, Standing.CLOSED}:
         return calls.probe(worker, settings, reason=reason)
-    if worker.version == goal.version:
+    if worker.has_loaded(goal):
         return None
     if not has_bytes(worker, goal):
         return calls.stage(worker, goal, settings, reason=reason)
@@ -164,7 +167,17 @@ def _next_call(view: RolloutView, goal: Target, worker: WorkerView) -> WorkerCal
 def _comparison(worker: WorkerView, goal: Target) -> ProbeReport | None:
     """What the worker's prompts gave under the goal, if they were run."""
     report = worker.state.probe if worker.state else None
-    return report if report is not None and report.version == goal.version else None
+    return report if report is not None and _tells_of(report, goal) else None
+
+
+def _tells_of(report: ProbeReport, weights: Named) -> bool:
+    """Whether the prompts were run on these weights."""
+    return same_weights(WeightsId(report.version, report.run_id, report.digest), weights)
+
+
+def _speaks_of(verdict: CanaryVerdict, weights: Named) -> bool:
+    """Whether these weights were judged."""
+    return same_weights(WeightsId(verdict.version, verdict.run_id, verdict.digest), weights)
 
 
 def _verdict(
@@ -191,12 +204,13 @@ def _verdict(
     bad = [told for holds, told in checks if not holds]
     compared = reports[0].compared_with
     told = "; ".join(bad) or "; ".join(told for _, told in checks)
-    message = (
-        f"canary {', '.join(pods)} with version {goal.version} against {compared}: {told}."
-        + (" No client got a token of it; the applied version keeps serving." if bad else "")
+    message = f"canary {', '.join(pods)} with version {goal.label} against {compared}: {told}." + (
+        " No client got a token of it; the applied version keeps serving." if bad else ""
     )
     return CanaryVerdict(
         version=goal.version,
+        run_id=goal.run_id,
+        digest=goal.digest,
         passed=not bad,
         pods=pods,
         finite=bool(worst["finite"]),
@@ -208,13 +222,13 @@ def _verdict(
 
 
 def _let_go(view: RolloutView) -> tuple[WorkerCall, ...]:
-    elsewhere = [m for m in view.members if m.version != view.applied.version]
+    elsewhere = [m for m in view.members if not m.has_loaded(view.applied)]
     if view.one_voice and any(m.standing is not Standing.HELD for m in elsewhere):
         return ()
     return tuple(
-        calls.resume(m, version=str(m.version), reason="nothing is left that it should wait for")
+        calls.resume(m, reason="nothing is left that it should wait for")
         for m in view.held
-        if m.version == view.applied.version and not m.operation
+        if m.has_loaded(view.applied) and not m.operation
     )
 
 

@@ -16,6 +16,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.identity import WeightsId, fold, same_weights, short
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target
 from fleet_operator.core.problems import names, some
@@ -35,20 +36,23 @@ def step(view: RolloutView) -> Step:
             note=f"the trainer updates {some(view.held or view.members)}",
             disturbed=True,
         )
-    version = _majority(view)
-    if version is None:
+    weights = _majority(view)
+    if weights is None:
         return _split(view)
-    differing = [m for m in view.members if m.version != version and m.standing is Standing.OPEN]
-    reason = f"it serves another version than the others, which serve {version}"
-    source = _source(view, version)
-    common = Target(version=version, source=source or view.applied.source)
+    version = weights.version
+    differing = [
+        m for m in view.members if not m.has_loaded(weights) and m.standing is Standing.OPEN
+    ]
+    reason = f"it serves other weights than the others, which serve {_told(weights)}"
+    source = _source(view, weights)
+    common = Target.passing(weights, source or view.applied.source)
     taken = Step(
         goal=common,
         phase=RolloutPhase.APPLIED,
         actions=tuple(calls.expel(m, reason=reason) for m in differing),
         note=f"{len(view.members) - len(differing)} workers serve {version}",
         failed=names(differing),
-        problem=None if source else _unreachable(view, version),
+        problem=None if source else _unreachable(view, weights),
     )
     return with_joiners(view, taken, _open_at(common)) if source else taken
 
@@ -57,36 +61,43 @@ def _open_at(target: Target) -> Admission:
     return Admission(version=target, fallback=target, open_now=True)
 
 
-def _majority(view: RolloutView) -> str | None:
-    """What more than half of the members serve."""
-    counts = Counter(m.version for m in view.members)
-    version, count = counts.most_common(1)[0]
-    return version if 2 * count > len(view.members) else None
+def _majority(view: RolloutView) -> WeightsId | None:
+    """What more than half of the members serve. A trainer names directories and no runs: versions
+    that are called alike and have different digests differ.
+    """
+    counts = Counter(fold(m.loaded for m in view.members))
+    weights, count = counts.most_common(1)[0]
+    return weights if 2 * count > len(view.members) else None
 
 
-def _source(view: RolloutView, version: str) -> WeightSource | None:
-    """Where this version lies, by the account of those that serve it."""
-    states = (m.state for m in view.members if m.version == version)
+def _told(weights: WeightsId) -> str:
+    return f"{weights} ({short(weights.digest)})" if weights.digest else str(weights)
+
+
+def _source(view: RolloutView, weights: WeightsId) -> WeightSource | None:
+    """Where these weights lie, by the account of those that serve them."""
+    states = (m.state for m in view.members if m.has_loaded(weights))
     told = next((s.source for s in states if s is not None and s.source is not None), None)
     if told is not None:
         return from_protocol(told)
-    return view.applied.source if version == view.applied.version else None
+    return view.applied.source if same_weights(weights, view.applied) else None
 
 
-def _unreachable(view: RolloutView, version: str) -> Problem | None:
+def _unreachable(view: RolloutView, weights: WeightsId) -> Problem | None:
     """Newcomers cannot be brought to weights that came over a collective."""
-    waiting = [j for j in view.joiners if j.version != version]
+    waiting = [j for j in view.joiners if not j.has_loaded(weights)]
     if not waiting:
         return None
     message = (
-        f"{some(waiting)} cannot join: version {version} came from no directory. The trainer must "
+        f"{some(waiting)} cannot join: version {weights} came from no directory. The trainer must "
         "send it anew to all workers, or publish it from a directory."
     )
     return Problem(reason=ConditionReason.SOURCE_UNKNOWN, message=message, halt=False)
 
 
 def _split(view: RolloutView) -> Step:
-    told = ", ".join(f"{m.pod.name}: {m.version}" for m in view.members[:10])
+    loaded = ((m.pod.name, m.loaded) for m in view.members[:10])
+    told = ", ".join(f"{name}: {_told(w) if w else 'nothing'}" for name, w in loaded)
     message = (
         f"workers serve different versions and none has a majority ({told}). The trainer must "
         "update them all; newcomers wait until then."

@@ -51,7 +51,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
     goal = view.applied if view.halted else view.target
     stays = view.suspended or (view.halted and view.settings.on_failure == "Halt")
-    behind = () if stays else tuple(m for m in view.members if m.version != goal.version)
+    behind = () if stays else tuple(m for m in view.members if not m.has_loaded(goal))
     refused = [m for m in behind if view.failure_of(m, goal)]
     lost = broken(view, goal)
     stuck = [m for m in behind if _is_stuck(m, goal, view)]
@@ -86,10 +86,10 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
 
 def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actions:
     return tuple(
-        calls.stage(m, goal, view.settings, reason=f"version {goal.version} is wanted")
+        calls.stage(m, goal, view.settings, reason=f"version {goal.label} is wanted")
         for m in waiting
         if m.standing is Standing.OPEN
-        and m.operation != f"stage {goal.version}"
+        and not m.is_at("stage", goal)
         and not view.failed_lately(m, goal)
     )
 
@@ -97,7 +97,7 @@ def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actio
 def _swapped(
     view: RolloutView, goal: Target, behind: list[WorkerView], at_once: int | None
 ) -> Actions:
-    ready = [m for m in behind if m.standing is Standing.OPEN and m.staged_version == goal.version]
+    ready = [m for m in behind if m.standing is Standing.OPEN and m.has_staged(goal)]
     idle = [m for m in ready if not m.operation and not _is_away(m)]
     if at_once is not None:
         # Those beyond the replicas are about to go: they do not count.
@@ -105,7 +105,7 @@ def _swapped(
         serving = sum(m.standing is Standing.OPEN for m in kept) - (len(ready) - len(idle))
         away = view.replicas - serving
         idle = idle[: max(0, at_once - away)]
-    reason = f"it holds version {goal.version}"
+    reason = f"it holds version {goal.label}"
     return tuple(calls.apply(m, goal, view.settings, reason=reason) for m in idle)
 
 
@@ -116,13 +116,12 @@ def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> 
         if member.operation or member.state is None or member.call.startswith("apply"):
             continue
         slow = bool(held_up(view, [member]))
-        if member in behind and member.staged_version == goal.version and not slow:
+        if member in behind and member.has_staged(goal) and not slow:
             reason = "its swap was begun"
             actions.append(calls.load(member, goal, view.settings, reason=reason))
         else:
-            version = str(member.version)
             reason = "nothing is left that it should wait for"
-            actions.append(calls.resume(member, version=version, reason=reason))
+            actions.append(calls.resume(member, reason=reason))
     return tuple(actions)
 
 
@@ -140,9 +139,7 @@ def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> R
         return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
     # A swap that came to nothing does not make it begin anew: it would never be late.
     begun = view.phase is RolloutPhase.LOADING or len(behind) < len(view.members)
-    begun |= any(
-        m.operation == f"apply {goal.version}" or m.standing is Standing.HELD for m in behind
-    )
+    begun |= any(m.is_at("apply", goal) or m.standing is Standing.HELD for m in behind)
     return RolloutPhase.LOADING if begun else RolloutPhase.STAGING
 
 
@@ -153,7 +150,7 @@ def _is_away(worker: WorkerView) -> bool:
 
 def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
     """Whether its swap has lasted longer than a load may; also if it does not answer meanwhile."""
-    if worker.operation != f"apply {goal.version}" or worker.state is None:
+    if not worker.is_at("apply", goal) or worker.state is None:
         return False
     operation = worker.state.operation
     seconds = (operation.running_seconds if operation else 0) + worker.state_age_seconds
@@ -184,5 +181,5 @@ def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> st
     if not view.members:
         return "no worker is admitted"
     done = len(view.members) - len(behind)
-    told = f"{done} of {len(view.members)} workers serve {goal.version}"
+    told = f"{done} of {len(view.members)} workers serve {goal.label}"
     return f"{told}; next: {some(behind)}{unready(behind, goal)}" if behind else told

@@ -10,6 +10,7 @@ from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.identity import WeightsId, fold, same_weights
 from fleet_operator.core.joiners import Admission, join
 from fleet_operator.core.observed import Target, WorkerView
 from fleet_operator.core.problems import problem_of
@@ -20,8 +21,13 @@ Actions = tuple[WorkerCall | Quarantine, ...]
 
 def has_bytes(worker: WorkerView, goal: Target) -> bool:
     """Whether a worker holds the goal's bytes, or is putting them into its engine."""
-    loading = {f"load {goal.version}", f"apply {goal.version}"}
-    return worker.staged_version == goal.version or worker.operation in loading
+    return worker.has_staged(goal) or worker.is_loading(goal)
+
+
+def loaded_beside(workers: Sequence[WorkerView], applied: Target) -> list[WeightsId]:
+    """The different weights that workers have in their engines, but for the applied ones."""
+    loaded = set(fold({w.loaded for w in workers}))
+    return [w for w in loaded if w is not None and not same_weights(w, applied)]
 
 
 def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
@@ -87,8 +93,8 @@ def over_budget(
     others = {w.pod.uid for w in candidates} - {f.pod.uid for f in failed}
     if not failed or (others and len(failed) <= view.settings.max_failures):
         return None
-    served = goal.version == view.applied.version
-    if goal.version != view.target.version or view.halted or served:
+    served = same_weights(goal, view.applied)
+    if not same_weights(goal, view.target) or view.halted or served:
         return None
     return problem_of(failed, goal, phase, view.settings, halt=halt)
 

@@ -40,6 +40,7 @@ from collections.abc import Sequence
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import names, some, unready, why
@@ -50,6 +51,7 @@ from fleet_operator.core.strategies.shared import (
     has_bytes,
     held_up,
     late,
+    loaded_beside,
     over_budget,
     renew,
     source_of,
@@ -61,7 +63,7 @@ from fleet_worker.protocol import Phase
 def step(view: RolloutView) -> Step:
     """Decide the next step of a synchronized rollout."""
     goal = _goal(view)
-    behind = tuple(m for m in view.members if m.version != goal.version)
+    behind = tuple(m for m in view.members if not m.has_loaded(goal))
     if not behind:
         taken = _open(view, goal)
     elif any(not has_bytes(m, goal) for m in behind):
@@ -77,12 +79,12 @@ def _goal(view: RolloutView) -> Target:
     if view.halted or (view.suspended and not view.held):
         return view.applied
     ahead = [m for m in view.held if not m.goes_on_by_itself]
-    loaded = {m.version for m in ahead} - {view.applied.version, None}
-    if len(loaded) == 1 and loaded != {view.target.version}:
-        (version,) = loaded
-        source = source_of(next(m for m in ahead if m.version == version), view)
-        overtaken = view.applied.passing(str(version), source, to=view.target)
-        at_hand = all(m.version == version or has_bytes(m, overtaken) for m in view.members)
+    loaded = loaded_beside(ahead, view.applied)
+    if len(loaded) == 1 and not same_weights(loaded[0], view.target):
+        (weights,) = loaded
+        source = source_of(next(m for m in ahead if m.has_loaded(weights)), view)
+        overtaken = Target.passing(weights, source)
+        at_hand = all(m.has_loaded(overtaken) or has_bytes(m, overtaken) for m in view.members)
         if at_hand and not broken(view, overtaken):
             return overtaken
     return view.target
@@ -93,10 +95,10 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     refused = [m for m in waiting if view.failure_of(m, goal)]
     overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
     actions: Actions = tuple(
-        calls.stage(m, goal, view.settings, reason=f"version {goal.version} is wanted")
+        calls.stage(m, goal, view.settings, reason=f"version {goal.label} is wanted")
         for m in waiting
         if m.standing is not Standing.UNKNOWN
-        and m.operation != f"stage {goal.version}"
+        and not m.is_at("stage", goal)
         and not view.failed_lately(m, goal)
     )
     failed = [*refused, *(m for m in overdue if m not in refused)]
@@ -110,7 +112,7 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         goal=goal,
         phase=RolloutPhase.STAGING,
         actions=actions + _let_go(view) + _left_behind(left, goal),
-        note=f"{held} of {len(behind)} workers hold {goal.version}{unready(waiting, goal)}",
+        note=f"{held} of {len(behind)} workers hold {goal.label}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
         disturbed=bool(view.held),
@@ -127,7 +129,7 @@ def _mute(view: RolloutView) -> list[WorkerView]:
         for m in view.members
         if view.held
         and m.standing is Standing.UNKNOWN
-        and m.version != view.applied.version
+        and not m.has_loaded(view.applied)
         and m.silent_seconds > limit
     ]
 
@@ -146,7 +148,7 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     actions: Actions = tuple(
-        calls.pause(m, view.settings, reason=f"all hold version {goal.version}")
+        calls.pause(m, view.settings, reason=f"all hold version {goal.label}")
         for m in still
         if m.standing is Standing.OPEN
     )
@@ -179,7 +181,7 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
         goal=goal,
         phase=RolloutPhase.LOADING,
         actions=actions,
-        note=f"waiting for {some(behind)} to load {goal.version}",
+        note=f"waiting for {some(behind)} to load {goal.label}",
         problem=problem,
         failed=names(failed),
         disturbed=True,
@@ -210,7 +212,7 @@ def _open(view: RolloutView, goal: Target) -> Step:
     problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
     # Who is given up while he loads still does: his pause is renewed until he has, and can go back.
     actions: Actions = renew(view) + tuple(
-        calls.resume(m, version=goal.version, reason=f"all members hold {goal.version}")
+        calls.resume(m, reason=f"all members hold {goal.label}")
         for m in held
         if m.state is not None and not m.operation
     )
@@ -219,7 +221,7 @@ def _open(view: RolloutView, goal: Target) -> Step:
     elif held:
         phase, note = RolloutPhase.RESUMING, f"waiting for {some(held)} to resume"
     else:
-        phase, note = RolloutPhase.APPLIED, f"{len(view.members)} workers serve {goal.version}"
+        phase, note = RolloutPhase.APPLIED, f"{len(view.members)} workers serve {goal.label}"
     return Step(
         goal=goal,
         phase=phase,
@@ -238,24 +240,24 @@ def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -
         return Admission(version=goal, fallback=view.applied, open_now=True, first=True)
     if not behind:
         # Those that still load what was overtaken could not open beside it, and would be held long.
-        return Admission(version=goal, fallback=goal, open_now=view.agrees_on(goal.version))
+        return Admission(version=goal, fallback=goal, open_now=view.agrees_on(goal))
     if view.held or taken.phase is RolloutPhase.PAUSING:
         # Their latch is closed: they may load the goal beside the members, and open with them. One
         # that was left behind would come in at the old version again and again.
         return Admission(version=goal, fallback=goal, open_now=False)
-    agree = view.agrees_on(view.applied.version)
+    agree = view.agrees_on(view.applied)
     coming = None if taken.problem else goal
     return Admission(version=view.applied, fallback=goal, open_now=agree, coming=coming)
 
 
 def _let_go(view: RolloutView) -> Actions:
     """Let held members go on with the applied version, unless somebody generates another one."""
-    applied = view.applied.version
-    if any(m.standing is not Standing.HELD and m.version != applied for m in view.members):
+    applied = view.applied
+    if any(m.standing is not Standing.HELD and not m.has_loaded(applied) for m in view.members):
         return renew(view)
-    reason = f"nothing is left that keeps {applied} from serving"
+    reason = f"nothing is left that keeps {applied.label} from serving"
     return renew(view) + tuple(
-        calls.resume(m, version=applied, reason=reason)
+        calls.resume(m, reason=reason)
         for m in view.held
-        if m.version == applied and not m.operation
+        if m.has_loaded(applied) and not m.operation
     )

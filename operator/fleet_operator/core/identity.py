@@ -1,0 +1,88 @@
+"""What names one set of weights: version, run and digest.
+
+A version alone is only a label: another run counts from 0 again, and files under one path can be
+replaced. So every comparison of weights in the planners goes through `same_weights`.
+
+A digest that is not known (weights that came over a collective, a version that no worker has read
+yet) agrees with every digest: such weights are compared by run and version. That makes the
+comparison not transitive; where identities are counted, `fold` fills the gaps in first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+SHORT_DIGEST_CHARACTERS = 12
+
+
+class Named(Protocol):
+    """Anything that names weights."""
+
+    @property
+    def version(self) -> str:
+        """The label."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run, if one was named."""
+
+    @property
+    def digest(self) -> str | None:
+        """Of the files, if it is known."""
+
+
+class WeightsId(NamedTuple):
+    """The name of one set of weights. Cheap: thousands are made in one decision."""
+
+    version: str
+    run_id: str | None = None
+    digest: str | None = None
+
+    @classmethod
+    def of(cls, named: Named) -> WeightsId:
+        """The name of anything that has one."""
+        return cls(named.version, named.run_id, named.digest)
+
+    def __str__(self) -> str:
+        return label(self.version, self.run_id)
+
+
+def same_weights(one: Named, other: Named) -> bool:
+    """Whether two names stand for the same weights, as far as their digests are known."""
+    return (
+        one.version == other.version
+        and one.run_id == other.run_id
+        and (one.digest is None or other.digest is None or one.digest == other.digest)
+    )
+
+
+def label(version: str, run_id: str | None) -> str:
+    """How messages and logs name weights: `3`, or `3 of run-8`."""
+    return version if run_id is None else f"{version} of {run_id}"
+
+
+def short(digest: str | None) -> str:
+    """The beginning of a digest, for messages; `unknown` if there is none."""
+    if digest is None:
+        return "unknown"
+    return digest.removeprefix("sha256:")[:SHORT_DIGEST_CHARACTERS]
+
+
+def fold(names: Iterable[WeightsId | None]) -> list[WeightsId | None]:
+    """The names, with a missing digest filled in where all others of its run and version agree."""
+    given = list(names)
+    known: dict[tuple[str, str | None], set[str]] = {}
+    for name in given:
+        if name is not None and name.digest is not None:
+            known.setdefault(name[:2], set()).add(name.digest)
+    return [_filled(name, known) for name in given]
+
+
+def _filled(
+    name: WeightsId | None, known: dict[tuple[str, str | None], set[str]]
+) -> WeightsId | None:
+    if name is None or name.digest is not None:
+        return name
+    digests = known.get(name[:2], set())
+    return name._replace(digest=next(iter(digests))) if len(digests) == 1 else name
