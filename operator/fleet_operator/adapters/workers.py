@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any, assert_never
 
 import aiohttp
-from pydantic import ValidationError
+from pydantic_core import from_json
 
 from fleet_operator.core.actions import (
     Admit,
@@ -178,10 +178,13 @@ async def _content_of(response: aiohttp.ClientResponse) -> bytes:
 
 def _read(status: int, content: bytes) -> WorkerAnswer:
     try:
+        # Read first and judged then: an error about bytes holds a copy of all of them, for each of
+        # its complaints (measured: 280 ms of CPU for the worst half MiB, so 20).
+        document = from_json(content, allow_inf_nan=False)
         if 200 <= status < 300:
-            return WorkerAnswer(state=protocol.WorkerState.model_validate_json(content))
-        reply = protocol.ErrorReply.model_validate_json(content)
-    except ValidationError:
+            return WorkerAnswer(state=protocol.WorkerState.model_validate(document))
+        reply = protocol.ErrorReply.model_validate(document)
+    except ValueError:
         return _silence(f"answers {status} with a body that is not of this protocol")
     return WorkerAnswer(state=reply.state, reason=reply.error.reason, message=reply.error.message)
 

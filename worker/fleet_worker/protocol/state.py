@@ -176,7 +176,9 @@ class AdapterState(Message):
     digest: _Label | None = None
     size_bytes: _Count = 0
     requests: _Count = 0
-    retiring: Annotated[tuple[RetiringAdapter, ...], Field(max_length=_MAX_ADAPTERS)] = ()
+    retiring: Annotated[
+        tuple[RetiringAdapter, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)
+    ] = ()
 
 
 class AdapterSlots(Message):
@@ -265,7 +267,9 @@ class WorkerState(Message):
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
     probe: ProbeReport | None = None
-    adapters: Annotated[tuple[AdapterState, ...], Field(max_length=_MAX_ADAPTERS)] = ()
+    adapters: Annotated[
+        tuple[AdapterState, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)
+    ] = ()
     adapter_slots: AdapterSlots | None = None
     adapter_failure: AdapterFailure | None = None
     transfer: TransferState | None = None
