@@ -26,7 +26,8 @@ class FakeEngine:
         gates: call → event that it waits for.
         running: requests that have not ended; an abort ends them.
         stubborn: an abort does not end them.
-        label: version of the tokens it would make.
+        label: version of the tokens it would make; without what tells it from others of its name.
+        raw_label: the label itself.
         logprobs: label → what every token gets; -1 unless it is named.
         adapters: number → name of those in slots.
         weights: path of the checkpoint in the model, or what was received.
@@ -41,6 +42,7 @@ class FakeEngine:
     stubborn: bool = False
     paused: bool = False
     label: str = "default"
+    raw_label: str = "default"
     logprobs: dict[str, float] = field(default_factory=dict)
     adapters: dict[int, str] = field(default_factory=dict)
     weights: str = ""
@@ -80,12 +82,12 @@ class FakeEngine:
         await self._do("probe")
 
     async def add_adapter(self, adapter: EngineAdapter) -> None:
-        await self._do("add_adapter", f"add_adapter {adapter.name}")
+        await self._do("add_adapter", f"add_adapter {_unmarked(adapter)}")
         assert (Path(adapter.path) / "adapter_model.safetensors").read_bytes()
-        self.adapters[adapter.number] = adapter.name
+        self.adapters[adapter.number] = _unmarked(adapter)
 
     async def remove_adapter(self, adapter: EngineAdapter) -> None:
-        await self._do("remove_adapter", f"remove_adapter {adapter.name}")
+        await self._do("remove_adapter", f"remove_adapter {_unmarked(adapter)}")
         assert (Path(adapter.path) / "adapter_model.safetensors").exists(), "files go last"
         self.adapters.pop(adapter.number, None)
 
@@ -158,10 +160,12 @@ class FakeEngine:
     async def reset_caches(self) -> None:
         await self._do("reset_caches")
 
-    async def set_version(self, version: str) -> None:
+    async def set_version(self, label: str) -> None:
         assert self.paused, "labels may only change while nothing generates"
+        version, _, mark = label.partition("@")
+        assert mark, "a version alone names no weights"
         await self._do("set_version", f"set_version {version}")
-        self.label = version
+        self.label, self.raw_label = version, label
 
     async def _do(self, name: str, noted: str | None = None) -> None:
         self.calls.append(noted or name)
@@ -169,6 +173,13 @@ class FakeEngine:
             await gate.wait()
         if self.failures.get(name):
             raise self.failures[name].pop(0)
+
+
+def _unmarked(adapter: EngineAdapter) -> str:
+    """Name and version; the digest that stands behind them is there."""
+    unmarked, _, mark = adapter.name.rpartition("@")
+    assert len(mark) == 12
+    return unmarked
 
 
 def touched(reason: Reason = Reason.ENGINE_FAILED) -> EngineFailure:

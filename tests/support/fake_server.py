@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,8 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from fleet_worker.core.model_facts import Facts
+from fleet_worker.core.routes import stamps_itself
+from fleet_worker.core.weight_names import WeightNames
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.worker import Worker
 from fleet_worker.wire.asgi import App, Receive, Scope, Send, answer_json, read_body
@@ -93,17 +95,33 @@ ONE: Steps = [[FakeChoice(0)], [ended(0, ("base", 0, 2))]]
 async def fake_generate(
     prompt: Steps, _sampling: object, request_id: str, **options: Any
 ) -> AsyncGenerator[Any, None]:
-    """An engine whose prompt is what it will say."""
-    cached, adapter = options.get("cached", 0), options.get("adapter")
+    """An engine whose prompt is what it will say; of its own objects, as prompts come twice."""
+    names, cached, adapter = (
+        options.get("names"),
+        options.get("cached", 0),
+        options.get("adapter"),
+    )
     lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
     for choices in prompt:
         await asyncio.sleep(0)
         if callable(choices):
             await choices()
             continue
+        outputs = [replace(choice, weight_versions=_labelled(choice, names)) for choice in choices]
         yield SimpleNamespace(
-            outputs=choices, request_id=request_id, num_cached_tokens=cached, lora_request=lora
+            outputs=outputs, request_id=request_id, num_cached_tokens=cached, lora_request=lora
         )
+
+
+def _labelled(choice: FakeChoice, names: WeightNames | None) -> list[SimpleNamespace] | None:
+    """The spans of a choice under the engine's labels: of the newest weights of each version."""
+    if choice.weight_versions is None or names is None:
+        return choice.weight_versions
+    labels = {name.version: label for label, name in names._named.items()}
+    return [
+        SimpleNamespace(version=labels.get(s.version, s.version), start=s.start, end=s.end)
+        for s in choice.weight_versions
+    ]
 
 
 class FakeServer:
@@ -121,7 +139,8 @@ class FakeServer:
         adapter: the engine's name of the adapter that requests get.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: WeightNames | None = None) -> None:
+        self.names = names or WeightNames()
         self.prompts: list[Steps] = []
         self.reply: Any = None
         self.early: list[Any] = []
@@ -129,7 +148,7 @@ class FakeServer:
         self.n = 1
         self.request_id = "cmpl-1-0"
         self.hold: asyncio.Event | None = None
-        self.generate = tracked(fake_generate)
+        self.generate = tracked(fake_generate, self.names)
         self.cut = 10**9
         self.cached = 0
         self.adapter: str | None = None
@@ -156,25 +175,37 @@ class FakeServer:
             return
         # The order of the calls is the order of the prompts, as in vLLM.
         streams = [
-            self.generate(p, sampling, self.request_id, cached=self.cached, adapter=self.adapter)
+            self.generate(
+                p,
+                sampling,
+                self.request_id,
+                names=self.names,
+                cached=self.cached,
+                adapter=self.adapter,
+            )
             for p in self.prompts
         ]
         try:
             if body.get("stream"):
-                await self._stream(streams, send)
+                await self._stream(streams, send, itself=stamps_itself(scope["path"]))
                 return
             last: list[Any] = [[output async for output in stream][-1] for stream in streams]
         except OSError:
             self.closed += 1
             raise
+        itself = stamps_itself(scope["path"])
         choices = [
-            {"index": number * self.n + choice.index}
+            {"index": number * self.n + choice.index} | _spans_of(choice, itself=itself)
             for number, output in enumerate(last)
             for choice in output.outputs
         ]
-        await answer_json(send, 200, {"choices": choices} if self.reply is None else self.reply)
+        reply = {"choices": choices} if self.reply is None else self.reply
+        body = json.dumps(reply, separators=(",", ":"))  # as vLLM writes it
+        await answer_json(send, 200, body.encode())
 
-    async def _stream(self, streams: list[AsyncGenerator[Any, None]], send: Send) -> None:
+    async def _stream(
+        self, streams: list[AsyncGenerator[Any, None]], send: Send, *, itself: bool
+    ) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for event in self.early:
@@ -189,6 +220,7 @@ class FakeServer:
                     for choice in output.outputs:
                         index = number * self.n + choice.index
                         event = {"index": index, "finish_reason": choice.finish_reason}
+                        event |= _spans_of(choice, itself=itself)
                         sent += event_bytes({"choices": [event]})
                 for piece in (sent[: self.cut], sent[self.cut :]):
                     if piece:
@@ -198,6 +230,13 @@ class FakeServer:
             body = event_bytes(event)
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+def _spans_of(choice: FakeChoice, *, itself: bool) -> dict[str, Any]:
+    """As vLLM's own token route writes them."""
+    if not itself or choice.weight_versions is None:
+        return {}
+    return {"weight_versions": [vars(span) for span in choice.weight_versions]}
 
 
 def event_bytes(event: Any) -> bytes:
@@ -218,7 +257,7 @@ class FakePort:
         keys: tuple[str, ...] = (),
         facts: Facts | None = None,
     ) -> None:
-        self.agent, self.server, self.problem = agent, FakeServer(), None
+        self.agent, self.server, self.problem = agent, FakeServer(agent.names), None
         self.metrics = WorkerMetrics(CollectorRegistry())
         keeper = GateKeeper(
             agent,

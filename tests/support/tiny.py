@@ -18,6 +18,9 @@ from fleet_worker.protocol import Source
 from fleet_worker.runtime.reference import Reference
 from fleet_worker.runtime.staging import StageRules, Weights
 
+BASE_DIGEST = "a48e89b62b4d"
+"""First digits of the digest of the weights that the engine of a unit test starts on."""
+
 CONFIG = {"architectures": ["Tiny"], "model_type": "tiny", "hidden_size": 4}
 
 

@@ -105,7 +105,7 @@ class EndpointPlugin:
         )
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)
-        engine_client.generate = tracked(generate)
+        engine_client.generate = tracked(generate, agent.names)
         watch = Watch(
             agent,
             silence_seconds=handover.silence_seconds,

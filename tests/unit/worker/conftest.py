@@ -75,10 +75,10 @@ class Bench:
     def state(self) -> WorkerState:
         return state_of(self.agent, worker="w", instance="i", pod_uid="uid-0", started=0)
 
-    async def stage(self, version: str, path: Path | None = None) -> Path:
+    async def stage(self, version: str, path: Path | None = None, **named: str) -> Path:
         path = path or write_tiny(self.root / version, float(len(version)))
         source = Source(path=str(path))
-        request = StageRequest(version=version, source=source, epoch=self.epoch())
+        request = StageRequest(version=version, source=source, epoch=self.epoch(), **named)
         await self.agent.stage(request)
         return path
 
@@ -99,20 +99,22 @@ class Bench:
         )
         await self.agent.pause(request)
 
-    async def load(self, version: str, *, holder: str = "operator") -> None:
-        request = LoadRequest(version=version, holder=holder, epoch=self.epoch())
+    async def load(self, version: str, *, holder: str = "operator", **named: str) -> None:
+        request = LoadRequest(version=version, holder=holder, epoch=self.epoch(), **named)
         await self.agent.load(request)
 
-    async def apply(self, version: str, *, mode: PauseMode = PauseMode.KEEP) -> None:
-        request = ApplyRequest(version=version, mode=mode, lease_seconds=30, epoch=self.epoch())
+    async def apply(self, version: str, *, mode: PauseMode = PauseMode.KEEP, **named: str) -> None:
+        request = ApplyRequest(
+            version=version, mode=mode, lease_seconds=30, epoch=self.epoch(), **named
+        )
         await self.agent.apply(request)
 
-    async def resume(self, version: str, *, holder: str = "operator") -> None:
-        request = OpenRequest(version=version, holder=holder, epoch=self.epoch())
+    async def resume(self, version: str, *, holder: str = "operator", **named: str) -> None:
+        request = OpenRequest(version=version, holder=holder, epoch=self.epoch(), **named)
         await self.agent.open(request, Event.RESUME)
 
-    async def admit(self, version: str) -> None:
-        request = OpenRequest(version=version, epoch=self.epoch())
+    async def admit(self, version: str, **named: str) -> None:
+        request = OpenRequest(version=version, epoch=self.epoch(), **named)
         await self.agent.open(request, Event.ADMIT)
 
     async def fence(self, *, drain: float = 0) -> None:

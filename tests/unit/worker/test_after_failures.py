@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.fake_engine import touched, untouched
-from tests.support.tiny import write_tiny
+from tests.support.tiny import BASE_DIGEST, write_tiny
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import WHO, Bench, Trainer, refused
 
@@ -163,7 +163,7 @@ async def test_weights_that_were_put_back_read_no_keys_of_those_that_broke(
     bench = trainer.bench
     await trainer.driver.pause(WHO, PauseMode.KEEP, keep_cache=True)
     await trainer.driver.load(WHO, step(bench, 5))
-    assert bench.agent.kept.oldest == "base"
+    assert bench.agent.kept.oldest == f"base@{BASE_DIGEST}"
     bench.engine.failures["load"] = [touched()]
     await failing(trainer.driver.load(WHO, step(bench, 6, 2.0)))
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.fake_engine import touched
+from tests.support.fake_engine import touched, untouched
 from tests.support.tiny import write_tiny
 from tests.unit.worker.conftest import OTHER, WHO, Bench, Trainer, refused, step
 
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.core.step_labels import label_of, step_of
-from fleet_worker.protocol import Management, PauseMode, Phase, Reason
+from fleet_worker.protocol import Management, PauseMode, Phase, Reason, Source
 
 # --- which version a folder stands for ----------------------------------------------------------
 
@@ -222,12 +222,78 @@ async def test_a_label_is_set_after_a_load_and_before_the_resume_only(trainer: T
     await trainer.driver.name_version(WHO, "41")
 
 
-async def test_a_label_of_other_weights_is_refused(trainer: Trainer) -> None:
-    await trainer.driver.load(WHO, step(trainer, 5))
-    await trainer.driver.pause(WHO, PauseMode.KEEP)
-    await trainer.driver.load(WHO, step(trainer, 6, value=2.0))
+async def test_a_label_of_other_weights_from_the_same_directory_is_refused(
+    trainer: Trainer,
+) -> None:
+    path = trainer.bench.root / "refit"
+    for value, label in ((1.0, "5"), (2.0, "6")):
+        await trainer.driver.pause(WHO, PauseMode.KEEP)
+        await trainer.driver.load(WHO, str(write_tiny(path, value)))
+        if label == "6":
+            refusal = await refused(trainer.driver.name_version(WHO, "5"))
+            assert refusal.reason is Reason.VERSION_REUSED
+        await trainer.driver.name_version(WHO, label)
+        await trainer.driver.resume(WHO)
 
-    assert (await refused(trainer.driver.name_version(WHO, "5"))).reason is Reason.VERSION_REUSED
+    assert trainer.bench.state.version == trainer.bench.engine.label == "6"
+
+
+async def test_a_number_that_comes_again_from_another_directory_is_another_runs(
+    trainer: Trainer,
+) -> None:
+    labels = set()
+    for run, value in (("a", 1.0), ("b", 2.0), ("a", 1.0)):
+        path = write_tiny(trainer.bench.root / run / "step_1", value)
+        assert await trainer.driver.load(WHO, str(path)) == "1"
+        labels.add(trainer.bench.engine.raw_label)
+        state = trainer.bench.state
+        assert (state.version, state.source) == ("1", Source(path=str(path)))
+        assert trainer.bench.engine.weights == str(path)
+
+    assert len(labels) == 2, "two runs' tokens would make one span"
+
+
+async def test_a_directory_that_was_written_anew_with_the_same_bytes_is_the_same_version(
+    trainer: Trainer,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.load(WHO, path)
+    first = trainer.bench.state.digest
+    step(trainer, 5)
+    await trainer.driver.load(WHO, path)
+
+    assert trainer.bench.state.digest == first
+
+
+async def test_a_refused_load_of_another_run_does_not_come_in_by_its_number(
+    trainer: Trainer,
+) -> None:
+    """What a refused load left staged is not what the trainer means by the same number."""
+    one = write_tiny(trainer.bench.root / "a" / "step_1", 1.0)
+    two = write_tiny(trainer.bench.root / "b" / "step_1", 2.0)
+    await trainer.driver.load(WHO, str(one))
+    await trainer.driver.pause(WHO, PauseMode.KEEP)
+    trainer.bench.engine.failures["load"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.load(WHO, str(two))
+    assert trainer.bench.state.staged is not None
+    await trainer.driver.load(WHO, str(one))
+
+    assert trainer.bench.engine.weights == str(one)
+    assert trainer.bench.state.source == Source(path=str(one))
+
+
+async def test_a_version_that_broke_the_engine_may_come_from_another_run(
+    trainer: Trainer,
+) -> None:
+    one = write_tiny(trainer.bench.root / "a" / "step_1", 1.0)
+    two = write_tiny(trainer.bench.root / "b" / "step_1", 2.0)
+    trainer.bench.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.load(WHO, str(one))
+    assert (await refused(trainer.driver.load(WHO, str(one)))).reason is Reason.BROKEN
+
+    assert await trainer.driver.load(WHO, str(two)) == "1"
 
 
 async def test_a_label_that_is_named_with_the_load_is_the_label(trainer: Trainer) -> None:

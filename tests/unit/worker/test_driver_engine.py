@@ -6,6 +6,7 @@ import re
 
 import pytest
 from tests.support.fake_engine import touched
+from tests.support.tiny import BASE_DIGEST
 from tests.unit.worker.conftest import OTHER, WHO, Bench, Trainer, a_bench, refused, step
 
 from fleet_worker.core.refusals import EngineFailure
@@ -27,7 +28,8 @@ async def test_a_trainer_may_keep_the_cache_and_the_tokens_say_so(trainer: Train
 
     assert bench.engine.calls[0] == "pause keep and keep"
     assert "reset_caches" not in bench.engine.calls
-    assert bench.agent.kept.read_from("5", beginning, found_cached=False) == "base"
+    read = bench.agent.kept.read_from(bench.engine.raw_label, beginning, found_cached=False)
+    assert read == f"base@{BASE_DIGEST}"
 
 
 async def test_a_pause_that_clears_takes_the_cache_from_one_that_kept_it(trainer: Trainer) -> None:
@@ -45,7 +47,7 @@ async def test_dropping_prefixes_cleans_what_was_kept(trainer: Trainer) -> None:
     await trainer.driver.resume(WHO)
     trainer.bench.engine.running = 1
     assert not await trainer.driver.drop_prefixes(running=False)
-    assert trainer.bench.agent.kept.oldest == "base"
+    assert trainer.bench.agent.kept.oldest == f"base@{BASE_DIGEST}"
     assert await trainer.driver.drop_prefixes(running=True)
     assert trainer.bench.agent.kept.oldest is None
 

@@ -21,6 +21,7 @@ from fleet_worker.core.spans import (
     stamp,
     stamp_event,
 )
+from fleet_worker.core.weight_names import WeightName
 
 SPANS = {0: [Span("1", 0, 3), Span("2", 3, 5)], 1: [Span("2", 0, 4)]}
 AS_JSON = [{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 5}]
@@ -128,8 +129,8 @@ def test_a_named_event_in_the_middle_is_none_that_ends_anything(passing: dict[st
     [
         pytest.param({0: [Span("1", 0, 3)]}, [Span("1", 0, 3)], id="one"),
         pytest.param(
-            {1: [Span("2", 0, 4, "1")], 0: [Span("1", 0, 3)]},
-            [Span("1", 0, 3), Span("2", 3, 7, "1")],
+            {1: [Span("2", 0, 4, WeightName("1"))], 0: [Span("1", 0, 3)]},
+            [Span("1", 0, 3), Span("2", 3, 7, WeightName("1"))],
             id="two, one after the other",
         ),
         pytest.param({0: [Span("1", 0, 3)], 1: None}, None, id="one without labels"),
@@ -143,7 +144,7 @@ def test_spans_of_several_generations_are_counted_on(
 
 
 def test_keys_of_older_weights_are_named() -> None:
-    assert Span("2", 0, 1, "1").as_json() == {
+    assert Span("2", 0, 1, WeightName("1")).as_json() == {
         "version": "2",
         "start": 0,
         "end": 1,
@@ -214,10 +215,12 @@ def test_events_are_taken_apart_wherever_the_stream_was_cut() -> None:
 def test_the_headers_name_the_oldest_and_the_newest_version(
     spans: dict[int, list[Span] | None], versions: tuple[str, str] | None
 ) -> None:
-    assert first_and_last(spans, {"1": 0, "2": 1}) == versions
+    found = first_and_last(spans, {WeightName("1"): 0, WeightName("2"): 1})
+    assert found == (versions and tuple(WeightName(version) for version in versions))
 
 
 def test_oldest_and_newest_go_by_the_order_of_loads_and_not_of_letters() -> None:
     spans = {0: [Span("9", 0, 1), Span("10", 1, 2)], 1: [Span("10", 0, 2)]}
 
-    assert first_and_last(spans, {"9": 4, "10": 5}) == ("9", "10")
+    nine, ten = WeightName("9"), WeightName("10")
+    assert first_and_last(spans, {nine: 4, ten: 5}) == (nine, ten)

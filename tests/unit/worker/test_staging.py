@@ -267,24 +267,29 @@ async def test_a_wrong_digest_is_refused_and_names_the_right_one(tmp_path: Path)
 async def test_a_label_that_stands_for_other_weights_is_refused(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(request("1", write_tiny(tmp_path / "1")))
-    slot._labels.remember("1", slot.take("1").checkpoint.identity)
+    for label in (staged := slot.take(request("1", tmp_path))).stands_for:
+        slot._labels.remember(label, staged.digest, staged.origin)
     with pytest.raises(Refusal) as refused:
-        await slot.stage(request("1", write_tiny(tmp_path / "2")))
+        await slot.stage(request("1", write_tiny(tmp_path / "2", 2.0)))
 
     assert refused.value.reason is Reason.VERSION_REUSED
+    await slot.stage(request("1", write_tiny(tmp_path / "copy")))
+    assert slot.staged is not None
 
 
 async def test_only_the_staged_version_can_be_taken_and_only_once(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(request("1", write_tiny(tmp_path / "1")))
     with pytest.raises(Refusal) as refused:
-        slot.take("2")
+        slot.take(request("2", tmp_path))
     assert refused.value.reason is Reason.NOT_STAGED
-    assert "1 is staged" in refused.value.message
+    assert refused.value.message.startswith(
+        "version 2 is not staged; version 1 with digest sha256:"
+    )
 
-    slot.take("1")
+    slot.take(request("1", tmp_path))
     with pytest.raises(Refusal) as refused:
-        slot.take("1")
+        slot.take(request("1", tmp_path))
     assert "nothing is staged" in refused.value.message
 
 
@@ -293,11 +298,11 @@ async def test_a_version_that_a_load_did_not_use_comes_back_unless_there_is_a_ne
 ) -> None:
     slot = staging(tmp_path)
     await slot.stage(request("1", write_tiny(tmp_path / "1")))
-    taken = slot.take("1")
+    taken = slot.take(request("1", tmp_path))
     assert slot.give_back(taken)
     assert slot.staged is taken
 
-    taken = slot.take("1")
+    taken = slot.take(request("1", tmp_path))
     await slot.stage(request("2", write_tiny(tmp_path / "2")))
     assert not slot.give_back(taken)
     assert slot.staged is not None

@@ -32,10 +32,22 @@ def snapshot(repository: str, revision: str, *, cache: Path | None = None) -> st
     Errors:
         Refusal: `SourceNotFound` if it is not in the cache.
     """
+    commit = commit_of(repository, revision, cache=cache)
+    return str(_folder(repository, cache) / "snapshots" / commit)
+
+
+def commit_of(repository: str, revision: str, *, cache: Path | None = None) -> str:
+    """The commit (40 hex digits) that the cache has of a repository's revision.
+
+    A branch moves whenever the cache is filled again; a commit names the same files for ever.
+
+    Errors:
+        Refusal: `SourceNotFound` if it is not in the cache.
+    """
     for text, pattern in ((repository, _REPOSITORY), (revision, _REVISION)):
         if not pattern.fullmatch(text) or ".." in text:
             raise Refusal(Reason.SOURCE_NOT_FOUND, "no such repository or revision can exist")
-    folder = (cache or cache_directory()) / f"models--{repository.replace('/', '--')}"
+    folder = _folder(repository, cache)
     commit = revision
     if not _COMMIT.fullmatch(revision):
         try:
@@ -49,4 +61,8 @@ def snapshot(repository: str, revision: str, *, cache: Path | None = None) -> st
             f"{repository}@{revision} is not in the local Hugging Face cache;"
             " the worker downloads nothing",
         )
-    return str(path)
+    return commit
+
+
+def _folder(repository: str, cache: Path | None) -> Path:
+    return (cache or cache_directory()) / f"models--{repository.replace('/', '--')}"

@@ -114,13 +114,13 @@ class VllmEngine:
         request = lora_request(adapter.name, adapter.number, adapter.path)
         await self._call(self._client.add_lora(request), touched=False)
         if adapter.number not in await self._call(self._client.list_loras(), touched=False):
-            raise EngineFailure(f"the engine did not take {adapter.name}", touched=False)
+            raise EngineFailure(f"the engine did not take {adapter}", touched=False)
 
     async def remove_adapter(self, adapter: EngineAdapter) -> None:
         """Take an adapter out, and look whether it is gone."""
         await self._call(self._client.remove_lora(adapter.number), touched=False)
         if adapter.number in await self._call(self._client.list_loras(), touched=False):
-            raise EngineFailure(f"the engine did not give {adapter.name} up", touched=False)
+            raise EngineFailure(f"the engine did not give {adapter} up", touched=False)
 
     def serve_adapter(self, name: str, source: str | None) -> None:
         """Let requests name an adapter as their model, or no more."""
@@ -224,12 +224,13 @@ class VllmEngine:
         await self._call(self._client.reset_mm_cache(), touched=True)
         await self._call(self._client.reset_encoder_cache(), touched=True)
 
-    async def set_version(self, version: str) -> None:
+    async def set_version(self, label: str) -> None:
         """Set the label and look whether it is set."""
-        await self._call(self._client.update_weight_version(version), touched=True)
+        await self._call(self._client.update_weight_version(label), touched=True)
         found = await self._call(self._client.get_weight_version(), touched=True)
-        if found != version:
-            raise EngineFailure(f"the engine's label is {found}, not {version}", touched=True)
+        if found != label:
+            # Without the labels: they are the engine's own and leave the worker nowhere.
+            raise EngineFailure("the engine did not take the label of its weights", touched=True)
 
     async def _generate(self, tokens: list[int], parameters: Any) -> Any:
         number = next(self._numbers)

@@ -1,8 +1,9 @@
 """Which weights made which tokens: the spans that every reply carries, and how they are written.
 
-A span `{version, start, end}` says that the output tokens start ≤ i < end of a choice were sampled
-from that version. vLLM gives the spans per choice with the last output; its `/inference/v1/generate`
-also shows them, no other route does: there they are added here.
+A span `{version, start, end, run_id, digest}` says that the output tokens start ≤ i < end of a
+choice were sampled from those weights. vLLM gives the spans per choice with the last output, under
+its own label of the weights; its `/inference/v1/generate` also shows them, no other route does.
+Here they are added, or written over.
 
 Replies differ in where the spans stand (`Dialect`). A choice of several has its own; replies
 without choices (`/v1/responses`, `/v1/messages`) get one list over all tokens of the reply.
@@ -17,8 +18,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from fleet_worker.core.weight_names import WeightName
+
 FIELD = "weight_versions"
 # `stop_reason` of a chat is null or follows a `finish_reason`; of a message it is the end itself.
+# As vLLM writes it, without spaces.
+_SPAN = re.compile(rb'\{"version":"([^"\\]*)","start":([0-9]+),"end":([0-9]+)\}')
 _END = re.compile(rb'_reason":"|"type":"response\.(?:completed|incomplete)"')
 
 
@@ -38,32 +43,47 @@ class Span:
     """Output tokens `start` ≤ i < `end` were sampled from `version`.
 
     Fields:
-        kv_from: the oldest version whose keys and values these tokens may have read; None if it is
-            the version itself, as it always is unless a driver kept the cache over a load.
-        adapter: version of the LoRA adapter that the request named; None if it named the model.
+        run_id: the run that the version belongs to, if one was named.
+        digest: first 12 hex digits of the digest; None for weights that came over a collective.
+        kv_from: the oldest weights whose keys and values these tokens may have read; None if they
+            are the same weights, as they always are unless a driver kept the cache over a load.
+        adapter: of the LoRA adapter that the request named; None if it named the model.
     """
 
     version: str
     start: int
     end: int
-    kv_from: str | None = None
-    adapter: str | None = None
+    kv_from: WeightName | None = None
+    adapter: WeightName | None = None
+    run_id: str | None = None
+    digest: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The span as replies show it."""
         span = {"version": self.version, "start": self.start, "end": self.end}
-        more = {"kv_from": self.kv_from, "adapter": self.adapter}
+        more = {
+            "run_id": self.run_id,
+            "digest": self.digest,
+            **_fields_of("kv_from", self.kv_from),
+            **_fields_of("adapter", self.adapter),
+        }
         return span | {key: value for key, value in more.items() if value is not None}
 
     @property
-    def policy(self) -> str:
-        """The version that a trainer means: of the adapter, if one was used."""
-        return self.adapter if self.adapter is not None else self.version
+    def name(self) -> WeightName:
+        """What the weights are called."""
+        return WeightName(self.version, self.run_id, self.digest)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it says no more than vLLM itself knows."""
-        return self.kv_from is None and self.adapter is None
+    def policy(self) -> WeightName:
+        """The weights that a trainer means: the adapter, if one was used."""
+        return self.adapter if self.adapter is not None else self.name
+
+
+def _fields_of(key: str, name: WeightName | None) -> dict[str, str | None]:
+    if name is None:
+        return {}
+    return {key: name.version, f"{key}_run_id": name.run_id, f"{key}_digest": name.digest}
 
 
 Spans = Mapping[int, Sequence[Span] | None]
@@ -144,18 +164,41 @@ def compact(content: dict[str, Any]) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-def first_and_last(spans: Spans, order: Mapping[str, int]) -> tuple[str, str] | None:
-    """The oldest and the newest version in a reply, or None if it has no labelled token.
+def first_and_last(
+    spans: Spans, order: Mapping[WeightName, int]
+) -> tuple[WeightName, WeightName] | None:
+    """The oldest and the newest weights in a reply, or None if it has no labelled token.
 
     Args:
         spans: Those of all choices.
-        order: Version → number of its load; unknown ones count as older than all.
+        order: Name → number of its load; unknown ones count as older than all.
     """
-    versions = [span.version for each in spans.values() for span in each or ()]
-    if not versions:
+    names = [span.name for each in spans.values() for span in each or ()]
+    if not names:
         return None
-    versions.sort(key=lambda version: order.get(version, -1))
-    return versions[0], versions[-1]
+    names.sort(key=lambda name: order.get(name, -1))
+    return names[0], names[-1]
+
+
+def written_over(body: bytes, spans: Spans) -> bytes | None:
+    """A reply in which vLLM wrote spans of its own, with ours in their place.
+
+    By their bytes: such an object cannot stand inside of a JSON string, where its quotes would be
+    escaped, and taking a long reply apart takes a hundred times as long.
+
+    Returns:
+        None if the reply's spans are not just those that are known; then it must be taken apart.
+    """
+    ours = [span for index in sorted(spans) for span in spans[index] or ()]
+    theirs = list(_SPAN.finditer(body))
+    found = [(m[1].decode(), int(m[2]), int(m[3])) for m in theirs]
+    if found != [(span.version, span.start, span.end) for span in ours]:
+        return None
+    pieces, position = [], 0
+    for match, span in zip(theirs, ours, strict=True):
+        pieces += [body[position : match.start()], compact(span.as_json())]
+        position = match.end()
+    return b"".join([*pieces, body[position:]])
 
 
 def _stamp_choice(choice: dict[str, Any], spans: Spans) -> None:

@@ -9,6 +9,7 @@ from fleet_worker.core import fencing
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Epoch
 from fleet_worker.runtime import adapting
+from fleet_worker.runtime.reference import resolved
 from fleet_worker.runtime.worker import Worker
 
 
@@ -21,15 +22,28 @@ class AdapterCalls(Worker):
         self._clearing: set[asyncio.Task[None]] = set()
         self.adapters.on_idle = self._clear_adapters_soon
 
-    async def put_adapter(self, name: str, request: AdapterRequest) -> None:
-        """`PUT adapters/{name}`: check and hold it first, then put it into the engine."""
+    async def put_adapter(
+        self, name: str, request: AdapterRequest, *, by_directory: bool = False
+    ) -> None:
+        """`PUT adapters/{name}`: check and hold it first, then put it into the engine.
+
+        Args:
+            name: What requests call it.
+            request: What, and from where.
+            by_directory: A trainer names directories and no runs: another directory is another
+                run's.
+        """
         self.obey(request.epoch)
         self.check_holder(request.holder)
         try:
             adapting.check_fits(self, name)
-            if self.adapters.serves(name, request):
+            source = await asyncio.to_thread(resolved, request.source)
+            request = request.model_copy(update={"source": source})
+            if self.adapters.serves(name, request) and await adapting.is_unchanged(
+                self, name, request
+            ):
                 return
-            await self._put_adapter(name, request)
+            await self._put_adapter(name, request, by_directory=by_directory)
         except (Refusal, EngineFailure) as why:
             self.adapter_failure = adapting.fault_of(self, name, request, why)
             raise
@@ -45,8 +59,9 @@ class AdapterCalls(Worker):
             self.check_holder(request.holder)
             await self.adapters.remove(name)
 
-    async def _put_adapter(self, name: str, request: AdapterRequest) -> None:
-        files = await adapting.prepare(self, name, request)
+    async def _put_adapter(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+        files = await adapting.prepare(self, name, request, by_directory=by_directory)
+        label = adapting.label_of(name, request, files, by_directory=by_directory)
         used = False
         try:
             async with self.lock:
@@ -54,7 +69,7 @@ class AdapterCalls(Worker):
                 adapting.check_fits(self, name)
                 if not self.adapters.serves(name, request):
                     with self.working("adapter", request.version):
-                        await self.adapters.put(name, request, files)
+                        await self.adapters.put(name, request, files, label)
                     used = True
         finally:
             if not used:

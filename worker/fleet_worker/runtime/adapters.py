@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from fleet_worker.adapters.private import PrivateAdapter
 from fleet_worker.core.engine_adapter import FIRST_NUMBER, EngineAdapter, engine_name
-from fleet_worker.core.labels import Labels
+from fleet_worker.core.labels import Label, Labels
 from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.weight_names import short_digest
 from fleet_worker.protocol import (
     AdapterRequest,
     AdapterSlots,
@@ -149,8 +150,16 @@ class Adapters:
 
     # --- changes, under the worker's lock ------------------------------------------------------
 
-    async def put(self, name: str, request: AdapterRequest, files: PrivateAdapter) -> None:
+    async def put(
+        self, name: str, request: AdapterRequest, files: PrivateAdapter, label: Label
+    ) -> None:
         """Put a version into a slot and serve it.
+
+        Args:
+            name: What requests call it.
+            request: What was asked for.
+            files: What is held of it.
+            label: What no other bytes may be called from now on.
 
         Errors:
             Refusal: `NoAdapterSlot`; the version before is served on.
@@ -159,7 +168,9 @@ class Adapters:
         await self.clear_out()
         self._check_slot(name)
         adapter = EngineAdapter(
-            name=engine_name(name, request.version), number=next(self._numbers), path=files.path
+            name=engine_name(name, request.version, short_digest(files.digest)),
+            number=next(self._numbers),
+            path=files.path,
         )
         try:
             await self.engine.add_adapter(adapter)
@@ -170,7 +181,7 @@ class Adapters:
         new = Loaded(name, request.version, request.source, files.digest, files, adapter)
         self._loaded.append(new)
         self._served[name] = new
-        self.labels.remember(adapter.name, files.identity)
+        self.labels.remember(label, files.digest, files.identity.source)
         self.engine.serve_adapter(name, str(request.source))
         _LOG.info(
             "adapter %s is served at %s",
@@ -218,7 +229,8 @@ class Adapters:
         if len(self._loaded) < self._slots:
             return
         held = ", ".join(
-            f"{each.engine.name}" + (f" ({each.requests} requests)" if each.leaving else "")
+            f"{each.name} at {each.version}"
+            + (f" ({each.requests} requests)" if each.leaving else "")
             for each in self._loaded
         )
         waits = any(each.leaving for each in self._loaded)

@@ -6,9 +6,9 @@ import asyncio
 
 from fleet_worker.adapters.opening import open_adapter
 from fleet_worker.adapters.private import PrivateAdapter, make_private
-from fleet_worker.adapters.settling import open_settled
+from fleet_worker.adapters.settling import files_of, open_settled
 from fleet_worker.core.adapter_layout import check_adapter_config, check_adapter_tensors
-from fleet_worker.core.engine_adapter import engine_name
+from fleet_worker.core.labels import Label
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import AdapterRequest, Phase, Reason
 from fleet_worker.runtime.reference import directory_of
@@ -32,7 +32,41 @@ def check_fits(worker: Worker, name: str) -> None:
         )
 
 
-async def prepare(worker: Worker, name: str, request: AdapterRequest) -> PrivateAdapter:
+def label_of(
+    name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
+) -> Label:
+    """What no other bytes may be called.
+
+    Args:
+        name: What requests call the adapter.
+        request: Names its version.
+        files: What is held of it.
+        by_directory: A trainer names directories and no runs: another directory is another run's.
+    """
+    directory = f" from {files.identity.source}" if by_directory else ""
+    return Label(request.version, f"adapter {name}{directory}")
+
+
+async def is_unchanged(worker: Worker, name: str, request: AdapterRequest) -> bool:
+    """Whether the files of an adapter that is served are still those that were read.
+
+    Not asked where the request names the digest: that was compared with the bytes that are held.
+    """
+    held = worker.adapters.held_files(name)
+    if held is None or request.digest is not None:
+        return True
+    path, roots = directory_of(request.source), worker.staging.rules.roots
+    try:
+        now = await asyncio.to_thread(files_of, path, roots)
+    except Refusal:
+        return True
+    # Neither a file nor a directory that is gone is a change: trainers delete old versions.
+    return all(now.get(f, (size, time)) == (size, time) for f, size, _, time in held.identity.files)
+
+
+async def prepare(
+    worker: Worker, name: str, request: AdapterRequest, *, by_directory: bool
+) -> PrivateAdapter:
     """Check an adapter and hold its bytes; without the lock, it disturbs nobody.
 
     Errors:
@@ -40,26 +74,39 @@ async def prepare(worker: Worker, name: str, request: AdapterRequest) -> Private
     """
     worker.preparing = Work("adapter", request.version, worker.clock())
     try:
-        return await asyncio.to_thread(_prepare, worker, name, request)
+        files = await asyncio.to_thread(_prepare, worker, request)
     finally:
         worker.preparing = None
+    try:
+        label = label_of(name, request, files, by_directory=by_directory)
+        worker.adapters.labels.check(label, files.digest, files.identity.source)
+    except Refusal:
+        await asyncio.to_thread(files.close)
+        raise
+    return files
 
 
 def fault_of(
     worker: Worker, name: str, request: AdapterRequest, why: Refusal | EngineFailure
 ) -> AdapterFault:
     """A refusal or failure as the state document remembers it."""
-    return AdapterFault(request.version, why.reason, why.message, worker.clock(), name)
+    return AdapterFault(
+        request.version,
+        why.reason,
+        why.message,
+        worker.clock(),
+        source=str(request.source),
+        name=name,
+    )
 
 
-def _prepare(worker: Worker, name: str, request: AdapterRequest) -> PrivateAdapter:
+def _prepare(worker: Worker, request: AdapterRequest) -> PrivateAdapter:
     rules = worker.staging.rules
     path = directory_of(request.source)
     adapter = open_settled(path, rules.roots, lambda: open_adapter(path, rules.roots))
     try:
         check_adapter_config(adapter.config, max_rank=worker.adapters.max_rank)
         check_adapter_tensors(rules.reference.tensors, adapter.tensors, adapter.config)
-        worker.adapters.labels.check(engine_name(name, request.version), adapter.identity)
         files = make_private(
             adapter, rules.inspector.read, budget=worker.memory_left(), go_on=lambda: None
         )

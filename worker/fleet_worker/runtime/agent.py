@@ -31,7 +31,8 @@ from fleet_worker.protocol import (
 from fleet_worker.runtime import loading, pausing, probing
 from fleet_worker.runtime.adapter_calls import AdapterCalls
 from fleet_worker.runtime.logs import fields
-from fleet_worker.runtime.staging import Weights
+from fleet_worker.runtime.reference import resolved
+from fleet_worker.runtime.staging import Weights, check_labels, in_words, is_named_by
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Agent(AdapterCalls):
     async def ready(self) -> None:
         """The engine is up: close it to everybody, label its weights, wait to be admitted."""
         await self.engine.pause(PauseMode.ABORT)
-        await self.engine.set_version(self.good.version)
+        await self.engine.set_version(self.label_of(self.good))
         self.enter(Event.READY)
         _LOG.info(
             "joining with %s; the latch is closed until the operator admits this worker",
@@ -50,25 +51,40 @@ class Agent(AdapterCalls):
             extra=fields("joining", version=self.version),
         )
 
-    async def stage(self, request: StageRequest) -> None:
-        """`PUT stage`: check a version and hold its bytes; without the lock, it disturbs nobody."""
+    async def stage(self, request: StageRequest, *, by_directory: bool = False) -> str:
+        """`PUT stage`: check a version and hold its bytes; without the lock, it disturbs nobody.
+
+        Args:
+            request: What, and from where.
+            by_directory: A trainer names the directory and no run: another is another run's.
+
+        Returns:
+            The digest of the bytes that were meant, staged or in the engine.
+        """
         self.obey(request.epoch)
         if self.phase in (Phase.STARTING, Phase.BROKEN, Phase.DRAINING):
             reason = Reason.BROKEN if self.phase is Phase.BROKEN else Reason.WRONG_PHASE
             raise Refusal(reason, f"a worker that is {self.phase} stages nothing")
-        good = self.good
-        if request.version == self.version and isinstance(good, Weights) and good.fulfils(request):
-            return
         try:
-            await self.staging.stage(request)
+            # A branch may have moved since: by its commit, or it could be taken for the same.
+            source = await asyncio.to_thread(resolved, request.source)
+            request = request.model_copy(update={"source": source})
+            if (digest := await self._digest_if_in_engine(request)) is not None:
+                return digest
+            staged = await self.staging.stage(request, by_directory=by_directory)
         except Refusal as refusal:
             if refusal.reason is not Reason.SUPERSEDED:
-                self.stage_failure = self.fault(request.version, refusal)
+                self.stage_failure = self.fault(
+                    request.version,
+                    refusal,
+                    run_id=request.run_id,
+                    source=str(request.source),
+                )
             raise
         self.stage_failure = None
-        staged = self.staging.staged
-        if staged is not None and staged.stage_seconds is not None:
+        if staged.stage_seconds is not None:
             self.metrics.staged(staged.stage_seconds)
+        return staged.digest
 
     async def pause(self, request: PauseRequest, *, keep_cache: bool = False) -> None:
         """`PUT pause`: stop generating, or renew the lease of a pause.
@@ -99,14 +115,14 @@ class Agent(AdapterCalls):
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
-            if self._has(request.version):
+            if self._has(request):
                 return
             self.check_step(Event.LOAD)
-            self.staging.check_staged(request.version)
+            self.staging.check_staged(request)
             await loading.hold_still(self)
-            weights = self.staging.take(request.version)
+            weights = self.staging.take(request)
             self.enter(Event.LOAD)
-            with self.working("load", request.version):
+            with self.working("load", weights.version, run_id=weights.run_id):
                 await loading.load(self, weights)
 
     async def apply(self, request: ApplyRequest) -> None:
@@ -115,16 +131,16 @@ class Agent(AdapterCalls):
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
-            if self._has(request.version):
+            if self._has(request):
                 if self.phase is not Phase.SERVING:
                     await self._resume(request.version, Event.RESUME)
                 return
             if self.phase is not Phase.PAUSED:
                 after(self.standing, Event.PAUSE)
-            self.staging.check_staged(request.version)
-            with self.working("apply", request.version):
+            staged = self.staging.check_staged(request)
+            with self.working("apply", staged.version, run_id=staged.run_id):
                 await self._apply(request)
-        _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
+        self._log_serving()
 
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the version is the one in the engine."""
@@ -133,10 +149,11 @@ class Agent(AdapterCalls):
         async with self.lock:
             self.check_holder(request.holder)
             self.check_step(event)
-            if request.version != self.version:
+            if self.version is None or not is_named_by(self.good, request):
+                has = in_words(self.good) if self.version is not None else "no version"
                 raise Refusal(
                     Reason.VERSION_MISMATCH,
-                    f"{self.version} is in the engine, not {request.version}",
+                    f"{has} is in the engine, not {in_words(request)}. Load that first",
                 )
             if self.phase is Phase.SERVING and self.is_open:
                 return
@@ -145,7 +162,7 @@ class Agent(AdapterCalls):
             if self.phase is Phase.JOINING and not self.is_at_rest:
                 await self.come_to_rest()
             await self._resume(request.version, event)
-        _LOG.info("serving %s", request.version, extra=fields("serving", version=request.version))
+        self._log_serving()
 
     async def fence(self, request: FenceRequest) -> None:
         """`PUT fence`: close the latch at once, let requests end if there is time, end the rest."""
@@ -191,14 +208,15 @@ class Agent(AdapterCalls):
                 behind a closed latch, or the process is about to end.
         """
         good = self.good
-        identity = self.labels.identity_of(good.version)
-        self.labels.check(version, identity)
+        new = replace(good, version=version)
+        check_labels(self.labels, new)
         if self.phase is Phase.JOINING and not self.is_at_rest:
             await self.come_to_rest()
-        await loading.relabel(self, version, good.version)
-        self.labels.remember(version, identity)
-        self.kept.loaded(version, self.version, cleared=self.kept.oldest is None)
-        self.good, self.version = replace(good, version=version), version
+        before, label = self.label_of(good), self.label_of(new)
+        await loading.relabel(self, label, before)
+        self.note_in_engine(new)
+        self.kept.loaded(label, before, cleared=self.kept.oldest is None)
+        self.good, self.version = new, version
 
     async def seek_rest(self) -> None:
         """End what requests a closed worker still has. Called by the watch.
@@ -231,7 +249,7 @@ class Agent(AdapterCalls):
             await loading.hold_still(self)
         if self.phase is not Phase.PAUSED or not self.is_open:
             raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
-        weights = self.staging.take(request.version)
+        weights = self.staging.take(request)
         self.enter(Event.LOAD)
         try:
             await loading.load(self, weights)
@@ -250,7 +268,35 @@ class Agent(AdapterCalls):
         self.enter(event)
         self.note_opened(version, started)
 
-    def _has(self, version: str) -> bool:
-        """Whether loading a version would change nothing: it is in the engine, not staged anew."""
+    def _has(self, request: LoadRequest | ApplyRequest) -> bool:
+        """Whether a load would change nothing: the weights are in the engine, not staged anew."""
+        if self.version is None or not is_named_by(self.good, request):
+            return False
         staged = self.staging.staged
-        return version == self.version and (staged is None or staged.version != version)
+        return staged is None or not is_named_by(staged, request)
+
+    async def _digest_if_in_engine(self, request: StageRequest) -> str | None:
+        """The digest of the engine's weights, if they are what is to be staged.
+
+        Unless the request names the digest, the files are looked at: they may have been rewritten,
+        and then their bytes decide.
+        """
+        good = self.good
+        if self.version is None or not isinstance(good, Weights) or not good.fulfils(request):
+            return None
+        if request.digest is None:
+            try:
+                await asyncio.to_thread(
+                    good.checkpoint.check_same_on_disk, self.staging.rules.roots
+                )
+            except Refusal:
+                return None
+        return good.digest
+
+    def _log_serving(self) -> None:
+        good = self.good
+        _LOG.info(
+            "serving %s",
+            in_words(good),
+            extra=fields("serving", version=good.version, run_id=good.run_id, digest=good.digest),
+        )

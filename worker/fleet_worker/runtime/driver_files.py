@@ -22,7 +22,6 @@ from fleet_worker.protocol import (
     VersionLabel,
 )
 from fleet_worker.runtime.driver_seat import DriverSeat
-from fleet_worker.runtime.staging import Weights
 
 _LABELS: TypeAdapter[str] = TypeAdapter(VersionLabel)
 
@@ -47,15 +46,16 @@ class FilesDriver(DriverSeat):
         label = (
             checked_label(label) if label is not None else await self._label_of(str(source.path))
         )
-        self._check_not_failed(label)
-        if label == agent.version:
-            await self._check_unchanged(label)
+        self._check_not_failed(label, source)
         await self.renew(who)
-        await agent.stage(StageRequest(version=label, source=source, epoch=self.epoch))
+        stage = StageRequest(version=label, source=source, epoch=self.epoch)
+        # The bytes, too: another trainer's directory may hold another version of this number.
+        digest = await agent.stage(stage, by_directory=True)
         if agent.phase is Phase.SERVING:
             await agent.apply(
                 ApplyRequest(
                     version=label,
+                    digest=digest,
                     mode=PauseMode.KEEP,
                     lease_seconds=self.rules.lease_seconds,
                     holder=who,
@@ -63,7 +63,9 @@ class FilesDriver(DriverSeat):
                 )
             )
         else:
-            await agent.load(LoadRequest(version=label, holder=who, epoch=self.epoch))
+            await agent.load(
+                LoadRequest(version=label, digest=digest, holder=who, epoch=self.epoch)
+            )
         return label
 
     async def name_version(self, who: str, label: str) -> None:
@@ -100,9 +102,7 @@ class FilesDriver(DriverSeat):
             checked_label(label) if label is not None else await self._label_of(str(source.path))
         )
         request = AdapterRequest(version=label, source=source, holder=who, epoch=self.epoch)
-        if self.agent.adapters.serves(checked_label(name), request):
-            await self._check_same_adapter(name, label, str(source.path))
-        await self.agent.put_adapter(checked_label(name), request)
+        await self.agent.put_adapter(checked_label(name), request, by_directory=True)
         return label
 
     async def remove_adapter(self, who: str, name: str) -> None:
@@ -117,41 +117,17 @@ class FilesDriver(DriverSeat):
         roots = self.agent.staging.rules.roots
         return label_of(path, await asyncio.to_thread(files_of, path, roots))
 
-    def _check_not_failed(self, label: str) -> None:
+    def _check_not_failed(self, label: str, source: Source) -> None:
         """A trainer that tries again what broke the engine would break it again."""
         agent = self.agent
         failed = agent.load_failure
-        if agent.phase is Phase.JOINING and failed is not None and failed.version == label:
+        if failed is None or agent.phase is not Phase.JOINING:
+            return
+        if (failed.version, failed.source) == (label, str(source)):
             raise Refusal(
                 Reason.BROKEN,
                 f"loading {label} failed inside the engine ({failed.message}); publish another"
                 " version",
-            )
-
-    async def _check_unchanged(self, label: str) -> None:
-        good = self.agent.good
-        if not isinstance(good, Weights):
-            return
-        try:
-            roots = self.agent.staging.rules.roots
-            await asyncio.to_thread(good.checkpoint.check_same_on_disk, roots)
-        except Refusal as refusal:
-            raise Refusal(
-                Reason.VERSION_REUSED,
-                f"version {label} already stands for the weights that this worker loaded, and the"
-                " files are others now; publish them under another number",
-            ) from refusal
-
-    async def _check_same_adapter(self, name: str, label: str, path: str) -> None:
-        held = self.agent.adapters.held_files(name)
-        roots = self.agent.staging.rules.roots
-        now = await asyncio.to_thread(files_of, path, roots)
-        known = held.identity.files if held is not None else ()
-        if any((size, time) != now.get(file, (size, time)) for file, size, _, time in known):
-            raise Refusal(
-                Reason.VERSION_REUSED,
-                f"version {label} of {name} already stands for other files; publish them under"
-                " another number",
             )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from fleet_worker.adapters.files import Roots
 from fleet_worker.core.engine_adapter import EngineAdapter
-from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import Phase, Reason, SwapTimings
@@ -15,8 +14,8 @@ from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
-from fleet_worker.runtime.staging import Received, Weights
-from fleet_worker.runtime.worker import Worker
+from fleet_worker.runtime.staging import Received, Weights, in_words
+from fleet_worker.runtime.worker import Fault, Worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ async def load(worker: Worker, weights: Weights) -> None:
         raise
     except EngineFailure as failure:
         if failure.touched:
-            await recover(worker, weights.version, failure)
+            await recover(worker, weights, failure)
             worker.dispose(weights.checkpoint)
         else:
             _note_refused(worker, weights, failure)
@@ -45,10 +44,10 @@ async def load(worker: Worker, weights: Weights) -> None:
     except Exception as error:
         # A mistake of ours, somewhere between the steps: the engine may be half-way.
         words = f"the load broke off: {type(error).__name__}"
-        await recover(worker, weights.version, broken := EngineFailure(words, touched=True))
+        await recover(worker, weights, broken := EngineFailure(words, touched=True))
         worker.dispose(weights.checkpoint)
         raise broken from error
-    note_loaded(worker, weights, weights.checkpoint.identity, worker.clock() - started)
+    note_loaded(worker, weights, worker.clock() - started)
 
 
 async def hold_still(worker: Worker) -> None:
@@ -108,7 +107,7 @@ async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
     except Refusal as refusal:
         # Written to while the engine read it: nobody knows what is in the model now.
         raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
-    await settle_in(worker, weights.version)
+    await settle_in(worker, weights)
 
 
 async def _check_files(
@@ -130,7 +129,7 @@ async def _check_files(
         _LOG.warning("%s; the bytes in memory are loaded", words)
 
 
-async def settle_in(worker: Worker, version: str) -> None:
+async def settle_in(worker: Worker, weights: Weights | Received) -> None:
     """Look at weights that have just gone into the engine, and label them.
 
     Errors:
@@ -146,7 +145,7 @@ async def settle_in(worker: Worker, version: str) -> None:
         # from `joining`, where the pause was long ago.
         await engine.reset_caches()
     # Last: from here on tokens are labelled with it.
-    await engine.set_version(version)
+    await engine.set_version(worker.label_of(weights))
 
 
 def _keeps_cache(worker: Worker) -> bool:
@@ -157,25 +156,25 @@ async def _put_back(engine: Engine, adapter: EngineAdapter) -> None:
     try:
         await engine.add_adapter(adapter)
     except EngineFailure as failure:
-        words = f"adapter {adapter.name} could not be put back: {failure.message}"
+        words = f"{adapter} could not be put back: {failure.message}"
         raise EngineFailure(words, touched=True) from failure
 
 
-def note_loaded(
-    worker: Worker, weights: Weights | Received, identity: Identity, seconds: float
-) -> None:
+def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> None:
     """New weights are in the engine, and labelled.
 
     Args:
         worker: Still loading.
         weights: What is in it now.
-        identity: What they are recognised by.
         seconds: How long it took.
     """
     previous, worker.good = worker.good, weights
-    worker.kept.loaded(weights.version, previous.version, cleared=not _keeps_cache(worker))
+    labels = worker.label_of(weights), worker.label_of(previous)
+    worker.kept.loaded(*labels, cleared=not _keeps_cache(worker))
     worker.version = weights.version
-    worker.labels.remember(weights.version, identity)
+    worker.note_in_engine(weights)
+    if previous.version == weights.version and previous.name != weights.name:
+        worker.probes.report = None  # it would pass for one of these weights
     if previous.checkpoint is not None and previous.checkpoint is not weights.checkpoint:
         worker.dispose(previous.checkpoint)
     worker.load_failure = None
@@ -190,8 +189,14 @@ def note_loaded(
             "load_seconds": seconds,
         }
     )
-    line = fields("loaded", version=weights.version, seconds=round(seconds, 4))
-    _LOG.info("%s is in the engine", weights.version, extra=line)
+    line = fields(
+        "loaded",
+        version=weights.version,
+        run_id=weights.run_id,
+        digest=weights.digest,
+        seconds=round(seconds, 4),
+    )
+    _LOG.info("%s is in the engine", in_words(weights), extra=line)
 
 
 def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:
@@ -199,19 +204,27 @@ def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure
         worker.dispose(weights.checkpoint)  # staging it again reads what is there now
     elif not worker.staging.give_back(weights):
         worker.dispose(weights.checkpoint)
-    worker.load_failure = worker.fault(weights.version, why)
+    worker.load_failure = _fault(worker, weights, why)
     worker.enter(Event.LOAD_REFUSED)
 
 
-async def recover(worker: Worker, version: str | None, failure: EngineFailure) -> None:
+def _fault(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> Fault:
+    source = str(weights.source)
+    return worker.fault(weights.version, why, run_id=weights.run_id, source=source)
+
+
+async def recover(worker: Worker, weights: Weights | None, failure: EngineFailure) -> None:
     """The model is neither old nor new: close, put the last good version back, or end.
 
     Args:
         worker: Loading.
-        version: What could not be loaded.
+        weights: What could not be loaded; None for what came over a collective.
         failure: Why.
     """
-    worker.load_failure = worker.fault(version, failure)
+    version = weights.version if weights is not None else None
+    worker.load_failure = (
+        _fault(worker, weights, failure) if weights is not None else worker.fault(None, failure)
+    )
     worker.version = None
     worker.lease = None
     worker.may_rename = False

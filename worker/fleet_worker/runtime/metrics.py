@@ -113,11 +113,12 @@ class _StateCollector(Collector):
         yield phases
         version = GaugeMetricFamily(
             _PREFIX + "version_info",
-            "1 for the version in the engine; absent while its weights are not to be trusted",
-            labels=["version"],
+            "1 for the weights in the engine; absent while they are not to be trusted",
+            labels=["version", "run_id", "digest"],
         )
-        if agent.version is not None:
-            version.add_metric([agent.version], 1)
+        if (weights := agent.name) is not None:
+            named = [weights.version, weights.run_id or "", weights.digest or ""]
+            version.add_metric(named, 1)
         yield version
         adapters = GaugeMetricFamily(
             _PREFIX + "adapter_info",

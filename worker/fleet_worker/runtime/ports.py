@@ -119,7 +119,7 @@ class Engine(Protocol):
     async def reset_caches(self) -> None:
         """Drop everything that was computed from earlier weights."""
 
-    async def set_version(self, version: str) -> None:
+    async def set_version(self, label: str) -> None:
         """Label all tokens from here on. Only while paused."""
 
 

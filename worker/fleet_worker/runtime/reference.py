@@ -41,6 +41,22 @@ def directory_of(source: Source) -> str:
     return str(source.path)
 
 
+def resolved(source: Source) -> Source:
+    """The same source, which no later change of a branch or tag can give another meaning.
+
+    A repository is named by the commit that the local cache has of its revision. Blocks on the
+    file system.
+
+    Errors:
+        Refusal: `SourceNotFound` if it is not in the cache.
+    """
+    named = source.hugging_face
+    if named is None:
+        return source
+    commit = hub.commit_of(named.repo, named.revision)
+    return Source(hugging_face=named.model_copy(update={"revision": commit}))
+
+
 def open_fitting(
     source: Source, roots: Roots, reference: Reference, inspector: Inspector
 ) -> Checkpoint:

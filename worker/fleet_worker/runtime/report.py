@@ -75,6 +75,7 @@ def _operation(agent: Worker, now: float) -> Operation | None:
         return Operation(
             kind=work.kind,
             version=work.version,
+            run_id=work.run_id,
             running_seconds=now - work.started,
         )
     if (since := agent.not_at_rest_since) is not None:
@@ -83,6 +84,7 @@ def _operation(agent: Worker, now: float) -> Operation | None:
         return Operation(
             kind="stage",
             version=stage.request.version,
+            run_id=stage.request.run_id,
             running_seconds=now - stage.started,
         )
     if (work := agent.preparing) is not None:
@@ -95,6 +97,7 @@ def _failure(fault: Fault | None, now: float) -> Failure | None:
         return None
     return Failure(
         version=fault.version,
+        run_id=fault.run_id,
         reason=fault.reason,
         message=fault.message,
         age_seconds=now - fault.at,

@@ -11,23 +11,33 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
-from fleet_worker.core.labels import Labels
+from fleet_worker.core.labels import Label, Labels
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.weight_names import WeightName, described, short_digest
 from fleet_worker.protocol import Reason, Source, Staged, StageRequest
 from fleet_worker.runtime.ports import Clock, Inspector
 from fleet_worker.runtime.reference import Reference, open_fitting
 
 T = TypeVar("T")
 
+# Scopes of versions besides runs and directories.
+_COLLECTIVE = "a collective"
+_FILES = "files"
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A version whose checkpoint is open: staged, loading, or loaded."""
+    """A version whose checkpoint is open: staged, loading, or loaded.
+
+    Fields:
+        source: where the bytes are; a revision of a repository is its commit.
+        by_directory: a trainer named the directory and no run: another directory is another run.
+    """
 
     version: str
     source: Source
@@ -36,6 +46,44 @@ class Weights:
     run_id: str | None = None
     in_memory: bool = False
     stage_seconds: float | None = None
+    by_directory: bool = False
+
+    @property
+    def name(self) -> WeightName:
+        """What spans call them."""
+        return WeightName(self.version, self.run_id, self.mark)
+
+    @property
+    def mark(self) -> str:
+        """What tells them from all other weights of their version."""
+        return short_digest(self.digest)
+
+    @property
+    def identity(self) -> str:
+        """What no other bytes have."""
+        return self.digest
+
+    @property
+    def origin(self) -> str:
+        """Where they come from, in words."""
+        return self.checkpoint.path
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """What no other bytes may be called."""
+        directory = self.checkpoint.path if self.by_directory else None
+        own = Label(self.version, self.run_id if self.run_id is not None else directory)
+        return own, Label(self.version, _COLLECTIVE)
+
+    @property
+    def stands_for(self) -> tuple[Label, ...]:
+        """What they keep other bytes from being called, once they are in the engine."""
+        # Whoever names directories later must find that of these weights.
+        return (
+            self.labels[0],
+            Label(self.version, self.checkpoint.path),
+            Label(self.version, _FILES),
+        )
 
     def as_state(self) -> Staged:
         """The staged version as the state document shows it."""
@@ -60,14 +108,84 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Weights in the engine that came over a collective: no file could bring them back."""
+    """Weights in the engine that came over a collective: no file could bring them back.
+
+    Fields:
+        mark: what tells them from all other weights of their version.
+    """
 
     version: str
+    mark: str
     source: None = None
     run_id: None = None
     digest: None = None
     checkpoint: None = None
     in_memory: bool = False
+
+    @property
+    def name(self) -> WeightName:
+        """What spans call them."""
+        return WeightName(self.version)
+
+    @property
+    def identity(self) -> str:
+        """What no other weights have."""
+        return self.mark
+
+    @property
+    def origin(self) -> str:
+        """Where they come from, in words."""
+        return _COLLECTIVE
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """What no other weights may be called: without a digest, nothing else tells them apart."""
+        return Label(self.version, _COLLECTIVE), Label(self.version, _FILES)
+
+    @property
+    def stands_for(self) -> tuple[Label, ...]:
+        """What they keep other weights from being called, once they are in the engine."""
+        return (Label(self.version, _COLLECTIVE),)
+
+
+class Named(Protocol):
+    """A request that names weights; what it leaves out, it leaves open."""
+
+    @property
+    def version(self) -> str:
+        """Their version."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the version belongs to."""
+
+    @property
+    def digest(self) -> str | None:
+        """Of their bytes."""
+
+
+def is_named_by(weights: Weights | Received, wanted: Named) -> bool:
+    """Whether a request means these weights."""
+    return (
+        weights.version == wanted.version
+        and wanted.run_id in (None, weights.run_id)
+        and wanted.digest in (None, weights.digest)
+    )
+
+
+def check_labels(labels: Labels, weights: Weights | Received) -> None:
+    """Make sure that no other weights have been called as these would be.
+
+    Errors:
+        Refusal: `VersionReused`.
+    """
+    for label in weights.labels:
+        labels.check(label, weights.identity, weights.origin)
+
+
+def in_words(weights: Named) -> str:
+    """Which weights a request means, or a worker has."""
+    return described(weights.version, weights.run_id, weights.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +209,8 @@ class Running:
     request: StageRequest
     started: float
     superseded: threading.Event
-    task: asyncio.Task[None] | None = None
+    by_directory: bool = False
+    task: asyncio.Task[Weights] = field(init=False)
 
     def go_on(self) -> None:
         """Raise `Superseded` once a newer stage has taken over."""
@@ -135,8 +254,15 @@ class Staging:
         # Two: a superseded stage may be stuck in a slow file system for a while.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlfleet-stage")
 
-    async def stage(self, request: StageRequest) -> None:
+    async def stage(self, request: StageRequest, *, by_directory: bool = False) -> Weights:
         """Stage a version; joins the same work under way, replaces other work.
+
+        Args:
+            request: What; a repository by its commit.
+            by_directory: See `Weights`.
+
+        Returns:
+            What is staged.
 
         Errors:
             Refusal: why not; `Superseded` if a newer stage took over meanwhile.
@@ -144,35 +270,37 @@ class Staging:
         running = self.running
         if running is None or not _same(running.request, request):
             if self.staged is not None and self.staged.fulfils(request):
-                return
+                return self.staged
             if running is not None:
                 running.superseded.set()
-            running = Running(request, self._clock(), threading.Event())
+            running = Running(request, self._clock(), threading.Event(), by_directory)
             running.task = asyncio.get_running_loop().create_task(self._run(running))
             self.running = running
-        if running.task is not None:
-            # The caller may go away; the work goes on.
-            await asyncio.shield(running.task)
+        # The caller may go away; the work goes on.
+        return await asyncio.shield(running.task)
 
-    def take(self, version: str) -> Weights:
+    def take(self, wanted: Named) -> Weights:
         """Hand the staged version over to a load.
 
         Errors:
             Refusal: `NotStaged`.
         """
-        staged = self.check_staged(version)
+        staged = self.check_staged(wanted)
         self.staged = None
         return staged
 
-    def check_staged(self, version: str) -> Weights:
-        """The staged version, if it is this one.
+    def check_staged(self, wanted: Named) -> Weights:
+        """The staged version, if it is the one that a request names.
 
         Errors:
             Refusal: `NotStaged`.
         """
-        if self.staged is None or self.staged.version != version:
-            held = f"{self.staged.version} is" if self.staged is not None else "nothing is"
-            raise Refusal(Reason.NOT_STAGED, f"{version} is not staged; {held} staged here")
+        if self.staged is None or not is_named_by(self.staged, wanted):
+            held = in_words(self.staged) if self.staged is not None else "nothing"
+            raise Refusal(
+                Reason.NOT_STAGED,
+                f"{in_words(wanted)} is not staged; {held} is staged here. Stage it first",
+            )
         return self.staged
 
     def give_back(self, weights: Weights) -> bool:
@@ -191,7 +319,7 @@ class Staging:
             # Freeing takes the kernel 0.2 s a GB, in which requests must not stand still.
             await self._in_thread(staged.checkpoint.close)
 
-    async def _run(self, running: Running) -> None:
+    async def _run(self, running: Running) -> Weights:
         try:
             weights = await self._prepare(running)
             try:
@@ -202,6 +330,7 @@ class Staging:
                 await self._in_thread(weights.checkpoint.close)
                 raise
             self.staged = weights
+            return weights
         finally:
             if self.running is running:
                 self.running = None
@@ -213,23 +342,23 @@ class Staging:
         )
         try:
             running.go_on()
-            self._labels.check(request.version, checkpoint.identity)
             await self.drop()
             budget = await self._make_room(checkpoint.size_bytes)
             in_memory, digest = await self._in_thread(self._bring, running, checkpoint, budget)
+            weights = Weights(
+                request.version,
+                request.source,
+                digest,
+                checkpoint,
+                run_id=request.run_id,
+                in_memory=in_memory,
+                by_directory=running.by_directory,
+            )
+            check_labels(self._labels, weights)
         except BaseException:
             checkpoint.close()
             raise
-        seconds = self._clock() - running.started
-        return Weights(
-            request.version,
-            request.source,
-            digest,
-            checkpoint,
-            run_id=request.run_id,
-            in_memory=in_memory,
-            stage_seconds=seconds,
-        )
+        return replace(weights, stage_seconds=self._clock() - running.started)
 
     def _bring(self, running: Running, checkpoint: Checkpoint, budget: int) -> tuple[bool, str]:
         """In a thread: hold the bytes, then judge the bytes that are held.

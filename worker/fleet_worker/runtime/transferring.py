@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fleet_worker.core.fencing import Lease
-from fleet_worker.core.labels import Identity
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.core.step_labels import label_of_received
+from fleet_worker.core.weight_names import short_digest
 from fleet_worker.protocol import Phase, Reason, TransferState
 from fleet_worker.runtime import loading
-from fleet_worker.runtime.staging import Received
+from fleet_worker.runtime.staging import Received, check_labels
 from fleet_worker.runtime.worker import Worker
 
 T = TypeVar("T")
@@ -149,31 +149,30 @@ class Transfers:
         self._check_open()
         worker = self._worker
         # No two transfers are the same weights, whatever the trainer calls them.
-        mark = f"transfer {self._updates + 1}"
+        mark = f"transfer-{self._updates + 1}"
         if version is not None:
-            await self._check_label(version, _identity(mark))
+            await self._check_label(Received(version, mark))
         with worker.working("load", version):
             await self._or_recover(worker.engine.end_transfer())
             if version is None:
-                mark = await self._or_recover(worker.engine.checksum())
-            label = version or label_of_received(mark)
-            await self._or_recover(loading.settle_in(worker, label))
-        identity = _identity(mark)
+                mark = short_digest(await self._or_recover(worker.engine.checksum()))
+            weights = Received(version or label_of_received(mark), mark)
+            await self._or_recover(loading.settle_in(worker, weights))
         self._updates += 1
         started, self._began = self._began or worker.clock(), None
-        loading.note_loaded(worker, Received(label), identity, worker.clock() - started)
+        loading.note_loaded(worker, weights, worker.clock() - started)
         if worker.phase is Phase.JOINING:
             worker.lease = None
-        return label
+        return weights.version
 
     async def give_up(self) -> None:
         """The driver did not come back in time, or was fenced off. Called under the lock."""
         if self.is_open:
             await self._recover(EngineFailure("its driver did not finish an update", touched=True))
 
-    async def _check_label(self, label: str, identity: Identity) -> None:
+    async def _check_label(self, weights: Received) -> None:
         try:
-            self._worker.labels.check(label, identity)
+            check_labels(self._worker.labels, weights)
         except Refusal as refusal:
             # Too late to go back to what was in the engine.
             failure = EngineFailure(refusal.message, touched=True, reason=refusal.reason)
@@ -204,7 +203,3 @@ class Transfers:
         except EngineFailure as error:
             _LOG.error("the transfer could not be abandoned: %s", error.message)
         await loading.recover(self._worker, None, failure)
-
-
-def _identity(mark: str) -> Identity:
-    return Identity("a collective", ((mark, 0, 0, 0),))

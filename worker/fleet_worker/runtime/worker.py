@@ -19,6 +19,7 @@ from fleet_worker.core.labels import Labels
 from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
+from fleet_worker.core.weight_names import WeightName, WeightNames
 from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason, SwapTimings
 from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.limits import Limits, TimedEngine
@@ -33,19 +34,25 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A refusal or failure worth remembering until the next success, and when it happened."""
+    """A refusal or failure worth remembering until the next success, and when it happened.
+
+    Fields:
+        source: where the weights came from, in words, if that is known.
+    """
 
     version: str | None
     reason: Reason
     message: str
     at: float
+    run_id: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterFault(Fault):
     """A refusal or failure of an adapter."""
 
-    name: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class Work:
     kind: str
     version: str | None
     started: float
+    run_id: str | None = None
 
 
 class Worker:
@@ -63,7 +71,9 @@ class Worker:
     Fields:
         standing: phase, latch, whether the weights changed since the pause.
         good: the weights in the engine, and what a failed load goes back to.
-        version: the label of the engine's weights; None while they are not to be trusted.
+        version: of the engine's weights; None while they are not to be trusted.
+        labels: what versions have stood for.
+        names: what the engine's labels stand for.
         lease: of the pause, while there is one.
         changed: set whenever something changed that the watch waits for.
         cut: set when a drain or a probe must not go on, until it has ended.
@@ -127,7 +137,8 @@ class Worker:
         self.on_released: Callable[[], Awaitable[None]] = _nothing
         self._disposals: set[asyncio.Future[None]] = set()
         self.labels = Labels()
-        self.labels.remember(initial.version, initial.checkpoint.identity)
+        self.names = WeightNames()
+        self.note_in_engine(initial)
         self.staging = Staging(rules, self.labels, clock, self._make_room)
         self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
         self.adapters.engine = self.engine
@@ -153,6 +164,21 @@ class Worker:
     def is_at_rest(self) -> bool:
         """Whether the latch is closed and the engine paused, with no request in it."""
         return self.standing.at_rest and self.engine.unfinished() == 0
+
+    @property
+    def name(self) -> WeightName | None:
+        """What the engine's weights are called; None while they are not to be trusted."""
+        return self.good.name if self.version is not None else None
+
+    def label_of(self, weights: Weights | Received) -> str:
+        """What the engine calls some weights; it leaves the worker nowhere."""
+        return self.names.label_of(weights.name, weights.mark)
+
+    def note_in_engine(self, weights: Weights | Received) -> None:
+        """Remember what weights in the engine are called, and that no others may be."""
+        self.names.note_loaded(weights.name)
+        for label in weights.stands_for:
+            self.labels.remember(label, weights.identity, weights.origin)
 
     def requests(self) -> tuple[int, int]:
         """How many requests generate now, and how many are held."""
@@ -274,14 +300,23 @@ class Worker:
             update={"version": version, "resume_seconds": now - started, "paused_seconds": paused}
         )
 
-    def fault(self, version: str | None, why: Refusal | EngineFailure) -> Fault:
+    def fault(
+        self,
+        version: str | None,
+        why: Refusal | EngineFailure,
+        *,
+        run_id: str | None = None,
+        source: str | None = None,
+    ) -> Fault:
         """A failure as the state document remembers it."""
-        return Fault(version, why.reason, why.message, self.clock())
+        return Fault(version, why.reason, why.message, self.clock(), run_id, source)
 
     @contextmanager
-    def working(self, kind: str, version: str | None = None) -> Iterator[None]:
+    def working(
+        self, kind: str, version: str | None = None, *, run_id: str | None = None
+    ) -> Iterator[None]:
         """Show an operation in the state document while it runs; the innermost one is shown."""
-        outer, self.work = self.work, Work(kind, version, self.clock())
+        outer, self.work = self.work, Work(kind, version, self.clock(), run_id)
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ class Reply:
 
     Fields:
         dialect: where the spans stand.
-        is_stamped: vLLM has written the spans by itself.
+        is_stamped: vLLM has written spans by itself, which say less than ours and are written over.
         patch: changes bytes, of a whole reply or an event, without taking them apart.
         whole: changes a whole reply.
         chunk: changes an event of a stream.

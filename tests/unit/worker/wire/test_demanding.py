@@ -111,24 +111,25 @@ async def test_tokens_that_nobody_labelled_meet_no_demand(port: FakePort) -> Non
 async def test_tokens_say_when_they_may_have_read_keys_of_older_weights(
     port: FakePort, serving: Bench, path: str, cached: int, kv_from: str | None
 ) -> None:
-    serving.agent.kept.loaded("base", "0", cleared=False)
+    agent = serving.agent
+    agent.kept.loaded(agent.label_of(agent.good), f"0@{'1' * 12}", cleared=False)
     port.server.prompts, port.server.cached = [ONE], cached
     tokens = {"token_ids": [1], "sampling_params": {}}
     reply = await port.ask(path, **({} if path == "/v1/completions" else tokens))
 
     (choice,) = reply.json()["choices"]
-    written = kv_from is not None or path == "/v1/completions"  # vLLM's own route knows the rest
-    (span,) = choice["weight_versions"] if written else ({},)
+    (span,) = choice["weight_versions"]
     assert span.get("kv_from") == kv_from
+    assert span.get("kv_from_digest") == (kv_from and "1" * 12)
 
 
 @pytest.mark.parametrize(("demanded", "status"), [("7", 200), ("base", 409)])
 async def test_a_demand_on_a_request_for_an_adapter_means_the_adapters_version(
     port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
 ) -> None:
-    served = SimpleNamespace(name="style", version="7")
+    served = SimpleNamespace(name="style", version="7", digest="sha256:" + "3" * 64)
     monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
-    port.server.prompts, port.server.adapter = [ONE], "style@7"
+    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}"
 
     reply = await port.ask(headers={EXACT: demanded}, model="style")
     assert reply.status_code == status

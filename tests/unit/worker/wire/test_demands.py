@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_worker.core.demands import Demand, DemandError, demand_of, number_of
+from fleet_worker.core.weight_names import WeightName
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_version_meets_a_demand_or_not(
     version: str | None,
     met: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    assert demand_of(exact, minimum).is_met_by(version) is met
+    assert demand_of(exact, minimum).is_met_by(version and WeightName(version)) is met
 
 
 @pytest.mark.parametrize("minimum", ["base", "", "4.5", "-1", "step_", "9" * 19])
@@ -57,3 +58,47 @@ def test_a_demand_says_itself_in_words() -> None:
 @pytest.mark.parametrize(("version", "number"), [("43", 43), ("step_43", 43), ("v43", None)])
 def test_numbers_are_read_off_labels(version: str, number: int | None) -> None:
     assert number_of(version) == number
+
+
+OLD, NEW, NONE = WeightName("40", "run-7"), WeightName("3", "run-8"), WeightName("40")
+
+
+@pytest.mark.parametrize(
+    ("exact", "minimum", "run", "met"),
+    [
+        (None, None, "run-8", [NEW]),
+        (None, "3", "run-8", [NEW]),
+        (None, "3", "run-7", [OLD]),
+        (None, "4", "run-8", []),
+        ("40", None, "run-7", [OLD]),
+        ("40", None, "run-8", []),
+        ("40", None, None, [OLD, NONE]),
+    ],
+)
+def test_a_run_limits_what_the_numbers_are_compared_with(
+    exact: str | None, minimum: str | None, run: str | None, met: list[WeightName]
+) -> None:
+    demand = demand_of(exact, minimum, run)
+
+    assert [name for name in (OLD, NEW, NONE) if demand.is_met_by(name)] == met
+
+
+def test_a_request_that_was_let_in_by_one_run_is_not_measured_by_anothers_numbers() -> None:
+    demand = demand_of(None, "3").bound_to(WeightName("3", "run-8"))
+
+    assert demand.is_met_by(WeightName("4", "run-8"))
+    assert not demand.is_met_by(WeightName("40", "run-7"))
+
+
+def test_an_exact_version_is_one_set_of_weights() -> None:
+    one, other = WeightName("40", "run-7", "1" * 12), WeightName("40", "run-7", "2" * 12)
+    demand = demand_of("40", None).bound_to(one)
+
+    assert demand.is_met_by(one)
+    assert not demand.is_met_by(other)
+    assert "1" * 12 in str(demand)
+
+
+def test_an_empty_run_is_no_demand() -> None:
+    with pytest.raises(DemandError, match="x-weight-run is empty"):
+        demand_of(None, None, " ")

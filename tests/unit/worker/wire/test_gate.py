@@ -11,12 +11,17 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended, fake_generate
+from tests.support.tiny import BASE_DIGEST
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import Bench
 
+from fleet_worker.core.kept_cache import KeptCache
+from fleet_worker.core.weight_names import WeightName, WeightNames
 from fleet_worker.wire.asgi import Receive, Scope, Send, answer, read_body
 from fleet_worker.wire.public.gate import Gate
-from fleet_worker.wire.public.tracking import tracked
+from fleet_worker.wire.public.tracking import collecting, tracked
+
+BASE = {"version": "base", "digest": BASE_DIGEST}
 
 
 def ends_of(reply: httpx.Response) -> dict[int, Any]:
@@ -34,7 +39,7 @@ async def test_a_whole_reply_is_stamped(port: FakePort) -> None:
     reply = await port.ask()
 
     assert reply.json()["choices"] == [
-        {"index": 0, "weight_versions": [{"version": "base", "start": 0, "end": 2}]}
+        {"index": 0, "weight_versions": [{**BASE, "start": 0, "end": 2}]}
     ]
     assert reply.headers["x-weight-version-start"] == "base"
     assert reply.headers["x-weight-version-end"] == "base"
@@ -108,12 +113,22 @@ async def test_tokens_without_a_label_are_counted_and_never_given_one(
     assert found == {0: None}
 
 
-async def test_the_token_route_stamps_itself_and_only_gets_headers(port: FakePort) -> None:
-    port.server.prompts = [ONE]
-    reply = await port.ask("/inference/v1/generate", token_ids=[1], sampling_params={})
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_spans_of_the_token_route_are_written_over_with_ours(
+    port: FakePort,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    port.server.n = 2
+    port.server.prompts = [[[FakeChoice(0)], [ended(0, ("base", 0, 2)), ended(1, ("base", 0, 3))]]]
+    reply = await port.ask(
+        "/inference/v1/generate", token_ids=[1], sampling_params={}, stream=stream
+    )
 
-    assert reply.json() == {"choices": [{"index": 0}]}
-    assert reply.headers["x-weight-version-end"] == "base"
+    choices = reply.json()["choices"] if not stream else []
+    found = ends_of(reply) if stream else {c["index"]: c["weight_versions"] for c in choices}
+    assert found == {0: [{**BASE, "start": 0, "end": 2}], 1: [{**BASE, "start": 0, "end": 3}]}
+    assert reply.headers["x-weight-version-start"] == "base"
+    assert reply.headers["x-weight-digest-start"] == BASE_DIGEST
 
 
 async def test_an_error_passes_as_it_is(port: FakePort) -> None:
@@ -142,20 +157,23 @@ async def test_a_reply_that_is_given_up_closes_the_engines_stream() -> None:
         finally:
             closed.set()
 
-    from fleet_worker.wire.public.tracking import collecting  # noqa: PLC0415 - of this test only
-
-    with collecting(lambda: "1"):
-        stream = tracked(endless)([], None, "x")
+    names = WeightNames()
+    with collecting(names, lambda: WeightName("1"), KeptCache()):
+        stream = tracked(endless, names)([], None, "x")
         await anext(stream)
         await stream.aclose()
     assert closed.is_set()
 
 
-async def test_outside_of_a_request_nothing_is_watched() -> None:
-    stream = tracked(fake_generate)(ONE, None, "x")
+async def test_no_label_of_the_engine_goes_further_also_outside_of_a_request() -> None:
+    names = WeightNames()
+    label = names.label_of(WeightName("base", "run-7", "3fa9c1d04b2e"), "3fa9c1d04b2e")
+    stream = tracked(fake_generate, names)([[ended(0, (label, 0, 2))]], None, "x")
 
-    assert not hasattr(stream, "__wrapped__")
-    assert len([output async for output in stream]) == 2
+    (output,) = [output async for output in stream]
+    assert [vars(span) for span in output.outputs[0].weight_versions] == [
+        {"version": "base", "start": 0, "end": 2}
+    ]
 
 
 async def test_a_closed_latch_turns_data_requests_away(port: FakePort, serving: Bench) -> None:

@@ -262,7 +262,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_stream_lets_go_of_everythin
 
     from fleet_worker.wire.public.tracking import tracked  # noqa: PLC0415 - of this test only
 
-    port.server.prompts, port.server.generate = [ONE], tracked(endless)
+    port.server.prompts, port.server.generate = [ONE], tracked(endless, port.agent.names)
     call = raw(COMPLETION, b'{"stream": true}')
     call.breaks_after = messages
     with pytest.raises(OSError, match="the client is gone"):

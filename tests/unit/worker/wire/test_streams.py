@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tests.support.fake_server import FakeChoice
 
 from fleet_worker.core.demands import Demand
+from fleet_worker.core.kept_cache import KeptCache
 from fleet_worker.core.spans import Dialect, Span
+from fleet_worker.core.weight_names import WeightName, WeightNames
 from fleet_worker.wire.errors import WireError
 from fleet_worker.wire.public.changing import Changes
 from fleet_worker.wire.public.stamping import CutShortError, Stamping
@@ -32,9 +34,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 def tokens_of(spans: Any = None) -> Tokens:
-    tokens = Tokens(lambda: "2")
+    tokens = Tokens(WeightNames(), lambda: WeightName("2"), KeptCache())
     tokens.spans = dict(SPANS if spans is None else spans)
-    tokens.first_version = tokens.last_version = "1"
+    tokens.first = tokens.last = WeightName("1")
     return tokens
 
 
@@ -246,7 +248,7 @@ class Outgoing:
             tokens,
             Reply(**reply),
             demand=demand or Demand(),
-            order={"1": 1, "2": 2, "3": 3},
+            order={WeightName(version): int(version) for version in "123"},
             on_unlabelled=self.count,
         )
 
@@ -378,12 +380,12 @@ async def test_no_token_goes_out_that_other_weights_made_than_were_demanded(
 ) -> None:
     """The weights may change before any token of a stream."""
     out = Outgoing(tokens_of({}), demand)
-    out.tokens.first_version = versions[0]
+    out.tokens.first = WeightName(versions[0])
     await out.start(STREAM)
-    good = list(itertools.takewhile(demand.is_met_by, versions))
+    good = list(itertools.takewhile(lambda v: demand.is_met_by(WeightName(v)), versions))
     was_cut = False
     for version in versions:
-        out.tokens.last_version = version
+        out.tokens.last = WeightName(version)
         event = written({"choices": [{"index": 0, "text": version, "finish_reason": None}]})
         try:
             for piece in (event[:cut], event[cut:]):
@@ -422,7 +424,7 @@ async def test_a_label_that_is_missing_or_was_announced_wrongly_is_counted_once_
     spans: Any, announced: str | None, unlabelled: int
 ) -> None:
     out = Outgoing(tokens_of(spans))
-    out.tokens.first_version = announced
+    out.tokens.first = announced and WeightName(announced)
     await out.start(STREAM)
     await out.body(written({"choices": []}), more=True)
     await out.body(DONE, more=False)
@@ -446,13 +448,13 @@ async def test_a_stream_of_nothing_has_headers_and_an_end() -> None:
 
 async def test_the_opening_events_of_a_response_keep_their_order_when_they_waited() -> None:
     out = Outgoing(tokens_of({0: SPANS[0]}), dialect=Dialect.RESPONSE)
-    out.tokens.first_version = None
+    out.tokens.first = None
     await out.start(STREAM)
     opening = [written({"type": f"response.{n}"}) for n in range(3)]
     for event in opening:
         await out.body(event, more=True)
     assert out.sent == []
-    out.tokens.first_version = "1"
+    out.tokens.first = WeightName("1")
     await out.body(written({"type": "response.output_text.delta"}), more=True)
 
     assert out.headers[b"x-weight-version-start"] == b"1"
@@ -476,7 +478,7 @@ def output(index: int, count: int, **changes: Any) -> Any:
 def test_a_choice_whose_labels_do_not_cover_its_tokens_is_noticed(
     deltas: list[tuple[int, int]], missing: int, kind: str
 ) -> None:
-    tokens = Tokens(lambda: "1")
+    tokens = Tokens(WeightNames(), lambda: WeightName("1"), KeptCache())
     sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
     generation, is_delta = tokens.begin(sampling), kind == "DELTA"
     totals = {0: 0, 1: 0}

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
+from tests.support.tiny import BASE_DIGEST
 from tests.unit.worker.conftest import Bench
 
 CHAT, TOKEN_CHAT, COMPLETION = (
@@ -16,6 +17,8 @@ CHAT, TOKEN_CHAT, COMPLETION = (
     "/v1/completions",
 )
 ENGINE_DATA = {"nvext": {"token_data": [5, 6], "extra_fields": ["engine_data"]}}
+
+BASE = {"version": "base", "digest": BASE_DIGEST}
 
 
 def entries(*ids: int, logprob: float | None = -0.5) -> dict[str, Any]:
@@ -57,7 +60,7 @@ async def test_the_token_route_gives_ids_and_the_prompt_that_was_sent(port: Fake
         (97, "a"),
         (98, "b"),
     ]
-    assert choice["weight_versions"] == [{"version": "base", "start": 0, "end": 2}]
+    assert choice["weight_versions"] == [{**BASE, "start": 0, "end": 2}]
 
 
 async def test_a_client_sees_only_what_it_asked_for(port: FakePort) -> None:
@@ -229,7 +232,7 @@ async def test_a_stream_of_tokens_is_named_and_stamped_like_a_whole_reply(port: 
     assert second["choices"][0]["token_ids"] == [97]
     content = third["choices"][0]["logprobs"]["content"]
     assert [(e["token_id"], e["token"]) for e in content] == [(98, "b"), (0xE2, r"\xe2")]
-    assert third["choices"][0]["weight_versions"] == [{"version": "base", "start": 0, "end": 2}]
+    assert third["choices"][0]["weight_versions"] == [{**BASE, "start": 0, "end": 2}]
     assert usage["usage"]["completion_tokens"] == 3
     assert done == "[DONE]"
 
@@ -309,11 +312,13 @@ def test_log_probabilities_of_generate_are_named_by_id_twice() -> None:
     assert reply.patch(text) == text, "what stands in a string is left alone"
 
 
-async def test_generate_without_log_probabilities_goes_as_it_came(port: FakePort) -> None:
+async def test_generate_without_log_probabilities_is_only_stamped(port: FakePort) -> None:
     port.server.prompts, port.server.reply = [ONE], GENERATED
     reply = await port.ask("/inference/v1/generate", token_ids=[1], sampling_params={})
 
-    assert reply.json() == GENERATED
+    (choice,) = GENERATED["choices"]
+    stamped = {**choice, "weight_versions": [{**BASE, "start": 0, "end": 2}]}
+    assert reply.json() == {**GENERATED, "choices": [stamped]}
 
 
 async def test_generate_in_text_names_its_tokens(port: FakePort) -> None:

@@ -56,7 +56,7 @@ def operator_surface(
     def answer() -> Answer:
         return Answer(state().model_dump_json(by_alias=True).encode())
 
-    def calls(model: type[BaseModel], act: Callable[[Any], Awaitable[None]]) -> Handler:
+    def calls(model: type[BaseModel], act: Callable[[Any], Awaitable[object]]) -> Handler:
         async def handle(call: Call) -> Answer:
             await act(parsed(model, call))
             return answer()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 
 from fleet_worker.core.spans import (
-    Spans,
     compact,
     event_of,
     may_end,
@@ -17,6 +16,7 @@ from fleet_worker.core.spans import (
     split_events,
     stamp,
     stamp_event,
+    written_over,
 )
 from fleet_worker.wire.public.body import object_of
 from fleet_worker.wire.public.tracking import Tokens
@@ -41,9 +41,12 @@ class Changes:
         """A whole reply."""
         if self._reply.patch is not None:
             body = self._reply.patch(body)
-        stamps = bool(self._tokens.spans) and self._writes_stamps
-        if self._reply.whole is None and not stamps:
-            return body
+        stamps = bool(self._tokens.spans)
+        if self._reply.whole is None:
+            if not stamps:
+                return body
+            if self._reply.is_stamped and (ours := written_over(body, self._tokens.spans)):
+                return ours
         reply = json.loads(body)
         if not isinstance(reply, dict):
             return body
@@ -69,7 +72,7 @@ class Changes:
         reply = self._reply
         cut = self._rest or not body.endswith(b"\n\n")
         busy = reply.patch is not None or reply.chunk is not None
-        if not cut and not busy and (not self._writes_stamps or not may_end(body)):
+        if not cut and not busy and not may_end(body):
             return body
         events, self._rest = split_events(self._rest + body)
         body = b"".join(self._event(event) for event in events)
@@ -80,7 +83,7 @@ class Changes:
     def _event(self, event: bytes) -> bytes:
         if self._reply.patch is not None:
             event = self._reply.patch(event)
-        stamps = self._writes_stamps and may_end(event)
+        stamps = may_end(event)
         if self._reply.chunk is None and not stamps:
             return event
         parsed = parsed_event(event)
@@ -92,12 +95,3 @@ class Changes:
         if stamps:
             stamp_event(content, self._tokens.spans, self._reply.dialect)
         return event_of(head, content)
-
-    @property
-    def _writes_stamps(self) -> bool:
-        """Whether the spans are still to be written; vLLM knows less of them than we do."""
-        return not self._reply.is_stamped or _says_more(self._tokens.spans)
-
-
-def _says_more(spans: Spans) -> bool:
-    return any(not span.is_plain for each in spans.values() for span in each or ())

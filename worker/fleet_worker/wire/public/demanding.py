@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from fleet_worker.core.demands import Demand, DemandError, demand_of
 from fleet_worker.core.spans import Spans
-from fleet_worker.protocol import HEADER_VERSION, HEADER_VERSION_EXACT, HEADER_VERSION_MIN
+from fleet_worker.core.weight_names import WeightName
+from fleet_worker.protocol import (
+    HEADER_RUN,
+    HEADER_VERSION,
+    HEADER_VERSION_EXACT,
+    HEADER_VERSION_MIN,
+)
 from fleet_worker.wire.asgi import Headers, header_of
 from fleet_worker.wire.errors import WireError, bad_request
 
@@ -23,20 +29,21 @@ def demand_in(headers: Headers) -> Demand:
     """
     exact = header_of(headers, HEADER_VERSION_EXACT.encode())
     minimum = header_of(headers, HEADER_VERSION_MIN.encode())
+    run = header_of(headers, HEADER_RUN.encode())
     try:
-        return demand_of(exact, minimum)
+        return demand_of(exact, minimum, run)
     except DemandError as error:
         raise bad_request(str(error)) from error
 
 
-def check_version(demand: Demand, version: str | None) -> None:
+def check_version(demand: Demand, name: WeightName | None) -> None:
     """Make sure that the weights in the engine will do.
 
     Errors:
         WireError: 409, with the version that there is.
     """
-    if not demand.is_met_by(version):
-        raise _unmet(demand, f"this worker has {version or 'no version'}", version)
+    if not demand.is_met_by(name):
+        raise _unmet(demand, f"this worker has {name or 'no version'}", name)
 
 
 def check_spans(demand: Demand, spans: Spans) -> None:
@@ -44,16 +51,16 @@ def check_spans(demand: Demand, spans: Spans) -> None:
     if demand.is_any:
         return
     for each in spans.values():
-        versions = [None] if each is None else [span.policy for span in each]
-        for version in versions:
-            if not demand.is_met_by(version):
-                made = f"version {version}" if version else "weights that nobody has named"
-                raise _unmet(demand, f"tokens were made by {made}", version)
+        names = [None] if each is None else [span.policy for span in each]
+        for name in names:
+            if not demand.is_met_by(name):
+                made = str(name) if name is not None else "weights that nobody has named"
+                raise _unmet(demand, f"tokens were made by {made}", name)
 
 
-def _unmet(demand: Demand, what: str, version: str | None) -> WireError:
+def _unmet(demand: Demand, what: str, name: WeightName | None) -> WireError:
     headers = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode())]
-    if version is not None:
-        headers.append((HEADER_VERSION.encode(), version.encode()))
+    if name is not None:
+        headers.append((HEADER_VERSION.encode(), name.version.encode()))
     message = f"the request wants {demand}; {what}"
     return WireError(409, message, kind="WeightVersionError", headers=headers)

@@ -13,6 +13,8 @@ from typing import Any
 from fleet_worker.core.demands import Demand
 from fleet_worker.core.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.core.spans import compact
+from fleet_worker.core.weight_names import WeightName, short_digest
+from fleet_worker.protocol import AdapterState
 from fleet_worker.runtime.worker import Worker
 from fleet_worker.wire.asgi import App, ClientGoneError, Receive, Scope, Send
 from fleet_worker.wire.errors import WireError, answer_error
@@ -104,7 +106,9 @@ class Gate:
         body = await read_whole(receive)
         _check_open(keeper)  # again: the client may have taken its time
         if not demand.is_any:
-            check_version(demand, _version_for(keeper, body))
+            name = _name_for(keeper, body)
+            check_version(demand, name)
+            demand = demand.bound_to(name) if name is not None else demand
         keeper.agent.quiescence.inside += 1
         try:
             await self._forward(keeper, demand, scope, receive, send, body)
@@ -127,13 +131,13 @@ class Gate:
             body = compact(forward.body)
         if forward.body is not None or forward.path != scope["path"]:
             scope = rerouted(scope, forward.path, body)
-        with collecting(lambda: agent.version, agent.kept) as tokens:
+        with collecting(agent.names, lambda: agent.name, agent.kept) as tokens:
             stamping = Stamping(
                 send,
                 tokens,
                 forward.reply,
                 demand=demand,
-                order=agent.labels.order,
+                order=agent.names.order,
                 on_unlabelled=keeper.metrics.unlabelled,
             )
             try:
@@ -148,13 +152,21 @@ def _check_open(keeper: GateKeeper) -> None:
         raise _unavailable(f"this worker is {keeper.agent.standing.phase}")
 
 
-def _version_for(keeper: GateKeeper, body: bytes) -> str | None:
-    """The version that a request would get now: of the adapter that it names, or of the model."""
+def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
+    """The weights that a request would get now: the adapter that it names, or the model's."""
     name = (object_of(body) or {}).get("model")
-    adapters = {state.name: state.version for state in keeper.agent.adapters.states()}
-    if not isinstance(name, str):  # vLLM says what is wrong with it
-        return keeper.agent.version
-    return adapters.get(name, keeper.agent.version)
+    if isinstance(name, str):  # else vLLM says what is wrong with it
+        for state in keeper.agent.adapters.states():
+            if state.name == name:
+                return _name_of(state)
+    return keeper.agent.name
+
+
+def _name_of(adapter: AdapterState) -> WeightName | None:
+    if adapter.version is None:
+        return None
+    digest = short_digest(adapter.digest) if adapter.digest is not None else None
+    return WeightName(adapter.version, digest=digest)
 
 
 def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:

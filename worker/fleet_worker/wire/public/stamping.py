@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fleet_worker.core.demands import Demand
 from fleet_worker.core.spans import Dialect, event_of, first_and_last
-from fleet_worker.protocol import HEADER_VERSION_END, HEADER_VERSION_START
+from fleet_worker.core.weight_names import WeightName
+from fleet_worker.protocol import (
+    HEADER_DIGEST_END,
+    HEADER_DIGEST_START,
+    HEADER_RUN_END,
+    HEADER_RUN_START,
+    HEADER_VERSION_END,
+    HEADER_VERSION_START,
+)
 from fleet_worker.wire.asgi import Message, Send, header_of
 from fleet_worker.wire.errors import WireError, answer_error, broken_reply
 from fleet_worker.wire.public.changing import Changes
@@ -16,6 +24,9 @@ from fleet_worker.wire.public.tracking import Tokens
 from fleet_worker.wire.surface import Reply
 
 _LOG = logging.getLogger(__name__)
+
+_START = (HEADER_VERSION_START, HEADER_RUN_START, HEADER_DIGEST_START)
+_END = (HEADER_VERSION_END, HEADER_RUN_END, HEADER_DIGEST_END)
 
 
 class CutShortError(OSError):
@@ -38,7 +49,7 @@ class Stamping:
         reply: Reply,
         *,
         demand: Demand,
-        order: Mapping[str, int],
+        order: Mapping[WeightName, int],
         on_unlabelled: Callable[[], None],
     ) -> None:
         """Make one for one reply.
@@ -48,7 +59,7 @@ class Stamping:
             tokens: What is collected of the request's tokens.
             reply: What the surface wants done.
             demand: What the tokens must be made of.
-            order: Version → number of its load.
+            order: What weights are called → number of their load.
             on_unlabelled: Called when a reply has tokens of unknown weights.
         """
         self._send = send
@@ -103,11 +114,10 @@ class Stamping:
         await self._send({"type": "http.response.body", "body": body})
 
     def _version_headers(self) -> list[tuple[bytes, bytes]]:
-        versions = first_and_last(self._tokens.spans, self._order)
-        if versions is None:
+        ends = first_and_last(self._tokens.spans, self._order)
+        if ends is None:
             return []
-        names = (HEADER_VERSION_START, HEADER_VERSION_END)
-        return [(n.encode(), v.encode()) for n, v in zip(names, versions, strict=True)]
+        return [*_headers_of(ends[0], _START), *_headers_of(ends[1], _END)]
 
     # --- streams -------------------------------------------------------------------------------
 
@@ -115,8 +125,8 @@ class Stamping:
         body, more = message.get("body", b""), message.get("more_body", False)
         try:
             self._check_tokens()
-            if self._demands and (version := self._tokens.policy) is not None:
-                check_version(self._demand, version)
+            if self._demands and (name := self._tokens.policy) is not None:
+                check_version(self._demand, name)
             body = self._changes.events(body, last=not more)
         except WireError as error:
             await self._cut_short(error)
@@ -138,9 +148,8 @@ class Stamping:
     async def _send_start(self) -> None:
         start, self._start = self._start or {}, None
         headers = list(start["headers"])
-        if self._tokens.first_version is not None:
-            version = self._tokens.first_version.encode()
-            headers.append((HEADER_VERSION_START.encode(), version))
+        if self._tokens.first is not None:
+            headers += _headers_of(self._tokens.first, _START)
         await self._send({**start, "headers": headers})
 
     async def _cut_short(self, error: WireError) -> None:
@@ -157,7 +166,7 @@ class Stamping:
     def _is_early(self) -> bool:
         """Events of `/v1/responses` that come before the first token, and wait for it."""
         waits = self._dialect is Dialect.RESPONSE and self._start is not None
-        return waits and self._tokens.first_version is None
+        return waits and self._tokens.first is None
 
     def _check_tokens(self) -> None:
         if self._tokens.is_uneven:
@@ -170,11 +179,16 @@ class Stamping:
 
     def _check_first_version(self) -> None:
         """The header of a stream was sent on what was known then; the spans know better."""
-        versions = first_and_last(self._tokens.spans, self._order)
-        if versions is not None and versions[0] != self._tokens.first_version:
+        ends = first_and_last(self._tokens.spans, self._order)
+        if ends is not None and ends[0] != self._tokens.first:
             self._on_unlabelled()
             _LOG.error(
-                "a stream was announced as %s and began with %s",
-                self._tokens.first_version,
-                versions[0],
+                "a stream was announced as %s and began with %s", self._tokens.first, ends[0]
             )
+
+
+def _headers_of(name: WeightName, names: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """What a reply's headers say of some weights, under the names of its start or its end."""
+    values = (name.version, name.run_id, name.digest)
+    both = zip(names, values, strict=True)
+    return [(header.encode(), value.encode()) for header, value in both if value is not None]

@@ -3,6 +3,8 @@
 vLLM's serving code drops them on the OpenAI routes. `tracked` wraps the engine client's `generate`,
 the one door through which every route gets its tokens; `collecting` opens a collection for the
 request at hand, which `generate`, called somewhere below it, finds by a context variable.
+
+No label of the engine passes this door: what goes on to vLLM's serving code has plain versions.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.core.engine_adapter import version_of
+from fleet_worker.core.engine_adapter import digest_of, version_of
 from fleet_worker.core.kept_cache import Beginning, KeptCache
 from fleet_worker.core.spans import Span
+from fleet_worker.core.weight_names import WeightName, WeightNames
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
 
@@ -45,27 +48,30 @@ class Tokens:
 
     Fields:
         spans: choice index → its spans, once the choice has ended.
-        first_version: label in the engine when the first token arrived.
-        last_version: the same of the latest one.
-        adapter: version of the adapter that the request uses, if it uses one.
+        first: the weights in the engine when the first token arrived.
+        last: the same of the latest one.
+        adapter: the adapter that the request uses, if it uses one.
         is_uneven: a choice ended with other numbers of tokens, log-probabilities and labels.
     """
 
-    def __init__(self, version: Callable[[], str | None], kept: KeptCache | None = None) -> None:
+    def __init__(
+        self, names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
+    ) -> None:
         self.spans: dict[int, list[Span] | None] = {}
-        self.first_version: str | None = None
-        self.last_version: str | None = None
-        self.adapter: str | None = None
+        self.first: WeightName | None = None
+        self.last: WeightName | None = None
+        self.adapter: WeightName | None = None
         self.is_uneven = False
-        self._version = version
-        self._kept = kept or KeptCache()
+        self._names = names
+        self._name = name
+        self._kept = kept
         self._counts: dict[int, int] = {}
         self._prompts = 0
 
     @property
-    def policy(self) -> str | None:
-        """The version that a demand means: of the adapter, or else of the latest token."""
-        return self.adapter or self.last_version
+    def policy(self) -> WeightName | None:
+        """The weights that a demand means: the adapter, or else those of the latest token."""
+        return self.adapter or self.last
 
     def begin(self, sampling_params: Any) -> Generation:
         """The next prompt's generation begins; prompts come in the order of the reply's choices."""
@@ -79,12 +85,13 @@ class Tokens:
 
     def see(self, output: Any, generation: Generation) -> None:
         """Take the versions from an output of the engine (`RequestOutput`)."""
-        self.last_version = self._version()
-        if self.first_version is None:
-            self.first_version = self.last_version
+        self.last = self._name()
+        if self.first is None:
+            self.first = self.last
         lora = output.lora_request
         if lora is not None:
-            self.adapter = version_of(lora.lora_name)
+            named = lora.lora_name
+            self.adapter = WeightName(version_of(named), digest=digest_of(named))
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
@@ -96,21 +103,26 @@ class Tokens:
             self.spans[index] = (
                 None
                 if spans is None
-                else [
-                    Span(
-                        s.version,
-                        s.start,
-                        s.end,
-                        self._kept.read_from(
-                            s.version, generation.beginning, found_cached=found_cached
-                        ),
-                        self.adapter,
-                    )
-                    for s in spans
-                ]
+                else [self._span(s, generation, found_cached=found_cached) for s in spans]
             )
             if spans and spans[-1].end != self._counts[index]:
                 self.is_uneven = True
+
+    def _span(self, labelled: Any, generation: Generation, *, found_cached: bool) -> Span:
+        """Ours for a span of the engine (`WeightVersionSpan`), which carries its label."""
+        name = self._names.name_of(labelled.version)
+        read = self._kept.read_from(
+            labelled.version, generation.beginning, found_cached=found_cached
+        )
+        return Span(
+            name.version,
+            labelled.start,
+            labelled.end,
+            kv_from=self._names.name_of(read) if read is not None else None,
+            adapter=self.adapter,
+            run_id=name.run_id,
+            digest=name.digest,
+        )
 
     def _count(self, index: int, choice: Any, *, is_delta: bool) -> None:
         ids, logprobs = choice.token_ids, choice.logprobs
@@ -125,15 +137,16 @@ _current: ContextVar[Tokens | None] = ContextVar("rlfleet_tokens", default=None)
 
 @contextmanager
 def collecting(
-    version: Callable[[], str | None], kept: KeptCache | None = None
+    names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
 ) -> Iterator[Tokens]:
     """Collect what `generate` yields inside of this block.
 
     Args:
-        version: Label of the weights in the engine.
+        names: What the engine's labels stand for.
+        name: What the weights in the engine are called now.
         kept: What older weights left in the engine's cache.
     """
-    tokens = Tokens(version, kept)
+    tokens = Tokens(names, name, kept)
     mark = _current.set(tokens)
     try:
         yield tokens
@@ -141,8 +154,13 @@ def collecting(
         _current.reset(mark)
 
 
-def tracked(generate: Generate) -> Generate:
-    """The engine client's `generate`, watched."""
+def tracked(generate: Generate, names: WeightNames) -> Generate:
+    """The engine client's `generate`, watched.
+
+    Args:
+        generate: The engine client's.
+        names: What the engine's labels stand for.
+    """
 
     def watched(
         prompt: Any, sampling_params: Any, request_id: str, **options: Any
@@ -153,17 +171,31 @@ def tracked(generate: Generate) -> Generate:
             )
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
-        if tokens is None:
-            return outputs
-        return _seen(outputs, tokens, tokens.begin(sampling_params))
+        generation = tokens.begin(sampling_params) if tokens is not None else None
+        return _seen(outputs, names, tokens, generation)
 
     return watched
 
 
 async def _seen(
-    outputs: AsyncGenerator[Any, None], tokens: Tokens, generation: Generation
+    outputs: AsyncGenerator[Any, None],
+    names: WeightNames,
+    tokens: Tokens | None,
+    generation: Generation | None,
 ) -> AsyncGenerator[Any, None]:
     async with aclosing(outputs):
         async for output in outputs:
-            tokens.see(output, generation)
+            if tokens is not None and generation is not None:
+                tokens.see(output, generation)
+            for choice in output.outputs:
+                _unlabel(choice, names)
             yield output
+
+
+def _unlabel(choice: Any, names: WeightNames) -> None:
+    """Put versions in the place of the engine's labels."""
+    if choice.weight_versions is not None:
+        choice.weight_versions = [
+            type(s)(version=names.name_of(s.version).version, start=s.start, end=s.end)
+            for s in choice.weight_versions
+        ]
