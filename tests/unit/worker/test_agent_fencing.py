@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.tiny import BASE_DIGEST
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import Bench, refused
 
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.weight_names import short_digest
 from fleet_worker.protocol import Epoch, PauseMode, PauseRequest, Phase, Reason
 
 # --- who may drive ------------------------------------------------------------------------------
@@ -188,8 +190,9 @@ async def test_metrics_follow_the_state(serving: Bench) -> None:
     assert value("phase", phase="serving") == 1
     assert value("phase", phase="paused") == 0
     assert value("admitted") == 1
-    assert value("version_info", version="base") == 1
-    await serving.stage("1")
+    base = {"version": "base", "run_id": "", "digest": BASE_DIGEST}
+    assert value("version_info", **base) == 1
+    await serving.stage("1", run_id="run-7")
     await serving.pause()
     serving.engine.running = 2
     assert value("requests_held") == 2
@@ -200,5 +203,6 @@ async def test_metrics_follow_the_state(serving: Bench) -> None:
     assert value("pause_seconds_sum") == 4
     assert value("load_seconds_count") == 1
     assert value("stage_seconds_count") == 1
-    assert value("version_info", version="base") is None
-    assert value("version_info", version="1") == 1
+    assert value("version_info", **base) is None
+    digest = short_digest(serving.state.digest or "")
+    assert value("version_info", version="1", run_id="run-7", digest=digest) == 1

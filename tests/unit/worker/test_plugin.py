@@ -23,7 +23,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support import damage
 from tests.support.fake_modules import install
-from tests.support.tiny import tiny_rules
+from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
 from fleet_worker.adapters.engine_names import UnsupportedEngineError
@@ -239,7 +239,8 @@ def test_the_entry_point_makes_a_plugin_that_vllm_takes(put: Put) -> None:
 async def test_a_worker_that_comes_up_is_at_rest_labelled_and_closed(put: Put) -> None:
     keeper = await put.together()
 
-    assert put.client.calls == ["rlfleet_missing_names", "pause abort True", "label base"]
+    label = f"label base@{BASE_DIGEST}"
+    assert put.client.calls == ["rlfleet_missing_names", "pause abort True", label]
     assert keeper.agent.phase is Phase.JOINING
     assert keeper.agent.is_open is False
     assert put.client.generate != put.client.first_generate, "every request is looked at"

@@ -110,7 +110,7 @@ async def test_every_metric_has_help_and_type_and_its_labels_come_from_fixed_set
                 if label in allowed:
                     assert value in allowed[label], name
                 else:
-                    assert label in {"le", "version", "adapter"}, name
+                    assert label in {"le", "version", "run_id", "digest", "adapter"}, name
     phases = [s for s in after["rlfleet_worker_phase"].samples if s.value == 1]
     assert [s.labels["phase"] for s in phases] == ["draining"]
 

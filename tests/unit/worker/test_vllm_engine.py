@@ -158,13 +158,14 @@ async def test_all_caches_are_reset_and_a_cache_that_stays_is_a_failure(
 async def test_a_label_that_the_engine_does_not_take_is_a_failure(
     engine: VllmEngine, client: Client
 ) -> None:
-    await engine.set_version("7")
-    assert client.label == "7"
+    await engine.set_version("7@3fa9c1d04b2e")
+    assert client.label == "7@3fa9c1d04b2e"
     client.answers["update_weight_version"] = None
-    failure = await failure_of(engine.set_version("8"))
+    failure = await failure_of(engine.set_version("8@3fa9c1d04b2e"))
 
     assert failure.touched is True
-    assert "label is 7, not 8" in failure.message
+    assert "@" not in failure.message, "the engine's labels are its own"
+    assert "did not take the label" in failure.message
 
 
 @pytest.mark.parametrize("call", ["ping", "resume"])

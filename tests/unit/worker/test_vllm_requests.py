@@ -18,7 +18,7 @@ from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, Reason
 
 MAX_LENGTH = 64
-ADAPTER = EngineAdapter("sql@3", 1007, "/private/3")
+ADAPTER = EngineAdapter("sql@3@3fa9c1d04b2e", 1007, "/private/3")
 
 
 @dataclass
@@ -234,7 +234,7 @@ async def test_an_adapter_is_added_under_its_name_number_and_private_directory(
     engine: VllmEngine, client: FakeClient
 ) -> None:
     await engine.add_adapter(ADAPTER)
-    assert client.calls == [("add_lora", FakeLoRARequest("sql@3", 1007, "/private/3"))]
+    assert client.calls == [("add_lora", FakeLoRARequest("sql@3@3fa9c1d04b2e", 1007, "/private/3"))]
     await engine.remove_adapter(ADAPTER)
 
     assert client.slots == set()
@@ -244,11 +244,11 @@ async def test_an_engine_that_says_yes_and_does_nothing_is_not_believed(
     engine: VllmEngine, client: FakeClient
 ) -> None:
     client.takes = False
-    with pytest.raises(EngineFailure, match="did not take sql@3"):
+    with pytest.raises(EngineFailure, match="did not take adapter sql at version 3"):
         await engine.add_adapter(ADAPTER)
     client.slots.add(ADAPTER.number)
     client.gives = False
-    with pytest.raises(EngineFailure, match="did not give sql@3 up"):
+    with pytest.raises(EngineFailure, match="did not give adapter sql at version 3 up"):
         await engine.remove_adapter(ADAPTER)
 
 
