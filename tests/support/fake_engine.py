@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,62 @@ def touched(reason: Reason = Reason.ENGINE_FAILED) -> EngineFailure:
 def untouched() -> EngineFailure:
     """A failure before anything was changed."""
     return EngineFailure("it could not begin", touched=False)
+
+
+@dataclass(frozen=True)
+class FakeFault:
+    """What is wrong with one call of the engine, or with it and all later ones of its name.
+
+    Fields:
+        number: of the call, from 0, counted since the fault was set.
+        late: it takes effect, and what fails or hangs is its answer.
+    """
+
+    number: int
+    hangs: bool = False
+    late: bool = False
+    always: bool = False
+
+
+class FaultyFakeEngine:
+    """A fake engine whose calls can fail or hang, by their number.
+
+    Fields:
+        names: of the calls since the last fault was set, in order.
+        violations: changes of weights or labels while the engine generated.
+    """
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self._fault: FakeFault | None = None
+        self._always: str | None = None
+        self.names: list[str] = []
+        self.violations: list[str] = []
+
+    def set_fault(self, fault: FakeFault | None) -> None:
+        """What goes wrong from now on; None: nothing."""
+        self._fault, self._always, self.names = fault, None, []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        return partial(self._call, name, found) if inspect.iscoroutinefunction(found) else found
+
+    async def _call(self, name: str, call: Any, *arguments: Any, **named: Any) -> Any:
+        fault, number = self._fault, len(self.names)
+        self.names.append(name)
+        if name in _WHILE_PAUSED and not self._engine.paused:
+            self.violations.append(f"{name} while the engine generates")
+        if fault is not None and number == fault.number and fault.always:
+            self._always = name
+        faulty = fault is not None and (number == fault.number or name == self._always)
+        if fault is None or not faulty:
+            return await call(*arguments, **named)
+        if fault.late:
+            await call(*arguments, **named)
+        if fault.hangs:
+            await asyncio.Event().wait()
+        raise EngineFailure(f"{name} broke", touched=name in _TOUCHING)
+
+
+_WHILE_PAUSED = ("load", "set_version", "begin_transfer", "receive", "end_transfer", "sleep")
+_TOUCHING = ("load", "probe", "set_version", "reset_caches", "checksum", *_WHILE_PAUSED[2:5])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,13 +146,16 @@ class Trainer:
 
 
 @asynccontextmanager
-async def a_bench(folder: Path) -> AsyncIterator[Bench]:
-    """A worker whose engine has come up."""
+async def a_bench(
+    folder: Path, wrap: Callable[[FakeEngine], Any] | None = None
+) -> AsyncIterator[Bench]:
+    """A worker whose engine has come up; `wrap` puts something between the two."""
     rules, initial = tiny_rules(folder, TinyInspector())
     engine, clock, registry = FakeEngine(), FakeClock(), CollectorRegistry()
     ended: list[str] = []
     metrics = WorkerMetrics(registry)
-    agent = Agent(engine, initial, rules, clock=clock, metrics=metrics, end_process=ended.append)
+    driven = wrap(engine) if wrap is not None else engine
+    agent = Agent(driven, initial, rules, clock=clock, metrics=metrics, end_process=ended.append)
     metrics.watch(agent)
     await agent.ready()
     yield Bench(agent, engine, clock, registry, folder, ended)
