@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -145,12 +144,12 @@ async def test_what_broke_the_engine_is_held_no_longer(
 
 
 async def test_what_was_written_to_after_its_stage_is_held_no_longer(serving: Bench) -> None:
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
     path = await serving.stage("1")
     await serving.pause()
     staged = serving.agent.staging.staged
     assert staged is not None
-    shutil.copy(path / "config.json", path / "copy.json")
-    (path / "copy.json").rename(path / "config.json")
+    write_tiny(path, 9.0)
     assert (await refused(serving.load("1"))).reason is Reason.CHECKPOINT_CHANGED
 
     await soon(lambda: staged.checkpoint.files == ())

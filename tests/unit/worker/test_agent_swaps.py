@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
+import threading
 
 import pytest
 from tests.support.fake_engine import touched, untouched
@@ -11,8 +12,10 @@ from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import Bench, refused
 
-from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import Phase, Reason
+from fleet_worker.runtime.limits import Limits
 
 # --- starting and opening -----------------------------------------------------------------------
 
@@ -146,9 +149,9 @@ async def test_two_loads_at_once_load_once(serving: Bench) -> None:
 async def test_files_changed_since_staging_are_refused_before_the_engine_is_touched(
     serving: Bench,
 ) -> None:
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
     path = await serving.stage("1")
     await serving.pause()
-    shutil.rmtree(path)
     write_tiny(path, 9.0)
     refusal = await refused(serving.load("1"))
 
@@ -158,6 +161,62 @@ async def test_files_changed_since_staging_are_refused_before_the_engine_is_touc
     await serving.stage("1")
     await serving.load("1")
     assert serving.agent.version == "1", "staged anew, it loads"
+
+
+async def test_what_is_held_is_loaded_whatever_its_directory_holds_by_now(
+    serving: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await serving.stage("1")
+    staged = serving.state.staged
+    assert staged is not None
+    assert staged.in_memory
+    await serving.pause()
+    write_tiny(path, 9.0)
+
+    def asked(*_arguments: object, **_named: object) -> None:
+        pytest.fail("the store was asked while the fleet is paused")
+
+    for name in ("fstat", "stat", "open", "listdir", "pread", "preadv"):
+        monkeypatch.setattr(os, name, asked)
+    await serving.load("1")
+    await serving.resume("1")
+    monkeypatch.undo()
+
+    assert (serving.state.version, serving.state.digest) == ("1", staged.digest)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_store_that_hangs_under_the_pause_ends_neither_fence_nor_lease(
+    serving: Bench, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    serving.agent.limits = Limits(files_seconds=0.05)
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
+    await serving.stage("1")
+    await serving.pause()
+    answers = threading.Event()
+    looks: list[int] = []
+    look = Checkpoint.check_unread
+
+    def hang(checkpoint: Checkpoint) -> None:
+        looks.append(1)
+        if len(looks) == (1 if when == "before" else 2):
+            assert answers.wait(30)
+        look(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "check_unread", hang)
+    with pytest.raises((Refusal, EngineFailure)) as failure:
+        await serving.load("1")
+    state = serving.state
+    await serving.fence()
+    answers.set()
+
+    assert failure.value.reason is Reason.SOURCE_UNREADABLE
+    assert state.load_failure is not None
+    assert state.load_failure.reason is Reason.SOURCE_UNREADABLE
+    if when == "before":
+        assert (state.phase, state.version) == (Phase.PAUSED, "base"), "the engine was not touched"
+    assert serving.state.phase is Phase.JOINING
+    assert serving.state.version == "base"
 
 
 async def test_a_load_that_fails_untouched_leaves_the_worker_paused_on_the_old_weights(

@@ -132,7 +132,7 @@ async def test_a_store_that_hangs_refuses_what_would_be_read_from_it(
     monkeypatch.setattr(Checkpoint, "hold", lambda *_, **__: False)
     await serving.stage("1")
     await serving.pause()
-    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait())
+    monkeypatch.setattr(Checkpoint, "check_unread", lambda *_: hanging.wait())
     refusal = await refused(serving.load("1"))
 
     assert refusal.reason is Reason.SOURCE_UNREADABLE

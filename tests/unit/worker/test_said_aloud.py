@@ -72,6 +72,8 @@ async def test_over_a_whole_day_the_state_is_always_one_that_can_be_sent(serving
             assert PROMPT not in text
             await asyncio.sleep(0)
 
+    # Beyond the budget a load asks the file system, and the fake engine's loads can be looked at.
+    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
     looking = asyncio.create_task(look())
     await _a_day(serving)
     looking.cancel()

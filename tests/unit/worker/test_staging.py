@@ -11,12 +11,15 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.descriptors import open_descriptors
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
+from tests.support.waiting import soon
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import Roots
 from fleet_worker.core.labels import Labels
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Epoch, Reason, Source, StageRequest
+from fleet_worker.runtime import store_threads
 from fleet_worker.runtime.staging import Staging
 
 
@@ -172,6 +175,131 @@ async def test_a_stage_that_was_stuck_to_its_end_leaves_what_overtook_it_alone(
     assert newer is not None
     assert slot.staged is newer, "the newer caller was told that it is staged"
     assert newer.checkpoint.files
+
+
+class Hangs(TinyInspector):
+    """A store that brings nothing of some versions until it is mended."""
+
+    def __init__(self, *versions: str) -> None:
+        super().__init__()
+        self.versions = versions
+        self.mended = threading.Event()
+        self.reading: list[str] = []
+        self.hanging = threading.Event()
+
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+        def hang(_spec: TensorSpec, _block: memoryview) -> bool:
+            self.hanging.set()
+            assert self.mended.wait(60)
+            return True
+
+        self.reading.append(Path(checkpoint.path).name)
+        if Path(checkpoint.path).name not in self.versions:
+            return super().read(checkpoint, budget=budget, go_on=go_on)
+        return checkpoint.hold(budget=budget, go_on=go_on, look=hang)
+
+
+async def test_a_store_that_does_not_answer_is_said_after_a_deadline_and_read_later(
+    tmp_path: Path,
+) -> None:
+    store = Hangs("1")
+    slot = staging(tmp_path, store)
+    before = open_descriptors()
+    slot.silence_seconds = 1.0
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(request("1", write_tiny(tmp_path / "1")))
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert refused.value.retry_after_seconds is not None
+    assert slot.running is None
+    slot.silence_seconds = 60
+    await slot.stage(request("2", write_tiny(tmp_path / "2")))
+    assert slot.staged is not None
+    assert slot.staged.version == "2"
+    await slot.drop()
+    store.mended.set()
+    await soon(lambda: open_descriptors() == before)
+
+
+async def test_a_newer_version_does_not_wait_for_the_read_of_an_older_one_that_hangs(
+    tmp_path: Path,
+) -> None:
+    store = Hangs("1")
+    slot = staging(tmp_path, store)
+    before = open_descriptors()
+    older = asyncio.create_task(slot.stage(request("1", write_tiny(tmp_path / "1"))))
+    await soon(store.hanging.is_set)
+    running = slot.running
+    await slot.stage(request("2", write_tiny(tmp_path / "2")))
+    with pytest.raises(Refusal) as refused:
+        await older
+
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert slot.staged is not None
+    assert slot.staged.version == "2"
+    assert running is not None
+    assert running.checkpoint is not None
+    assert running.checkpoint.files, "its thread may still read them"
+    assert not running.checkpoint._filling, "its memory is free already"
+    store.mended.set()
+    await slot.drop()
+    await soon(lambda: open_descriptors() == before)
+
+
+async def test_a_store_that_hangs_is_asked_a_few_times_and_another_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_threads, "_LEFT_FOR_SECONDS", 0.0)
+    hung, other = tmp_path / "hung", tmp_path / "other"
+    store = Hangs(*map(str, range(10)))
+    slot = staging(tmp_path, store)
+    object.__setattr__(slot.rules, "roots", Roots([hung, other]))
+    slot.silence_seconds = 1.0
+    for number in range(10):
+        with pytest.raises(Refusal) as refused:
+            await slot.stage(request(str(number), write_tiny(hung / str(number))))
+        assert refused.value.reason is Reason.SOURCE_UNREADABLE
+
+    assert len(store.reading) == 4, "the others were refused without a thread"
+    assert str(hung) in refused.value.message
+    slot.silence_seconds = 60
+    await slot.stage(request("good", write_tiny(other / "good")))
+    assert slot.staged is not None
+    store.mended.set()
+    await soon(lambda: not any(each.name == "rlfleet-store" for each in threading.enumerate()))
+    await slot.stage(request("better", write_tiny(hung / "better")))
+    assert slot.staged is not None
+    assert slot.staged.version == "better", "a store that answers again is read again"
+
+
+async def test_what_was_overtaken_is_freed_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[bool] = []
+    for name in ("close", "release"):
+        free = getattr(Checkpoint, name)
+
+        def noting(checkpoint: Checkpoint, free: Callable[..., None] = free) -> None:
+            freed.append(threading.current_thread() is threading.main_thread())
+            free(checkpoint)
+
+        monkeypatch.setattr(Checkpoint, name, noting)
+    inspector = Slow("1")
+    slot = staging(tmp_path, inspector)
+    freed.clear()
+    older = asyncio.create_task(slot.stage(request("1", write_tiny(tmp_path / "1"))))
+    await asyncio.to_thread(inspector.entered.wait, 5)
+    newer = asyncio.create_task(slot.stage(request("2", write_tiny(tmp_path / "2"))))
+    with pytest.raises(Refusal):
+        await older
+    inspector.let_go.set()
+    await newer
+    with pytest.raises(Refusal):
+        await slot.stage(request("3", write_tiny(tmp_path / "3"), "sha256:" + "0" * 64))
+    await slot.drop()
+
+    assert freed
+    assert not any(freed), "requests stand still while the loop frees memory"
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:

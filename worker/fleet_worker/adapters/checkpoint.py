@@ -57,6 +57,11 @@ class Checkpoint:
         return sum(file.state.size for file in self.files)
 
     @property
+    def is_held(self) -> bool:
+        """Whether all bytes are in memory, sealed."""
+        return all(file.name in self.held for file in self.files)
+
+    @property
     def identity(self) -> Identity:
         """What these weights are recognised by."""
         states = {file.name: file.state for file in self.files}

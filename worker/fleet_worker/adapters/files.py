@@ -45,6 +45,11 @@ class Roots:
                 Reason.SOURCE_OUTSIDE_ROOTS, f"the source is not below a weights root ({self})"
             )
 
+    def root_of(self, path: str) -> str:
+        """The root that a path is below by its name; the path itself if it is below none."""
+        below = [root for root in self._named if _is_below(os.path.normpath(path), (root,))]
+        return max(below, key=len, default=path)
+
     def hold(self, path: str) -> bool:
         """Whether a real path is one of the roots, or below one."""
         return _is_below(path, self._real)

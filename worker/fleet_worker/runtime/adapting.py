@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from fleet_worker.adapters.opening import open_adapter
 from fleet_worker.adapters.private import PrivateAdapter, make_private
@@ -12,6 +14,7 @@ from fleet_worker.core.labels import Label
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import AdapterRequest, Phase, Reason
 from fleet_worker.runtime.reference import directory_of
+from fleet_worker.runtime.store_threads import Pulse
 from fleet_worker.runtime.worker import AdapterFault, Work, Worker
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
@@ -57,7 +60,9 @@ async def is_unchanged(worker: Worker, name: str, request: AdapterRequest) -> bo
         return True
     path, roots = directory_of(request.source), worker.staging.rules.roots
     try:
-        now = await asyncio.to_thread(files_of, path, roots)
+        now = await worker.staging.threads.run(
+            partial(files_of, path, roots), store=roots.root_of(path)
+        )
     except Refusal:
         return True
     # Neither a file nor a directory that is gone is a change: trainers delete old versions.
@@ -74,7 +79,14 @@ async def prepare(
     """
     worker.preparing = Work("adapter", request.version, worker.clock())
     try:
-        files = await asyncio.to_thread(_prepare, worker, request)
+        pulse = Pulse()
+        staging = worker.staging
+        files = await staging.threads.run(
+            partial(_prepare, worker, request, pulse.beat),
+            store=staging.rules.roots.root_of(str(request.source)),
+            pulse=pulse,
+            late=PrivateAdapter.close,
+        )
     finally:
         worker.preparing = None
     try:
@@ -100,7 +112,7 @@ def fault_of(
     )
 
 
-def _prepare(worker: Worker, request: AdapterRequest) -> PrivateAdapter:
+def _prepare(worker: Worker, request: AdapterRequest, go_on: Callable[[], None]) -> PrivateAdapter:
     rules = worker.staging.rules
     path = directory_of(request.source)
     adapter = open_settled(path, rules.roots, lambda: open_adapter(path, rules.roots))
@@ -108,7 +120,7 @@ def _prepare(worker: Worker, request: AdapterRequest) -> PrivateAdapter:
         check_adapter_config(adapter.config, max_rank=worker.adapters.max_rank)
         check_adapter_tensors(rules.reference.tensors, adapter.tensors, adapter.config)
         files = make_private(
-            adapter, rules.inspector.read, budget=worker.memory_left(), go_on=lambda: None
+            adapter, rules.inspector.read, budget=worker.memory_left(), go_on=go_on
         )
     except BaseException:
         adapter.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,6 +24,8 @@ from fleet_worker.protocol import (
     VersionLabel,
 )
 from fleet_worker.runtime.driver_seat import DriverSeat
+
+T = TypeVar("T")
 
 _LABELS: TypeAdapter[str] = TypeAdapter(VersionLabel)
 
@@ -115,7 +119,7 @@ class FilesDriver(DriverSeat):
         if (step := step_of(path)) is not None:
             return step
         roots = self.agent.staging.rules.roots
-        return label_of(path, await asyncio.to_thread(files_of, path, roots))
+        return label_of(path, await self._ask(partial(files_of, path, roots), path))
 
     def _check_not_failed(self, label: str, source: Source) -> None:
         """A trainer that tries again what broke the engine would break it again."""
@@ -129,6 +133,11 @@ class FilesDriver(DriverSeat):
                 f"loading {label} failed inside the engine ({failed.message}); publish another"
                 " version",
             )
+
+    async def _ask(self, look: Callable[[], T], path: str) -> T:
+        """Look at a store that may not answer."""
+        staging = self.agent.staging
+        return await staging.threads.run(look, store=staging.rules.roots.root_of(path))
 
 
 def checked_label(text: str) -> str:

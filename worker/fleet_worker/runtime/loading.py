@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
-from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
@@ -30,7 +29,7 @@ async def load(worker: Worker, weights: Weights) -> None:
     """
     started = worker.clock()
     try:
-        await put_in(worker, weights, worker.staging.rules.roots)
+        await put_in(worker, weights)
     except Refusal as refusal:
         _note_refused(worker, weights, refusal)
         raise
@@ -84,49 +83,49 @@ async def relabel(worker: Worker, label: str, before: str) -> None:
         raise
 
 
-async def put_in(worker: Worker, weights: Weights, roots: Roots | None) -> None:
+async def put_in(worker: Worker, weights: Weights) -> None:
     """The steps of a load, in the only order that keeps labels honest.
 
     Args:
         worker: Its engine is held still (`hold_still`).
-        weights: What to put in.
-        roots: To look whether their directory still holds what was staged; None for weights that
-            have been in the engine before: what became of their directory does not matter.
+        weights: What to put in. Of bytes in memory nothing is asked of any file system: they are
+            sealed and have their digest, whatever their directory holds by now.
 
     Errors:
-        Refusal: the files were changed; the engine was not touched.
+        Refusal: files that the engine is to read were written to, or their store does not answer;
+            the engine was not touched.
         EngineFailure: see its `touched`.
     """
     engine, checkpoint = worker.engine, weights.checkpoint
-    if roots is not None:
-        await _check_files(worker, weights, checkpoint.check_same_on_disk, roots)
-    await _check_files(worker, weights, checkpoint.check_unread)
+    await check_unread(worker, checkpoint)
     await engine.load(checkpoint)
     try:
-        await _check_files(worker, weights, checkpoint.check_unread)
+        await check_unread(worker, checkpoint)
     except Refusal as refusal:
         # Written to while the engine read it: nobody knows what is in the model now.
         raise EngineFailure(refusal.message, touched=True, reason=refusal.reason) from refusal
     await settle_in(worker, weights)
 
 
-async def _check_files(
-    worker: Worker, weights: Weights, check: Callable[..., None], *arguments: object
-) -> None:
-    """Look at files while requests are held: a file system that hangs must not hold them longer.
+async def check_unread(worker: Worker, checkpoint: Checkpoint) -> None:
+    """Look whether files that a load reads are as they were staged, in bounded time.
+
+    Requests wait meanwhile, and a fence and the end of a lease wait for this lock.
 
     Errors:
-        Refusal: what the check refuses; `SourceUnreadable` if it does not end in time, unless the
-            bytes are held in memory, where it does not matter what became of the files.
+        Refusal: `CheckpointChanged`; `SourceUnreadable` if their store does not answer.
     """
+    if checkpoint.is_held:
+        return
+    seconds = worker.limits.files_seconds
     try:
-        await within(worker.limits.files_seconds, check, *arguments)
+        await within(seconds, checkpoint.check_unread)
     except TimeoutError as error:
-        seconds = worker.limits.files_seconds
-        words = f"the file system with {weights.source} did not answer for {seconds:.0f} s"
-        if not weights.in_memory:
-            raise Refusal(Reason.SOURCE_UNREADABLE, words) from error
-        _LOG.warning("%s; the bytes in memory are loaded", words)
+        raise Refusal(
+            Reason.SOURCE_UNREADABLE,
+            f"the file system of {checkpoint.path} has not answered for {seconds:g} s; look at the"
+            " mount on the worker's node",
+        ) from error
 
 
 async def settle_in(worker: Worker, weights: Weights | Received) -> None:
@@ -243,7 +242,7 @@ async def recover(worker: Worker, weights: Weights | None, failure: EngineFailur
         return
     try:
         await worker.quiescence.reach(worker.engine)
-        await put_in(worker, good, None)
+        await put_in(worker, good)
     except (Refusal, EngineFailure) as error:
         worker.end_process(f"{good.version} could not be put back: {error.message}")
         return

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
@@ -22,6 +22,7 @@ from fleet_worker.core.weight_names import WeightName, described, short_digest
 from fleet_worker.protocol import Reason, Source, Staged, StageRequest
 from fleet_worker.runtime.ports import Clock, Inspector
 from fleet_worker.runtime.reference import Reference, open_fitting
+from fleet_worker.runtime.store_threads import SILENCE_SECONDS, Pulse, StoreThreads, leave
 
 T = TypeVar("T")
 
@@ -204,21 +205,37 @@ class StageRules:
 
 @dataclass(slots=True)
 class Running:
-    """A stage under way."""
+    """A stage under way.
+
+    Fields:
+        superseded: set once a newer stage has taken over; threads look at it.
+        unwanted: done at the same moment; the event loop waits for it.
+        checkpoint: what is being read.
+    """
 
     request: StageRequest
     started: float
-    superseded: threading.Event
+    unwanted: asyncio.Future[None]
     by_directory: bool = False
+    superseded: threading.Event = field(default_factory=threading.Event)
+    pulse: Pulse = field(default_factory=Pulse)
+    checkpoint: Checkpoint | None = None
     task: asyncio.Task[Weights] = field(init=False)
 
     def go_on(self) -> None:
-        """Raise `Superseded` once a newer stage has taken over."""
+        """Note that the store answers; raise `Superseded` once a newer stage has taken over."""
+        self.pulse.beat()
         if self.superseded.is_set():
             raise Refusal(
                 Reason.SUPERSEDED,
                 f"a newer version took over while {self.request.version} was being staged",
             )
+
+    def supersede(self) -> None:
+        """A newer stage takes over: what is read is not waited for any more."""
+        self.superseded.set()
+        if not self.unwanted.done():
+            self.unwanted.set_result(None)
 
 
 class Staging:
@@ -227,6 +244,7 @@ class Staging:
     Fields:
         staged: what a load may take.
         running: the stage under way, if any.
+        threads: for everything that a file system may keep waiting.
     """
 
     def __init__(
@@ -251,8 +269,9 @@ class Staging:
         self._labels = labels
         self._clock = clock
         self._make_room = make_room
-        # Two: a superseded stage may be stuck in a slow file system for a while.
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlfleet-stage")
+        self._overtaken: Checkpoint | None = None
+        self.threads = StoreThreads()
+        self.silence_seconds = SILENCE_SECONDS
 
     async def stage(self, request: StageRequest, *, by_directory: bool = False) -> Weights:
         """Stage a version; joins the same work under way, replaces other work.
@@ -272,9 +291,11 @@ class Staging:
             if self.staged is not None and self.staged.fulfils(request):
                 return self.staged
             if running is not None:
-                running.superseded.set()
-            running = Running(request, self._clock(), threading.Event(), by_directory)
-            running.task = asyncio.get_running_loop().create_task(self._run(running))
+                running.supersede()
+                self._overtaken = running.checkpoint
+            loop = asyncio.get_running_loop()
+            running = Running(request, self._clock(), loop.create_future(), by_directory)
+            running.task = loop.create_task(self._run(running))
             self.running = running
         # The caller may go away; the work goes on.
         return await asyncio.shield(running.task)
@@ -316,8 +337,17 @@ class Staging:
         """Forget what is staged, and give its memory back."""
         staged, self.staged = self.staged, None
         if staged is not None:
-            # Freeing takes the kernel 0.2 s a GB, in which requests must not stand still.
-            await self._in_thread(staged.checkpoint.close)
+            await self._free(staged.checkpoint)
+
+    async def _free(self, checkpoint: Checkpoint) -> None:
+        """Give memory back, and files up.
+
+        Freeing takes the kernel 0.2 s a GB, in which requests must not stand still. Memory is
+        waited for, because the next version needs it; files are not, because closing one may ask
+        its store.
+        """
+        await asyncio.to_thread(checkpoint.release)
+        leave(checkpoint.close)
 
     async def _run(self, running: Running) -> Weights:
         try:
@@ -327,7 +357,7 @@ class Staging:
                 await self.drop()
                 running.go_on()
             except BaseException:
-                await self._in_thread(weights.checkpoint.close)
+                await self._free(weights.checkpoint)
                 raise
             self.staged = weights
             return weights
@@ -337,46 +367,90 @@ class Staging:
 
     async def _prepare(self, running: Running) -> Weights:
         request, rules = running.request, self.rules
-        checkpoint = await self._in_thread(
+        opening = partial(
             open_fitting, request.source, rules.roots, rules.reference, rules.inspector
         )
+        checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
+        running.checkpoint = checkpoint
         try:
             running.go_on()
             await self.drop()
+            if self._overtaken is not None:
+                # Its thread may be stuck in a read for ever; its memory is needed now.
+                await asyncio.to_thread(self._overtaken.release)
             budget = await self._make_room(checkpoint.size_bytes)
-            in_memory, digest = await self._in_thread(self._bring, running, checkpoint, budget)
-            weights = Weights(
-                request.version,
-                request.source,
-                digest,
-                checkpoint,
-                run_id=request.run_id,
-                in_memory=in_memory,
-                by_directory=running.by_directory,
+        except BaseException:
+            await self._free(checkpoint)
+            raise
+        bringing = partial(self._bring, running, checkpoint, budget)
+        try:
+            in_memory, digest = await self._wait_for(
+                running, bringing, late=lambda _: checkpoint.close()
             )
+        except BaseException:
+            # The files belong to the thread, which may read them still.
+            await asyncio.to_thread(checkpoint.release)
+            raise
+        weights = Weights(
+            request.version,
+            request.source,
+            digest,
+            checkpoint,
+            run_id=request.run_id,
+            in_memory=in_memory,
+            by_directory=running.by_directory,
+        )
+        try:
             check_labels(self._labels, weights)
         except BaseException:
-            checkpoint.close()
+            await self._free(checkpoint)
             raise
         return replace(weights, stage_seconds=self._clock() - running.started)
 
     def _bring(self, running: Running, checkpoint: Checkpoint, budget: int) -> tuple[bool, str]:
-        """In a thread: hold the bytes, then judge the bytes that are held.
+        """In a thread: read the bytes and judge them; the checkpoint is closed if they are refused.
 
         Returns: whether they are held in memory, and their digest.
         """
-        in_memory = self.rules.inspector.read(checkpoint, budget=budget, go_on=running.go_on)
-        wanted = running.request.digest
-        found = checkpoint.digest(running.go_on)
-        if wanted not in (None, found):
-            raise Refusal(
-                Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
-            )
-        checkpoint.check_same_on_disk(self.rules.roots)
+        try:
+            in_memory = self.rules.inspector.read(checkpoint, budget=budget, go_on=running.go_on)
+            found = checkpoint.digest(running.go_on)
+            _check_digest(running.request.digest, found)
+            checkpoint.check_same_on_disk(self.rules.roots)
+            running.go_on()
+        except BaseException:
+            checkpoint.close()
+            raise
         return in_memory, found
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+    async def _wait_for(
+        self, running: Running, work: Callable[[], T], *, late: Callable[[T], object]
+    ) -> T:
+        running.pulse.beat()
+        source = running.request.source
+        store = (
+            self.rules.roots.root_of(source.path) if source.path else "of the Hugging Face cache"
+        )
+        try:
+            return await self.threads.run(
+                work,
+                store=store,
+                within_seconds=self.silence_seconds,
+                pulse=running.pulse,
+                until=running.unwanted,
+                late=late,
+            )
+        except Refusal:
+            running.go_on()  # it says which version was overtaken
+            running.superseded.set()  # what was given up ends with its next answer
+            raise
+
+
+def _check_digest(wanted: str | None, found: str) -> None:
+    if wanted not in (None, found):
+        raise Refusal(
+            Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
+        )
 
 
 def _same(one: StageRequest, other: StageRequest) -> bool:

@@ -28,6 +28,7 @@ from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
 from fleet_worker.runtime.quiesce import Quiescence
 from fleet_worker.runtime.staging import Received, StageRules, Staging, Weights
+from fleet_worker.runtime.store_threads import leave
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,7 +136,6 @@ class Worker:
         self.quiescence = Quiescence()
         self.lock = asyncio.Lock()
         self.on_released: Callable[[], Awaitable[None]] = _nothing
-        self._disposals: set[asyncio.Future[None]] = set()
         self.labels = Labels()
         self.names = WeightNames()
         self.note_in_engine(initial)
@@ -324,9 +324,7 @@ class Worker:
 
     def dispose(self, checkpoint: Checkpoint) -> None:
         """Give a checkpoint's memory back, some time: freeing takes the kernel 0.2 s a GB."""
-        disposal = asyncio.get_running_loop().run_in_executor(None, checkpoint.close)
-        self._disposals.add(disposal)
-        disposal.add_done_callback(self._disposals.discard)
+        leave(checkpoint.close)
 
     def memory_left(self) -> int:
         """How many bytes may still be held."""
