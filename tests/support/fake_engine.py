@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.effect import Effect
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure
@@ -34,6 +35,7 @@ class FakeEngine:
         adapters: number → name of those in slots.
         weights: path of the checkpoint in the model, or what was received.
         sent: what a trainer has sent last.
+        effect: of every load.
         wakes: whether all of it comes back when it is woken.
     """
 
@@ -49,6 +51,7 @@ class FakeEngine:
     adapters: dict[int, str] = field(default_factory=dict)
     weights: str = ""
     sent: str = ""
+    effect: Effect = Effect(0.25, compared_elements=8, elements=32)  # noqa: RUF009 - frozen
     wakes: bool = True
     is_dead: bool = False
 

@@ -145,7 +145,8 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
     """A module of the worker's adapters, imported with a fake torch; later imports know nothing."""
     package = sys.modules["fleet_worker.adapters"]
     touching = [
-        f"fleet_worker.adapters.{each}" for each in ("mapping", "tensors", "checksum", "extension")
+        f"fleet_worker.adapters.{each}"
+        for each in ("mapping", "tensors", "checksum", "effect", "extension")
     ]
     assert "torch" not in sys.modules, "with torch there is no need for a fake"
     sys.modules["torch"] = fake_torch()

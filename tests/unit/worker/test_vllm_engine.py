@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from tests.support.tiny import write_tiny
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.adapters.vllm_engine import VllmEngine
+from fleet_worker.core.effect import Effect
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
-GOOD = {"ok": True, "touched": True, "error": None}
+SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
+GOOD = {"ok": True, "touched": True, "error": None, "effect": SEEN}
 
 
 class Client:
@@ -91,6 +94,35 @@ async def test_a_load_names_open_descriptors_and_no_paths(
     held = checkpoint.held[file.name].descriptor
     assert from_file["args"] == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
     assert from_memory["args"] == ([{"path": f"{ours}{held}", "in_memory": True}],)
+
+
+async def test_the_effect_of_a_load_is_that_of_all_processes(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    assert not engine.effect.comparable
+    client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
+    await engine.load(checkpoint)
+
+    assert engine.effect == Effect(0.25, compared_elements=8, elements=16)
+
+
+async def test_what_came_over_a_collective_is_compared_with_what_was_there_before(
+    engine: VllmEngine, client: Client
+) -> None:
+    client.answers["collective_rpc rlfleet_effect"] = [SEEN]
+    client.answers["collective_rpc rlfleet_remember"] = [None]
+    engine._transfer = SimpleNamespace(begin=client.begin, end=client.end)  # type: ignore[assignment]
+    await engine.begin_transfer()
+    await engine.end_transfer()
+
+    names = [name for name, _ in client.calls]
+    assert names == [
+        "collective_rpc rlfleet_remember",
+        "begin",
+        "end",
+        "collective_rpc rlfleet_effect",
+    ]
+    assert engine.effect.changed_share == 0.25
 
 
 async def test_a_load_that_one_process_refused_untouched_has_touched_nothing(

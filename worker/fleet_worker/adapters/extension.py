@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fleet_worker.adapters.checksum import checksum_of
+from fleet_worker.adapters.effect import Memory, not_compared
 from fleet_worker.adapters.engine_names import missing_on
 from fleet_worker.adapters.mapping import mapped, tensor_over
 from fleet_worker.core.refusals import Refusal
@@ -60,21 +61,50 @@ class WorkerExtension:
                 (`/proc/PID/fd/N`), so that no name is looked up a second time.
 
         Returns:
-            `{ok, touched, error}`; `touched` tells whether the model may have changed.
+            `{ok, touched, error, effect}`; `touched` tells whether the model may have changed,
+            `effect` how much of it did (`core.effect.combined`), None after a failure.
         """
         readers: list[_Reader] = []
         touched = False
         try:
             for each in files:  # one by one, so that those before a bad one are closed
                 readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401
+            self.rlfleet_remember()
             touched = True
             self._rlfleet_reload(readers)
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
-            return {"ok": False, "touched": touched, "error": _described(error)}
+            self._rlfleet_memory = None
+            return {"ok": False, "touched": touched, "error": _described(error), "effect": None}
         finally:
             for reader in readers:
                 reader.close()
-        return {"ok": True, "touched": True, "error": None}
+        return {"ok": True, "touched": True, "error": None, "effect": self.rlfleet_effect()}
+
+    def rlfleet_remember(self) -> None:
+        """Look at the parameters, to tell later what a load has changed; never fails.
+
+        A load that has no effect trains nothing, a look that fails is no reason not to load.
+        """
+        try:
+            model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+            config = self.vllm_config  # type: ignore[attr-defined] # of vLLM's Worker
+            self._rlfleet_memory: Memory | str | None = Memory(model, config)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._rlfleet_memory = f"the parameters could not be looked at: {_described(error)}"
+
+    def rlfleet_effect(self) -> dict[str, Any]:
+        """What has changed since the parameters were remembered; forgets them.
+
+        Returns:
+            See `core.effect.combined`.
+        """
+        memory, self._rlfleet_memory = getattr(self, "_rlfleet_memory", None), None
+        if not isinstance(memory, Memory):
+            return not_compared(memory or "the parameters before the load are not known")
+        try:
+            return memory.compared(self.model_runner.get_model())  # type: ignore[attr-defined] # of vLLM's Worker
+        except Exception as error:  # noqa: BLE001 - see above
+            return not_compared(f"the parameters could not be compared: {_described(error)}")
 
     def _rlfleet_reload(self, readers: list[_Reader]) -> None:
         model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker

@@ -17,6 +17,7 @@ from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.description import described
 from fleet_worker.adapters.lora import lora_request
 from fleet_worker.adapters.transfer import WeightTransfer
+from fleet_worker.core.effect import Effect, combined
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure, Refusal
@@ -44,6 +45,12 @@ class VllmEngine:
         self._transfer = WeightTransfer(client)
         self._info = info
         self._numbers = itertools.count(1)
+        self._effect = Effect(why_not="nothing was loaded yet")
+
+    @property
+    def effect(self) -> Effect:
+        """What the last load, or update over a collective, has changed in the model."""
+        return self._effect
 
     @property
     def info(self) -> EngineInfo:
@@ -92,6 +99,7 @@ class VllmEngine:
         if failed:
             touched = any(answer["touched"] for answer in answers)
             raise EngineFailure(f"the load failed: {failed[0]['error']}", touched=touched)
+        self._effect = combined(answer["effect"] for answer in answers)
 
     async def probe(self) -> None:
         """Run a dummy batch through the model and look at the logits."""
@@ -141,6 +149,7 @@ class VllmEngine:
 
     async def begin_transfer(self) -> None:
         """Make the model ready to receive weights."""
+        await self._rpc("rlfleet_remember")
         await self._call(self._transfer.begin(), touched=True)
 
     async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -150,6 +159,7 @@ class VllmEngine:
     async def end_transfer(self) -> None:
         """All weights have been received."""
         await self._call(self._transfer.end(), touched=True)
+        self._effect = combined(await self._rpc("rlfleet_effect"))
 
     async def abandon_transfer(self) -> None:
         """Forget a transfer that was begun."""

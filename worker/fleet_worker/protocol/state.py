@@ -128,6 +128,32 @@ class SwapTimings(Message):
     paused_seconds: _Seconds | None = None
 
 
+class LoadEffect(Message):
+    """What the last load changed in the model, at the precision that is served.
+
+    Fields:
+        version / run_id: the weights that were loaded.
+        compared_with / compared_with_run_id / compared_with_digest: the weights before.
+        changed_share: estimated share of the elements whose stored value changed, 0 to 1; None: not
+            comparable, see `why_not`. 0 may also stand for very few: see `unchanged`.
+        unchanged: not one bit of the model has changed, and all of it was compared.
+        compared_elements: elements that were looked at, all processes of the engine together.
+        elements: elements of the parameters that were compared.
+        why_not: why parameters could not be compared; empty if all were.
+    """
+
+    version: str
+    run_id: str | None = None
+    compared_with: str
+    compared_with_run_id: str | None = None
+    compared_with_digest: str | None = None
+    changed_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    unchanged: bool = False
+    compared_elements: Annotated[int, Field(ge=0)] = 0
+    elements: Annotated[int, Field(ge=0)] = 0
+    why_not: Annotated[str, Field(max_length=1000)] = ""
+
+
 class ProbeReport(Message):
     """What the prompts of a `ProbeRequest` gave under the version in the engine.
 
@@ -239,6 +265,7 @@ class WorkerState(Message):
             while the engine's weights are not to be trusted.
         requests_running / requests_held: generating now / waiting for resume.
         adapter_slots: None on a worker that serves no adapters.
+        effect: of the last load; None before the first.
         transfer: None on a worker that takes weights from files only.
     """
 
@@ -266,6 +293,7 @@ class WorkerState(Message):
     stage_failure: Failure | None = None
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
+    effect: LoadEffect | None = None
     probe: ProbeReport | None = None
     adapters: Annotated[
         tuple[AdapterState, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)

@@ -8,7 +8,7 @@ from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
-from fleet_worker.protocol import Phase, Reason, SwapTimings
+from fleet_worker.protocol import LoadEffect, Phase, Reason, SwapTimings
 from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
@@ -168,6 +168,7 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
         seconds: How long it took.
     """
     previous, worker.good = worker.good, weights
+    worker.effect = _effect(worker, previous)
     labels = worker.label_of(weights), worker.label_of(previous)
     worker.kept.loaded(*labels, cleared=not _keeps_cache(worker))
     worker.version = weights.version
@@ -196,6 +197,29 @@ def note_loaded(worker: Worker, weights: Weights | Received, seconds: float) -> 
         seconds=round(seconds, 4),
     )
     _LOG.info("%s is in the engine", in_words(weights), extra=line)
+
+
+def _effect(worker: Worker, previous: Weights | Received) -> LoadEffect:
+    effect, loaded = worker.engine.effect, worker.good
+    if effect.unchanged:
+        _LOG.warning(
+            "no parameter of the model has changed from %s to %s",
+            previous.version,
+            loaded.version,
+            extra=fields("weights_unchanged", version=loaded.version),
+        )
+    return LoadEffect(
+        version=loaded.version,
+        run_id=loaded.run_id,
+        compared_with=previous.version,
+        compared_with_run_id=previous.run_id,
+        compared_with_digest=previous.digest,
+        changed_share=effect.changed_share,
+        unchanged=effect.unchanged,
+        compared_elements=effect.compared_elements,
+        elements=effect.elements,
+        why_not=effect.why_not,
+    )
 
 
 def _note_refused(worker: Worker, weights: Weights, why: Refusal | EngineFailure) -> None:

@@ -129,6 +129,14 @@ class _StateCollector(Collector):
             if adapter.version is not None:
                 adapters.add_metric([adapter.name, adapter.version], 1)
         yield adapters
+        changed = GaugeMetricFamily(
+            _PREFIX + "changed_share",
+            "Share of the model's elements that the last load changed, at the precision that is"
+            " served; absent before the first load and where it is not comparable",
+        )
+        if (effect := agent.effect) is not None and effect.changed_share is not None:
+            changed.add_metric([], effect.changed_share)
+        yield changed
         lease, slots = agent.lease, agent.adapters.slots
         gauges = (
             ("admitted", "Whether the latch is open", float(agent.is_open)),

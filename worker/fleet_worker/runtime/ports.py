@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.effect import Effect
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.protocol import EngineInfo, PauseMode
@@ -24,6 +25,10 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What it is."""
+
+    @property
+    def effect(self) -> Effect:
+        """What the last load, or update over a collective, has changed in the model."""
 
     @property
     def is_dead(self) -> bool:

@@ -60,6 +60,7 @@ def state_of(
         stage_failure=_failure(agent.stage_failure, now),
         load_failure=_failure(agent.load_failure, now),
         timings=agent.timings,
+        effect=agent.effect,
         probe=agent.probes.report,
         transfer=transfer,
         adapters=agent.adapters.states(),

@@ -20,7 +20,7 @@ from fleet_worker.core.probing import History
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event, Standing, after
 from fleet_worker.core.weight_names import WeightName, WeightNames
-from fleet_worker.protocol import Epoch, PauseMode, Phase, Reason, SwapTimings
+from fleet_worker.protocol import Epoch, LoadEffect, PauseMode, Phase, Reason, SwapTimings
 from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.limits import Limits, TimedEngine
 from fleet_worker.runtime.logs import fields
@@ -86,6 +86,7 @@ class Worker:
         asleep: the engine has given its memory up.
         preparing: an adapter that is being checked and read.
         probes: what prompts have shown.
+        effect: what the last load has changed.
         kept: which weights' keys and values the engine may still be reading.
         not_at_rest_since: when ending the requests of a closed worker failed first; None once the
             engine has come to rest.
@@ -131,6 +132,7 @@ class Worker:
         self.stage_failure: Fault | None = None
         self.load_failure: Fault | None = None
         self.timings: SwapTimings | None = None
+        self.effect: LoadEffect | None = None
         self.work: Work | None = None
         self.changed = asyncio.Event()
         self.quiescence = Quiescence()
