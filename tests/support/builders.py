@@ -35,6 +35,7 @@ from fleet_operator.core.observed import (
 from fleet_operator.core.step import RolloutView
 from fleet_worker.protocol import (
     Failure,
+    LoadEffect,
     Operation,
     PauseMode,
     PauseState,
@@ -149,6 +150,20 @@ class AWorker:
     def swapped(self, version: str, *, paused_seconds: float) -> Self:
         """Its last swap took this long."""
         return self._says(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
+
+    def changed(
+        self, share: float | None, *, since: str = "1", digest: str = "new", **found: Any
+    ) -> Self:
+        """The load of its version has changed this share of the model; its files have that digest."""
+        assert self.said is not None
+        given = {
+            "version": self.said["version"],
+            "compared_with": since,
+            "compared_with_digest": "old",
+            "changed_share": share,
+            "unchanged": share == 0,
+        }
+        return self._says(digest=digest, effect=LoadEffect.model_validate(given | found))
 
     def from_source(self, path: str | None) -> Self:
         """Its weights came from here."""

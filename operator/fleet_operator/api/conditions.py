@@ -28,6 +28,9 @@ class ConditionType(StrEnum):
     """Work is under way and inside its deadline."""
     STALLED = "Stalled"
     """A person is needed. Present only while true."""
+    WEIGHTS_UNCHANGED = "WeightsUnchanged"
+    """WeightVersion: a warning, the version serves: its load has changed no parameter of the model.
+    Present only while true."""
 
 
 class ConditionReason(StrEnum):
@@ -112,6 +115,8 @@ class ConditionReason(StrEnum):
     """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"
     """Workers are of a release that speaks another version of the protocol than the operator."""
+    NO_PARAMETER_CHANGED = "NoParameterChanged"
+    """Every worker that could compare holds the same parameters as under the version before, bit for bit."""
     INVALID_SPEC = "InvalidSpec"
     """The spec cannot be used: `podOverlay` is no fragment of a pod template, or a field cannot be read."""
     NAME_TAKEN = "NameTaken"

@@ -133,6 +133,29 @@ class RolloutTimings(Resource):
     max_worker_pause_seconds: float = 0
 
 
+class RolloutEffect(Resource):
+    """What the version changed in the model, at the precision that is served, as workers saw it.
+
+    Fields:
+        version: whose load this speaks of.
+        compared_with: the version before, on most workers.
+        min_changed_share / max_changed_share: smallest and largest share over the workers that could
+            compare, 0 to 1; absent if none could.
+        compared_workers / not_comparable_workers: workers that could compare, and could not.
+        unchanged: every worker that could compare found not one bit changed.
+        message: why a worker could not compare.
+    """
+
+    version: str
+    compared_with: str = ""
+    min_changed_share: float | None = None
+    max_changed_share: float | None = None
+    compared_workers: int = 0
+    not_comparable_workers: int = 0
+    unchanged: bool = False
+    message: str = ""
+
+
 class HistoryEntry(Resource):
     """One rollout that has ended."""
 
@@ -168,6 +191,7 @@ class WeightsStatus(Resource):
         applied: what they served last with one voice; workers that join are brought to these.
         workers_applied: `applied/wanted` for people, as a printer column.
         retried: the retry annotation that this status speaks of.
+        effect: what the desired version changed; of its last loads, over operator restarts.
         started_at / phase_started_at: deadlines are counted from these, over operator restarts.
     """
 
@@ -184,6 +208,7 @@ class WeightsStatus(Resource):
     workers_applied: str = ""
     laggards: tuple[Laggard, ...] = ()
     timings: RolloutTimings = RolloutTimings()
+    effect: RolloutEffect | None = None
     canary: CanaryVerdict | None = None
     superseded_versions: int = 0
     history: tuple[HistoryEntry, ...] = ()

@@ -40,6 +40,17 @@ def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Tra
         kind: Literal["Normal", "Warning"] = "Normal" if said.passed else "Warning"
         reason = "CanaryPassed" if said.passed else ConditionReason.CANARY_REFUSED
         found.insert(0, Transition(type=kind, reason=reason, message=said.message))
+    unchanged = condition_of(after.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    was = condition_of(before.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    # Each version is warned of, also one after another.
+    if unchanged is not None and (was is None or before.desired_version != after.desired_version):
+        found.append(
+            Transition(
+                type="Warning",
+                reason=ConditionType.WEIGHTS_UNCHANGED,
+                message=unchanged.message,
+            )
+        )
     newest = just_applied(before, after)
     if newest is not None:
         told = (

@@ -23,6 +23,7 @@ from fleet_operator.api.weights import (
     RolloutWorkers,
     WeightsStatus,
 )
+from fleet_operator.core.effect import effect_of, warning_of
 from fleet_operator.core.fleet_status import serving_count, unseen_count
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.laggards import laggards_of
@@ -52,6 +53,7 @@ def weights_status(
     moved = fresh or phase is not before.phase
     timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
     serving = serving_count(observed, desired)
+    effect = effect_of(observed, desired, None if fresh else before.effect)
     return WeightsStatus(
         observed_generation=weights.generation,
         desired_version=desired.version,
@@ -66,10 +68,11 @@ def weights_status(
         workers_applied=f"{serving}/{observed.spec.replicas}",
         laggards=laggards_of(observed, rollout.desired),
         timings=timings,
+        effect=effect,
         canary=rollout.step.verdict or before.canary,
         superseded_versions=before.superseded_versions + _was_overtaken(before, rollout),
         history=_history(before, rollout, phase, timings, started_at, now=now),
-        conditions=_conditions(observed, weights, rollout, phase, serving, now),
+        conditions=_conditions(observed, weights, rollout, phase, serving, warning_of(effect), now),
     )
 
 
@@ -230,6 +233,7 @@ def _conditions(
     rollout: RolloutPlan,
     phase: RolloutPhase,
     serving: int,
+    unchanged: str,
     now: datetime,
 ) -> tuple[Condition, ...]:
     replicas = observed.spec.replicas
@@ -240,6 +244,9 @@ def _conditions(
     ]
     if (stalled := _stalled(weights, rollout)) is not None:
         made.append((ConditionType.STALLED, True, *stalled))
+    if unchanged:
+        reason = ConditionReason.NO_PARAMETER_CHANGED
+        made.append((ConditionType.WEIGHTS_UNCHANGED, True, reason, unchanged))
     return tuple(
         new_condition(
             weights.status.conditions,

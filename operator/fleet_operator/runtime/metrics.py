@@ -68,6 +68,12 @@ class Metrics:
             "rlfleet_rollout_superseded_versions", "Versions overtaken before they were applied.",
             _FLEET, registry=registry,
         )  # fmt: skip
+        self._changed = Gauge(
+            "rlfleet_rollout_changed_share",
+            "Share of the model's elements that the last applied version changed, at the precision "
+            "that is served; smallest and largest over the workers, absent if none could compare.",
+            (*_FLEET, "bound"), registry=registry,
+        )  # fmt: skip
         self._shown: dict[FleetKey, tuple[str, str]] = {}
 
     def render(self) -> bytes:
@@ -94,6 +100,12 @@ class Metrics:
             self._phases.labels(*key, phase).observe(seconds)
         self._pauses.labels(*key).observe(timings.max_worker_pause_seconds)
         self._superseded.labels(*key).set(status.superseded_versions)
+        self._changed.remove_by_labels({"namespace": key[0], "fleet": key[1]})
+        effect = status.effect
+        if effect is not None and effect.min_changed_share is not None:
+            self._changed.labels(*key, "min").set(effect.min_changed_share)
+        if effect is not None and effect.max_changed_share is not None:
+            self._changed.labels(*key, "max").set(effect.max_changed_share)
 
     def forget_fleet(self, key: FleetKey) -> None:
         """Drop the series of a fleet that is gone."""
@@ -104,6 +116,7 @@ class Metrics:
             self._phases,
             self._pauses,
             self._superseded,
+            self._changed,
         ):
             metric.remove_by_labels(labels)
         self._shown.pop(key, None)

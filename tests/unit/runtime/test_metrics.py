@@ -7,7 +7,7 @@ import re
 from tests.support.builders import applied_status
 
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
-from fleet_operator.api.weights import RolloutTimings
+from fleet_operator.api.weights import RolloutEffect, RolloutTimings
 from fleet_operator.runtime.metrics import Metrics
 
 KEY = ("rl", "policy")
@@ -111,3 +111,17 @@ def test_two_operators_in_one_process_do_not_share_series():
     one.leading.set(1)
 
     assert series(two, "rlfleet_operator_leading") == {"": 0}
+
+
+def test_the_share_that_a_version_changed_is_shown_and_goes_when_it_is_not_known():
+    metrics = Metrics()
+    effect = RolloutEffect(version="2", min_changed_share=0.25, max_changed_share=0.5)
+    metrics.show_rollout(KEY, applied_status("2", effect=effect))
+    name = "rlfleet_rollout_changed_share"
+
+    assert series(metrics, name) == {
+        '{bound="min",fleet="policy",namespace="rl"}': 0.25,
+        '{bound="max",fleet="policy",namespace="rl"}': 0.5,
+    }
+    metrics.show_rollout(KEY, applied_status("3"))
+    assert series(metrics, name) == {}

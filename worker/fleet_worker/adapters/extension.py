@@ -49,6 +49,9 @@ _PROBE_TOKENS = 8
 class WorkerExtension:
     """Methods that the engine's workers gain; all names begin with `rlfleet_`."""
 
+    _rlfleet_memory: Memory | str | None = None
+    """The parameters before the load under way, or why they are not known."""
+
     def rlfleet_missing_names(self) -> list[str]:
         """Names of the engine that the methods here need and that are not there."""
         return missing_on(self)
@@ -88,7 +91,7 @@ class WorkerExtension:
         try:
             model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
             config = self.vllm_config  # type: ignore[attr-defined] # of vLLM's Worker
-            self._rlfleet_memory: Memory | str | None = Memory(model, config)
+            self._rlfleet_memory = Memory(model, config)
         except Exception as error:  # noqa: BLE001 - see above
             self._rlfleet_memory = f"the parameters could not be looked at: {_described(error)}"
 
@@ -98,7 +101,7 @@ class WorkerExtension:
         Returns:
             See `core.effect.combined`.
         """
-        memory, self._rlfleet_memory = getattr(self, "_rlfleet_memory", None), None
+        memory, self._rlfleet_memory = self._rlfleet_memory, None
         if not isinstance(memory, Memory):
             return not_compared(memory or "the parameters before the load are not known")
         try:

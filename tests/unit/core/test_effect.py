@@ -1,0 +1,121 @@
+"""What a version has changed: over all workers, and when it is worth a warning."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.effect import effect_of, warning_of
+from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.transitions import weights_transitions
+from fleet_operator.core.weights_status import weights_status
+
+
+def status_of(
+    *workers: AWorker, weights: WeightsView | None = None, now: datetime = NOW
+) -> WeightsStatus:
+    wanted = weights if weights is not None else make_weights("2")
+    fleet = make_fleet(*workers, wants=wanted)
+    return weights_status(fleet, wanted, plan_rollout(fleet, now=now), now=now)
+
+
+def up(ordinal: int, version: str = "2") -> AWorker:
+    return make_worker(ordinal).serving(version)
+
+
+def test_the_smallest_and_the_largest_share_of_all_workers_are_shown() -> None:
+    effect = status_of(up(0).changed(0.25), up(1).changed(0.125), up(2).changed(0.5)).effect
+
+    assert effect is not None
+    assert (effect.version, effect.compared_with) == ("2", "1")
+    assert (effect.min_changed_share, effect.max_changed_share) == (0.125, 0.5)
+    assert (effect.compared_workers, effect.not_comparable_workers) == (3, 0)
+    assert not effect.unchanged
+
+
+def test_a_version_that_changes_nothing_is_a_warning_and_serves() -> None:
+    status = status_of(up(0).changed(0.0), up(1).changed(0.0), up(2).changed(0.0))
+    warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
+
+    assert warning is not None
+    assert (warning.status, warning.reason) == ("True", ConditionReason.NO_PARAMETER_CHANGED)
+    assert "version 2" in warning.message
+    assert "version 1" in warning.message
+    assert "3 workers" in warning.message
+    assert status.phase is RolloutPhase.APPLIED
+    assert condition_of(status.conditions, ConditionType.STALLED) is None
+    ready = condition_of(status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert ready.status == "True"
+
+
+def test_the_warning_is_an_event_once_a_version() -> None:
+    silent = status_of(up(0, "1"))
+    warned = status_of(up(0).changed(0.0))
+
+    events = [(t.type, t.reason) for t in weights_transitions(silent, warned)]
+    assert ("Warning", "WeightsUnchanged") in events
+    assert "WeightsUnchanged" not in [t.reason for t in weights_transitions(warned, warned)]
+    next_one = status_of(up(0, "3").changed(0.0, since="2"), weights=make_weights("3"))
+    assert "WeightsUnchanged" in [t.reason for t in weights_transitions(warned, next_one)]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param([up(0).changed(0.0), up(1).changed(0.1)], id="one has changed"),
+        pytest.param([up(0).changed(0.0, unchanged=False)], id="fewer than the sample shows"),
+        pytest.param([up(0).changed(None, why_not="padded experts")], id="not comparable"),
+        pytest.param([up(0)], id="nothing was loaded"),
+        pytest.param([up(0).changed(0.0, since="2", digest="old")], id="the same version again"),
+        pytest.param(
+            [up(0).changed(0.0, digest="old", run_id="b", compared_with_run_id="a")],
+            id="a run that begins where another ended",
+        ),
+    ],
+)
+def test_there_is_no_warning_without_an_update_that_vanished(workers: list[AWorker]) -> None:
+    status = status_of(*workers)
+
+    assert condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED) is None
+    assert status.effect is None or not status.effect.unchanged
+
+
+def test_the_same_files_under_the_next_version_of_a_run_are_an_update_that_vanished() -> None:
+    effect = status_of(up(0).changed(0.0, digest="old")).effect
+
+    assert effect is not None
+    assert effect.unchanged
+
+
+def test_workers_that_could_not_compare_are_counted_and_say_why() -> None:
+    effect = status_of(up(0).changed(0.25), up(1).changed(None, why_not="padded experts")).effect
+
+    assert effect is not None
+    assert (effect.compared_workers, effect.not_comparable_workers) == (1, 1)
+    assert effect.message == "padded experts"
+    assert effect.min_changed_share == 0.25
+
+
+def test_what_is_known_of_a_version_outlives_the_workers_that_said_it() -> None:
+    known = status_of(up(0).changed(0.25)).effect
+    fleet = make_fleet(up(0), wants=make_weights("2"))
+    desired = plan_rollout(fleet, now=NOW).desired
+
+    assert effect_of(fleet, desired, known) == known
+    assert known is not None
+    another = known.model_copy(update={"version": "1"})
+    assert effect_of(fleet, desired, another) is None
+
+
+def test_a_worker_that_still_serves_the_version_before_says_nothing_of_the_next() -> None:
+    assert status_of(up(0, "1").changed(0.25, since="0")).effect is None
+
+
+def test_one_worker_is_named_in_the_singular() -> None:
+    assert "(1 worker compared)" in warning_of(status_of(up(0).changed(0.0)).effect)
