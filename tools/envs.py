@@ -134,6 +134,11 @@ def _make(name: str, folder: Path, requirements: Path, base: str) -> None:
     _say(f"the {name} environment is ready after {time.monotonic() - started:.0f} s")
 
 
+def pip() -> list[str]:
+    """The command of a pip: that of the environment that uv comes from."""
+    return [str(_uv().parent / "python"), "-m", "pip"]
+
+
 def _uv() -> Path:
     """The uv program at our version, from its wheel in an environment of its own."""
     folder = cache_folder() / f"uv-{UV_VERSION}"

@@ -187,17 +187,17 @@ def test_layout_and_place_in_memory_are_no_change(parameters: dict[str, list[Any
         assert parameters[name][:2] == [0.0, True], name
 
 
-def test_a_real_load_reports_what_it_changed_and_on_cpus_what_is_packed_away(
+def test_a_real_load_reports_what_it_changed_and_claims_nothing_of_what_it_cannot_see(
     weights: Weights,
 ) -> None:
     again, other, same, back = told_by(_MODEL, str(weights.a), str(weights.b))
 
-    for share, unchanged, looked_at, why_not in (other, back):
+    for share, unchanged, looked_at, _ in (other, back):
         assert 0.5 < share <= 1
         assert not unchanged
-        assert looked_at > 0
-        assert "format of its kernel's own" in why_not
+        assert looked_at > 1000
     for share, unchanged, _, why_not in (again, same):
-        # oneDNN keeps the linear layers: what is seen is equal, and nothing is claimed of the rest.
-        assert (share, unchanged) == (None, False)
-        assert "format of its kernel's own" in why_not
+        # Where oneDNN packs the linear layers, what is seen is equal, and the rest is not seen.
+        packed = "format of its kernel's own" in why_not
+        assert (share, unchanged) == ((None, False) if packed else (0.0, True))
+        assert packed or why_not == ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.support.environments import engine_environment, worker_python
 
+import vllm_names
 from fleet_worker.core.flags import refused_flags
 from fleet_worker.core.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
@@ -80,8 +82,29 @@ def installed() -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def site_packages() -> Path:
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([worker_python(), "-c", ask], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
 def test_the_installed_engine_has_every_name_that_is_relied_upon() -> None:
     assert installed()["version"].startswith("0.32.")
+
+
+def test_the_manifest_of_the_next_engine_is_what_its_released_package_holds() -> None:
+    # The wheel is fetched once, by its hash; nothing of it is run.
+    found = vllm_names.manifest_of(vllm_names.sources())
+
+    assert found == json.loads(vllm_names.MANIFEST.read_text())
+    assert vllm_names.missing(found) == []
+
+
+def test_the_sources_of_the_installed_engine_tell_what_looking_at_it_tells() -> None:
+    installed_sources = vllm_names.Sources(site_packages())
+    told = {w.name: installed_sources.parameters(w.name) for w in vllm_names.wanted_names()}
+
+    assert vllm_names.missing({"names": told}) == []
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)

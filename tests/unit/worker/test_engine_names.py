@@ -76,7 +76,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     point = SimpleNamespace(name="rlfleet", value="fleet_worker.plugin:x", load=lambda: None)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [point])
     monkeypatch.setattr(
-        importlib.metadata, "requires", lambda _: ["vllm<0.33,>=0.32; extra == 'worker'", "httpx"]
+        importlib.metadata, "requires", lambda _: ["vllm<0.34,>=0.32; extra == 'worker'", "httpx"]
     )
     return SimpleNamespace(modules=modules, client=client, point=point)
 
@@ -99,7 +99,7 @@ def test_each_name_that_is_gone_is_named_with_the_supported_range(
         check_engine()
 
     assert str(name) in str(error.value)
-    assert "<0.33,>=0.32" in str(error.value)
+    assert "<0.34,>=0.32" in str(error.value)
 
 
 def test_a_parameter_that_is_gone_is_named(
@@ -110,7 +110,7 @@ def test_a_parameter_that_is_gone_is_named(
         check_engine()
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0", "0.33.0rc1"])
+@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0", "0.34.0rc1"])
 def test_a_version_outside_of_the_range_is_refused(vllm: SimpleNamespace, version: str) -> None:
     vllm.modules["vllm"].__version__ = version
     with pytest.raises(UnsupportedEngineError, match="outside of that range"):
@@ -167,6 +167,7 @@ def test_names_are_looked_up_on_objects_as_well() -> None:
         model_runner=SimpleNamespace(
             reload_weights=lambda weights_iterator: None,
             _dummy_run=lambda num_tokens, **options: None,
+            execute_model=lambda: None,
             get_model=lambda: None,
             model=SimpleNamespace(load_weights=lambda w: None, compute_logits=lambda h: None),
         ),

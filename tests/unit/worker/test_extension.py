@@ -48,6 +48,20 @@ class FakeModel:
         return hidden
 
 
+class FakeRunner:
+    """vLLM's model runner, as far as it is used; what it gives stands on its worker."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._dummy_run = worker._dummy_run
+
+    def get_model(self) -> FakeModel:
+        return self._worker.model
+
+    def execute_model(self) -> Any:
+        return self._worker.executed
+
+
 @pytest.fixture
 def worker(extension: Any) -> Any:
     """vLLM's worker with our extension mixed in."""
@@ -56,8 +70,9 @@ def worker(extension: Any) -> Any:
         def __init__(self) -> None:
             self.model = FakeModel(embed__weight=8, head__weight=4)
             self.hidden: Any = FakeTensor([0.5] * 8, DTYPES["float32"])
-            runner = SimpleNamespace(get_model=lambda: self.model, _dummy_run=self._dummy_run)
-            self.model_runner = runner
+            self.output: Any = None
+            self.executed: Any = None
+            self.model_runner = FakeRunner(self)
             config = SimpleNamespace(model_config=SimpleNamespace(quantization=None))
             self.vllm_config = config
             self.weight_transfer_engine: Any = None
@@ -71,7 +86,8 @@ def worker(extension: Any) -> Any:
             self.asked = {"tokens": tokens, **options}
             if isinstance(self.hidden, Exception):
                 raise self.hidden
-            return None, self.hidden
+            self.model_runner.execute_model()
+            return self.output, self.hidden
 
     return FakeWorker()
 
@@ -310,15 +326,52 @@ def test_one_logit_that_is_no_number_is_enough(worker: Any, bad: float) -> None:
     assert "logits" in answer["error"]
 
 
-@pytest.mark.parametrize(
-    "hidden", [FakeTensor([], DTYPES["float32"]), {"hidden_states": "for the next stage"}, None]
-)
-def test_a_stage_of_a_pipeline_that_makes_no_logits_has_none_to_judge(
-    worker: Any, hidden: Any
+class FakeIntermediateTensors:
+    """What a stage of a pipeline hands on; no stage but the last has anything else."""
+
+    def __init__(self, **values: list[float]) -> None:
+        self.tensors = {n: FakeTensor(v, DTYPES["float32"]) for n, v in values.items()}
+
+
+GOOD_STAGE = {"hidden_states": [0.5] * 8, "residual": [0.25] * 8}
+NAN_STAGE = {"hidden_states": [0.5] * 8, "residual": [0.25] * 7 + [float("nan")]}
+
+
+def test_a_stage_of_a_pipeline_is_judged_by_what_it_hands_on(worker: Any) -> None:
+    worker.hidden, worker.output = None, FakeIntermediateTensors(**GOOD_STAGE)
+    assert worker.rlfleet_probe() == {"ok": True, "error": None}
+    worker.output = FakeIntermediateTensors(**NAN_STAGE)
+    answer = worker.rlfleet_probe()
+
+    assert answer["ok"] is False
+    assert "residual" in answer["error"]
+
+
+def test_a_stage_whose_dummy_run_returns_nothing_is_judged_by_what_it_executes(
+    worker: Any,
 ) -> None:
-    worker.hidden = hidden
+    worker.hidden, worker.output = None, None
+    worker.executed = FakeIntermediateTensors(**GOOD_STAGE)
+    assert worker.rlfleet_probe() == {"ok": True, "error": None}
+    worker.executed = FakeIntermediateTensors(**NAN_STAGE)
+    answer = worker.rlfleet_probe()
+
+    assert answer["ok"] is False
+    assert "residual" in answer["error"]
+    assert "execute_model" not in vars(worker.model_runner), "the runner's own is put back"
+
+
+def test_what_lies_beyond_the_tokens_of_a_stage_is_not_judged(worker: Any) -> None:
+    worker.hidden = FakeTensor([], DTYPES["float32"])
+    worker.output = FakeIntermediateTensors(hidden_states=[0.5] * 8 + [float("nan")])
 
     assert worker.rlfleet_probe()["ok"]
+
+
+def test_a_stage_that_shows_nothing_fails_its_probe(worker: Any) -> None:
+    worker.hidden, worker.output = None, None
+
+    assert worker.rlfleet_probe()["ok"] is False
 
 
 def test_a_forward_pass_that_fails_is_an_answer(worker: Any) -> None:

@@ -322,7 +322,7 @@ async def test_an_engine_whose_requests_cannot_be_ended_is_not_served(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fleet_worker.adapters.engine_names.supported_range", lambda: "<0.33,>=0.32"
+        "fleet_worker.adapters.engine_names.supported_range", lambda: "<0.34,>=0.32"
     )
     put.client.output_processor = SimpleNamespace()
     with pytest.raises(UnsupportedEngineError, match="request_states"):

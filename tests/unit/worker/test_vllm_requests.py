@@ -131,7 +131,7 @@ class FakeClient:
 
 @pytest.fixture
 def client() -> FakeClient:
-    return FakeClient()
+    return FakeClient(answers={"collective_rpc": []})
 
 
 @pytest.fixture

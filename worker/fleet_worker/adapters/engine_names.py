@@ -43,6 +43,7 @@ API_SERVER_NAMES = (
     Name("vllm.renderers.online_renderer", "_reused_prompt_token_ids", ("request", "messages")),
     Name("vllm.config", "AuxOutputConfig.enable_return_routed_experts"),
     Name("vllm.outputs", "CompletionOutput.__dataclass_fields__"),
+    Name("vllm.sequence", "IntermediateTensors", ("tensors",)),
     Name("vllm.outputs", "WeightVersionSpan", ("version", "start", "end")),
     Name(_CLIENT, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),
     Name(_CLIENT, "AsyncLLM.get_tokenizer"),
@@ -81,11 +82,43 @@ WORKER_NAMES = (
     ("_weight_update_active", ()),
     ("model_runner.reload_weights", ("weights_iterator",)),
     ("model_runner._dummy_run", ("num_tokens", "force_attention", "skip_eplb", "randomize_inputs")),
+    ("model_runner.execute_model", ()),
     ("model_runner.get_model", ()),
     ("model_runner.model.load_weights", ()),
     ("model_runner.model.compute_logits", ()),
 )
 """Looked up on the engine's own worker object: which classes it is made of depends on the device."""
+
+OBJECT_NAMES = (
+    "vllm.entrypoints.openai.models.serving:OpenAIServingModels.lora_requests",
+    "vllm.v1.engine.output_processor:OutputProcessor.request_states",
+    "vllm.v1.engine.output_processor:OutputProcessor.parent_requests",
+    "vllm.outputs:CompletionOutput.weight_versions",
+)
+"""What `check_objects` and `check_engine` look for on objects, by the class that makes them so."""
+
+CONFIGURATION_NAMES = (
+    "kv_transfer_config.kv_connector",
+    "kv_transfer_config.kv_connector_module_path",
+    "ec_transfer_config.ec_connector",
+    "ec_manager_config.encoder_cache_manager_cls",
+    "parallel_config.enable_eplb",
+    "parallel_config.world_size",
+    "parallel_config.tensor_parallel_size",
+    "parallel_config.pipeline_parallel_size",
+    "parallel_config.data_parallel_size",
+    "model_config.dtype",
+    "model_config.max_model_len",
+    "model_config.max_logprobs",
+    "model_config.quantization",
+    "model_config.get_vocab_size",
+    "cache_config.block_size",
+    "weight_transfer_config.backend",
+    "lora_config.max_loras",
+    "lora_config.max_lora_rank",
+    "aux_output_config.enable_return_routed_experts",
+)
+"""Fields of vLLM's configuration that the worker reads."""
 
 
 class UnsupportedEngineError(Exception):
@@ -93,7 +126,7 @@ class UnsupportedEngineError(Exception):
 
 
 def supported_range() -> str:
-    """The supported versions of vLLM, as our distribution declares them, e.g. `<0.33,>=0.32`."""
+    """The supported versions of vLLM, as our distribution declares them, e.g. `<0.34,>=0.32`."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - comes with vLLM
 
     try:

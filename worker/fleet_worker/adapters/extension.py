@@ -163,7 +163,8 @@ class WorkerExtension:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
     def rlfleet_probe(self) -> dict[str, Any]:
-        """Run a few tokens through the model and look at the logits.
+        """Run a few tokens through the model and look at what comes out: logits, or in a stage of a
+        pipeline but the last what the next stage would get.
 
         The scheduler is paused, so no request can do this; a dummy batch writes no cache.
 
@@ -172,19 +173,50 @@ class WorkerExtension:
         """
         try:
             runner = self.model_runner  # type: ignore[attr-defined] # of vLLM's Worker
-            # Without attention its output would be whatever lies in memory (on CPUs).
-            _, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see engine_names
-                _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
-            )
-            # Only the last stage of a pipeline has hidden states to make logits of.
-            last = isinstance(hidden, torch.Tensor) and hidden.numel() > 0
-            logits = runner.get_model().compute_logits(hidden) if last else None
-            finite = logits is None or bool(torch.isfinite(logits.float()).all())
+            output, hidden = _dummy_run(runner)
+            if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
+                seen = {"the logits": runner.get_model().compute_logits(hidden)}
+            else:
+                held = getattr(output, "tensors", None) or {}
+                # A padded batch may hold anything beyond our tokens.
+                seen = {f"the stage's {name}": held[name][:_PROBE_TOKENS] for name in held}
+            bad = [what for what, values in seen.items() if not _finite(values)]
         except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
             return {"ok": False, "error": f"the forward pass failed: {_described(error)}"}
-        if not finite:
-            return {"ok": False, "error": "the logits are infinite or not numbers"}
+        if not seen:
+            return {"ok": False, "error": "the forward pass gave nothing that could be looked at"}
+        if bad:
+            return {"ok": False, "error": f"{bad[0]} are infinite or not numbers"}
         return {"ok": True, "error": None}
+
+
+def _dummy_run(runner: Any) -> tuple[Any, Any]:
+    """A forward pass over tokens of nobody's: what the stage puts out, and hidden states for logits.
+
+    One of vLLM's runners returns what the next stage would get (v1.worker.gpu_model_runner), the
+    other drops it and returns nothing (v1.worker.gpu.model_runner): there it is what
+    `execute_model` returns.
+    """
+    given: list[Any] = []
+    execute = runner.execute_model
+
+    def recording(*arguments: Any, **named: Any) -> Any:
+        given.append(execute(*arguments, **named))
+        return given[-1]
+
+    runner.execute_model = recording
+    try:
+        # Without attention its output would be whatever lies in memory (on CPUs).
+        output, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see engine_names
+            _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
+        )
+    finally:
+        del runner.execute_model
+    return (output if output is not None else next(iter(given), None)), hidden
+
+
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values.float()).all())
 
 
 class _Reader:
