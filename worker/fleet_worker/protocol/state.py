@@ -44,6 +44,11 @@ def _bounded(measure: float | None) -> float | None:
     return min(max(measure, -1e9), 1e9)
 
 
+def _from_0_to_1(share: float | None) -> float | None:
+    """A share that cannot be is not known."""
+    return share if share is not None and 0 <= share <= 1 else None
+
+
 def _known_source(value: Any, read: ValidatorFunctionWrapHandler) -> Source | None:
     """A kind of source that this release does not know is none that it could use."""
     try:
@@ -61,6 +66,7 @@ _Seconds = Annotated[
 ]
 """An age or a duration; what a clock made negative is 0."""
 _Measure = Annotated[float | None, AfterValidator(_bounded)]
+_Share = Annotated[float | None, AfterValidator(_from_0_to_1)]
 _AnySource = Annotated[Source | None, WrapValidator(_known_source)]
 
 
@@ -142,16 +148,16 @@ class LoadEffect(Message):
         why_not: why parameters could not be compared; empty if all were.
     """
 
-    version: str
-    run_id: str | None = None
-    compared_with: str
-    compared_with_run_id: str | None = None
-    compared_with_digest: str | None = None
-    changed_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    version: _Label
+    run_id: _Label | None = None
+    compared_with: _Label
+    compared_with_run_id: _Label | None = None
+    compared_with_digest: _Label | None = None
+    changed_share: _Share = None
     unchanged: bool = False
-    compared_elements: Annotated[int, Field(ge=0)] = 0
-    elements: Annotated[int, Field(ge=0)] = 0
-    why_not: Annotated[str, Field(max_length=1000)] = ""
+    compared_elements: _Count = 0
+    elements: _Count = 0
+    why_not: _Text = ""
 
 
 class ProbeReport(Message):

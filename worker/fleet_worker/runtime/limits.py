@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.core.effect import Effect
 from fleet_worker.core.engine_adapter import EngineAdapter
 from fleet_worker.core.probing import Position
 from fleet_worker.core.refusals import EngineFailure
@@ -104,6 +105,11 @@ class TimedEngine:
     def info(self) -> EngineInfo:
         """See `Engine`."""
         return self._engine.info
+
+    @property
+    def effect(self) -> Effect:
+        """See `Engine`."""
+        return self._engine.effect
 
     @property
     def is_dead(self) -> bool:
