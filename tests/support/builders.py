@@ -54,6 +54,10 @@ FLEET_UID = "fleet-1"
 WEIGHTS_PATH = "/weights/step_{version}"
 
 
+A_DIGEST = f"sha256:{'a' * 64}"
+ANOTHER_DIGEST = f"sha256:{'b' * 64}"
+
+
 def path_of(version: str) -> str:
     """Where a version lies: the model's own weights, or a step of the trainer."""
     return "/models/base" if version == "base" else f"/weights/step_{version}"
@@ -152,14 +156,14 @@ class AWorker:
         return self._says(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
 
     def changed(
-        self, share: float | None, *, since: str = "1", digest: str = "new", **found: Any
+        self, share: float | None, *, since: str = "1", digest: str = A_DIGEST, **found: Any
     ) -> Self:
         """The load of its version has changed this share of the model; its files have that digest."""
         assert self.said is not None
         given = {
             "version": self.said["version"],
             "compared_with": since,
-            "compared_with_digest": "old",
+            "compared_with_digest": ANOTHER_DIGEST,
             "changed_share": share,
             "unchanged": share == 0,
         }

@@ -59,8 +59,7 @@ def _about(state: WorkerState, desired: Target) -> LoadEffect | None:
     effect = state.effect
     if effect is None or state.version != desired.version or effect.version != desired.version:
         return None
-    another = desired.run_id is not None and effect.run_id not in (None, desired.run_id)
-    return None if another else effect
+    return effect if effect.run_id == desired.run_id else None
 
 
 def _comparable(states: list[WorkerState], desired: Target) -> list[tuple[LoadEffect, WorkerState]]:

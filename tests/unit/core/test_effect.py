@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.support.builders import (
+    A_DIGEST,
+    ANOTHER_DIGEST,
+    NOW,
+    AWorker,
+    make_fleet,
+    make_weights,
+    make_worker,
+)
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
@@ -72,10 +80,8 @@ def test_the_warning_is_an_event_once_a_version() -> None:
         pytest.param([up(0).changed(0.0, unchanged=False)], id="fewer than the sample shows"),
         pytest.param([up(0).changed(None, why_not="padded experts")], id="not comparable"),
         pytest.param([up(0)], id="nothing was loaded"),
-        pytest.param([up(0).changed(0.0, since="2", digest="old")], id="the same version again"),
         pytest.param(
-            [up(0).changed(0.0, digest="old", run_id="b", compared_with_run_id="a")],
-            id="a run that begins where another ended",
+            [up(0).changed(0.0, since="2", digest=ANOTHER_DIGEST)], id="the same version again"
         ),
     ],
 )
@@ -87,10 +93,30 @@ def test_there_is_no_warning_without_an_update_that_vanished(workers: list[AWork
 
 
 def test_the_same_files_under_the_next_version_of_a_run_are_an_update_that_vanished() -> None:
-    effect = status_of(up(0).changed(0.0, digest="old")).effect
+    effect = status_of(up(0).changed(0.0, digest=ANOTHER_DIGEST)).effect
 
     assert effect is not None
     assert effect.unchanged
+
+
+@pytest.mark.parametrize(
+    ("digest", "warned"),
+    [
+        pytest.param(ANOTHER_DIGEST, False, id="it begins with the very files"),
+        pytest.param(A_DIGEST, True, id="its files are others"),
+    ],
+)
+def test_a_run_may_begin_where_another_ended(digest: str, warned: bool) -> None:  # noqa: FBT001 - of the table
+    spec = make_weights("0").spec.model_copy(update={"run_id": "b"})
+    worker = up(0, "0").changed(0.0, digest=digest, run_id="b", compared_with_run_id="a")
+    effect = status_of(worker._says(run_id="b"), weights=make_weights("0", spec=spec)).effect
+
+    assert effect is not None
+    assert effect.unchanged is warned
+
+
+def test_what_a_worker_says_of_another_run_is_not_believed_of_this_one() -> None:
+    assert status_of(up(0).changed(0.25, run_id="b")).effect is None
 
 
 def test_workers_that_could_not_compare_are_counted_and_say_why() -> None:
