@@ -103,6 +103,11 @@ class EndpointPlugin:
             adapters=Adapters(engine, slots=room.slots, max_rank=room.max_rank),
             limits=Limits(load_seconds=handover.load_seconds),
         )
+        if (failure := handover.start_failure) is not None:
+            # Where a refused stage stands, too: the operator sees why this worker has other weights.
+            agent.stage_failure = agent.fault(
+                failure.version, failure.refusal, run_id=failure.run_id, source=failure.path
+            )
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)
         engine_client.generate = tracked(generate, agent.names)

@@ -15,6 +15,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,8 @@ from fleet_worker.protocol import Management, Phase, Reason
 from fleet_worker.runtime import handover as handing
 from fleet_worker.runtime.driver import DriverRules
 from fleet_worker.runtime.ending import Ending
-from fleet_worker.runtime.handover import Handover
+from fleet_worker.runtime.handover import Handover, StartFailure
+from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import KeptSigterm
 from fleet_worker.runtime.transferring import TransferRoom
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
@@ -244,6 +246,21 @@ async def test_a_worker_that_comes_up_is_at_rest_labelled_and_closed(put: Put) -
     assert keeper.agent.phase is Phase.JOINING
     assert keeper.agent.is_open is False
     assert put.client.generate != put.client.first_generate, "every request is looked at"
+
+
+async def test_a_worker_that_did_not_start_on_what_the_fleet_serves_says_why_in_its_state(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = Refusal(Reason.DIGEST_MISMATCH, "the files were changed")
+    failure = StartFailure("43", "run-7", "/weights/current", refusal)
+    handing.hand_over(replace(put.handover, start_failure=failure))
+    keeper = await put.together()
+
+    state = state_of(keeper.agent, worker="w", instance="i", started=0)
+    assert (state.version, state.run_id, state.admitted) == ("base", None, False)
+    assert state.stage_failure is not None
+    assert (state.stage_failure.version, state.stage_failure.run_id) == ("43", "run-7")
+    assert state.stage_failure.reason is Reason.DIGEST_MISMATCH
 
 
 async def test_the_admin_port_answers_on_the_socket_that_was_bound_with_the_whole_state(

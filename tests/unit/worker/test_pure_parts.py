@@ -20,7 +20,7 @@ from fleet_worker.core.liveness import Pulse
 from fleet_worker.core.probing import Continuation, Position, Run, divergence, repetition, report
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import TensorSpec
-from fleet_worker.core.start import choose_start
+from fleet_worker.core.start import Wanted, choose_start
 from fleet_worker.core.step_labels import label_of, step_of
 from fleet_worker.core.weight_names import WeightName
 from fleet_worker.protocol import MAX_TERM, Epoch, PauseMode, Reason, VersionLabel
@@ -315,7 +315,8 @@ def test_a_process_starts_on_weights_under_their_own_label_or_on_the_models(
         if not good:
             raise Refusal(Reason.SOURCE_NOT_FOUND, "the source does not exist")
 
-    start = choose_start(version="base", start_version=version, start_path=path, check=check)
+    wanted = Wanted(version, path)
+    start = choose_start(version="base", wanted=wanted, own_digest=lambda: "sha256:1", check=check)
 
     assert (start.path is None) == (start.version == "base")
     if start.path is not None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.core.start import Start, choose_start
+from fleet_worker.core.start import Start, Wanted, choose_start
 from fleet_worker.protocol import Reason
 
+OWN, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
-def choose(version: str | None, path: str | None, refusal: Refusal | None = None) -> Start:
+
+def choose(
+    version: str | None, path: str | None, refusal: Refusal | None = None, **named: str
+) -> Start:
     def check(_: str) -> None:
         if refusal is not None:
             raise refusal
 
-    return choose_start(version="base", start_version=version, start_path=path, check=check)
+    wanted = Wanted(version, path, **named)
+    return choose_start(version="base", wanted=wanted, own_digest=lambda: OWN, check=check)
 
 
 def test_a_good_start_version_is_taken() -> None:
@@ -49,3 +54,24 @@ def test_a_start_version_that_fails_its_checks_is_not_taken_and_the_log_will_say
     assert "CheckpointTruncated" in start.why
     assert "cut short" in start.why
     assert start.refused is not None
+
+
+def test_a_run_that_counts_as_the_model_does_is_not_taken_for_the_model() -> None:
+    start = choose("base", "/weights/run-8/base", run_id="run-8")
+
+    assert (start.path, start.version, start.run_id) == ("/weights/run-8/base", "base", "run-8")
+
+
+@pytest.mark.parametrize(("digest", "refused"), [(OWN, False), (OTHER, True), ("", False)])
+def test_the_models_own_weights_are_what_the_fleet_serves_only_with_its_digest(
+    digest: str,
+    refused: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    start = choose("base", None, digest=digest or None)  # type: ignore[arg-type] # as the environment is read
+
+    assert (start.path, start.version) == (None, "base")
+    assert (start.refused is not None) is refused
+    if start.refused is not None:
+        assert start.refused.reason is Reason.DIGEST_MISMATCH
+        assert OWN in start.why
+        assert OTHER in start.why

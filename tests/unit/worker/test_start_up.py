@@ -13,6 +13,7 @@ import pytest
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Reason
 from fleet_worker.runtime import handover, start_up
@@ -129,6 +130,86 @@ def test_a_start_version_that_may_not_be_used_is_not_held_open(
     assert not [each for each in open_files if each.startswith(str(path))]
 
 
+DIGEST = "RLFLEET_START_DIGEST"
+RUN = "RLFLEET_START_RUN_ID"
+
+
+def digest_of(path: Path) -> str:
+    checkpoint = open_checkpoint(str(path), None)
+    try:
+        return checkpoint.digest(lambda: None)
+    finally:
+        checkpoint.close()
+
+
+def test_a_process_starts_on_the_run_and_the_bytes_that_the_fleet_serves(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "current", 43.0)
+    environment = started_on("43", path) | {RUN: "run-7", DIGEST: digest_of(path)}
+    handover = prepare(environment=environment).handover
+
+    assert handover.start_failure is None
+    initial = handover.initial
+    assert (initial.version, initial.run_id, initial.digest) == ("43", "run-7", digest_of(path))
+
+
+def test_a_path_that_was_rewritten_since_is_not_started_on_under_the_version_that_it_was(
+    prepare: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trainer writes 44 into the directory of 43, and a container restarts."""
+    path = write_tiny(tmp_path / "root" / "current", 43.0)
+    pinned = digest_of(path)
+    write_tiny(path, 44.0)
+    environment = started_on("43", path) | {RUN: "run-7", DIGEST: pinned}
+    prepared = prepare(environment=environment)
+
+    initial, failure = prepared.handover.initial, prepared.handover.start_failure
+    assert (initial.version, initial.run_id) == ("base", None)
+    assert prepared.weights == str(tmp_path / "model")
+    assert failure is not None
+    assert failure.refusal.reason is Reason.DIGEST_MISMATCH
+    assert (failure.version, failure.run_id, failure.path) == ("43", "run-7", str(path))
+    for named in (pinned, digest_of(path)):
+        assert named in failure.refusal.message
+        assert named in caplog.text
+
+
+def test_a_model_whose_files_were_changed_does_not_pass_for_what_the_fleet_serves(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    pinned = digest_of(tmp_path / "model")
+    write_tiny(tmp_path / "model", 9.0)
+    failure = prepare(
+        environment={"RLFLEET_START_VERSION": "base", DIGEST: pinned}
+    ).handover.start_failure
+
+    assert failure is not None
+    assert failure.refusal.reason is Reason.DIGEST_MISMATCH
+
+
+@pytest.mark.parametrize("named", [{RUN: "", DIGEST: ""}, {}], ids=["empty", "absent"])
+def test_what_is_empty_in_the_environment_is_not_named(
+    prepare: Prepare, tmp_path: Path, named: dict[str, str]
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    handover = prepare(environment=started_on("7", path) | named).handover
+
+    assert (handover.initial.version, handover.initial.run_id) == ("7", None)
+    assert handover.initial.digest == digest_of(path)
+
+
+@pytest.mark.parametrize("named", [{RUN: "two words"}, {DIGEST: "sha256:short"}], ids=str)
+def test_a_run_or_a_digest_that_is_none_is_not_started_on(
+    prepare: Prepare, tmp_path: Path, named: dict[str, str]
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    failure = prepare(environment=started_on("7", path) | named).handover.start_failure
+
+    assert failure is not None
+    assert failure.refusal.reason is Reason.BAD_REQUEST
+
+
 def test_a_start_path_that_is_gone_is_no_reason_not_to_start(
     prepare: Prepare, tmp_path: Path
 ) -> None:
@@ -141,12 +222,16 @@ def test_a_cached_repository_is_a_model(
     prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = "0" * 40
-    write_tiny(tmp_path / "hub" / "models--org--name" / "snapshots" / commit)
+    repository = tmp_path / "hub" / "models--org--name"
+    write_tiny(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    prepared = prepare(model="org/name", revision=commit)
+    for revision in (commit, "main", None):
+        prepared = prepare(model="org/name", revision=revision)
 
-    assert prepared.weights.endswith(commit)
-    assert str(prepared.handover.initial.source) == f"hf://org/name@{commit}"
+        assert prepared.weights.endswith(commit)
+        assert str(prepared.handover.initial.source) == f"hf://org/name@{commit}"
 
 
 @pytest.mark.parametrize(

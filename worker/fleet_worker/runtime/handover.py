@@ -7,9 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_worker.core.command import AdapterRoom
+from fleet_worker.core.refusals import Refusal
 from fleet_worker.runtime.driver import DriverRules
 from fleet_worker.runtime.staging import StageRules, Weights
 from fleet_worker.runtime.transferring import TransferRoom
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """Why the process did not start on what the fleet serves."""
+
+    version: str | None
+    run_id: str | None
+    path: str | None
+    refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class Handover:
         adapters: room for LoRA adapters in the engine.
         transfer: whether weights may come over a collective.
         driver: how trainers may drive.
+        start_failure: why the engine starts on the model's own weights, if it should not.
     """
 
     worker: str
@@ -48,6 +60,7 @@ class Handover:
     adapters: AdapterRoom
     transfer: TransferRoom
     driver: DriverRules
+    start_failure: StartFailure | None = None
 
 
 _handed: list[Handover] = []

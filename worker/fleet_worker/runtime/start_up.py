@@ -20,11 +20,13 @@ from fleet_worker.adapters.files import Roots
 from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.command import AdapterRoom
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.core.start import Start, choose_start
+from fleet_worker.core.start import Wanted, check_digest, choose_start
 from fleet_worker.protocol import (
     ENV_ADMIN_TOKEN_FILE,
     ENV_POD_UID,
+    ENV_START_DIGEST,
     ENV_START_PATH,
+    ENV_START_RUN_ID,
     ENV_START_VERSION,
     ENV_WORKER_NAME,
     HuggingFaceSource,
@@ -32,9 +34,10 @@ from fleet_worker.protocol import (
     Reason,
     Source,
     VersionLabel,
+    WeightsDigest,
 )
 from fleet_worker.runtime.driver import DriverRules
-from fleet_worker.runtime.handover import Handover
+from fleet_worker.runtime.handover import Handover, StartFailure
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Inspector
 from fleet_worker.runtime.reference import Reference
@@ -107,7 +110,7 @@ def _prepare(
     model = _open_model(arguments.model, arguments.revision)
     engine_version = check_engine()
     rules = _rules(arguments, model)
-    initial, start = _choose(arguments.version, model, rules, environment)
+    initial, failure = _choose(arguments.version, model, rules, environment)
     has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=environment.get(ENV_WORKER_NAME) or socket.gethostname(),
@@ -129,8 +132,9 @@ def _prepare(
         driver=DriverRules(
             Management(arguments.weights_management), arguments.driver_lease_seconds
         ),
+        start_failure=failure,
     )
-    return Prepared(handover, start.path or model.directory, model.directory)
+    return Prepared(handover, initial.checkpoint.path, model.directory)
 
 
 def _check_label(label: str, name: str) -> None:
@@ -167,8 +171,10 @@ def _open_model(name: str, revision: str | None) -> Model:
         directory = os.path.realpath(name)
         source = Source(path=directory)
     else:
-        directory = hub.snapshot(name, revision or "main")
-        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=revision or "main"))
+        # By its commit, which the state reports: a branch may move before the next start.
+        commit = hub.commit_of(name, revision or "main")
+        directory = hub.snapshot(name, commit)
+        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
     return Model(source, directory, open_checkpoint(directory, None))
 
 
@@ -187,32 +193,55 @@ def _rules(arguments: argparse.Namespace, model: Model) -> StageRules:
 
 def _choose(
     version: str, model: Model, rules: StageRules, environment: Mapping[str, str]
-) -> tuple[Weights, Start]:
-    opened: list[Checkpoint] = []
+) -> tuple[Weights, StartFailure | None]:
+    wanted = Wanted(
+        *(
+            environment.get(name) or None
+            for name in (ENV_START_VERSION, ENV_START_PATH, ENV_START_RUN_ID, ENV_START_DIGEST)
+        )
+    )
+    opened: list[Weights] = []
 
     def check(path: str) -> None:
-        _check_label(environment[ENV_START_VERSION], ENV_START_VERSION)
+        _check_label(wanted.version or "", ENV_START_VERSION)
+        _check_named(wanted)
         checkpoint = open_checkpoint(path, rules.roots)
         try:
             rules.reference.check(checkpoint, rules.inspector)
             rules.inspector.read(checkpoint, budget=0, go_on=lambda: None)
+            digest = checkpoint.digest(lambda: None)
+            check_digest(wanted.digest, digest, f"the files in {path}")
         except BaseException:
             checkpoint.close()
             raise
-        opened.append(checkpoint)
+        source = Source(path=path)
+        opened.append(
+            Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
+        )
 
     start = choose_start(
         version=version,
-        start_version=environment.get(ENV_START_VERSION),
-        start_path=environment.get(ENV_START_PATH),
+        wanted=wanted,
+        own_digest=lambda: model.checkpoint.digest(lambda: None),
         check=check,
     )
     level = logging.WARNING if start.refused is not None else logging.INFO
-    line = fields("start", version=start.version)
+    line = fields("start", version=start.version, run_id=start.run_id)
     _LOG.log(level, "starting on %s: %s", start.version, start.why, extra=line)
+    failure = None
+    if start.refused is not None:
+        failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
     if start.path is None:
         digest = model.checkpoint.digest(lambda: None)
-        return Weights(version, model.source, digest, model.checkpoint), start
+        return Weights(version, model.source, digest, model.checkpoint), failure
     model.checkpoint.close()
-    digest = opened[0].digest(lambda: None)
-    return Weights(start.version, Source(path=start.path), digest, opened[0]), start
+    return opened[0], failure
+
+
+def _check_named(wanted: Wanted) -> None:
+    if wanted.run_id is not None:
+        _check_label(wanted.run_id, ENV_START_RUN_ID)
+    try:
+        TypeAdapter(WeightsDigest | None).validate_python(wanted.digest)
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, f"{ENV_START_DIGEST} is not a digest") from error
