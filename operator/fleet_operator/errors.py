@@ -44,7 +44,14 @@ class Terminal(FleetError):
 
 
 class NameTaken(Terminal):
-    """An object of this name exists and belongs to something else."""
+    """An object of this name exists and belongs to something else.
+
+    `may_pass`: what holds it may be about to go, as a deleted fleet's objects are.
+    """
+
+    def __init__(self, message: str, *, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class TokenUnusable(Terminal):

@@ -194,7 +194,7 @@ class FakeKube:
                 raise NotFound(path)
             if owner["metadata"]["uid"] != uid:
                 raise Conflict(path)
-        elif known is not None and uid is not None and known["metadata"]["uid"] != uid:
+        elif uid is not None and (known is None or known["metadata"]["uid"] != uid):
             raise Conflict(path)
         return self.cluster.put(path, body)
 

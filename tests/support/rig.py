@@ -206,6 +206,7 @@ class Rig:
         for task in self._tasks:
             task.cancel()
         await self.operator.calls.stop()
+        await self.operator.reconcile.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []

@@ -9,7 +9,7 @@ other parts go on. Without a rollout plan the pauses of held workers are renewed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -139,6 +139,48 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         }
         | {u.uid: _unread_status(u, now) for u in observed.unread},
         defects=tuple(parts.defects),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Statuses of a fleet about which nothing is decided. `weights`: by uid."""
+
+    fleet: FleetStatus
+    weights: Mapping[str, WeightsStatus]
+
+
+def report_unread_fleet(
+    name: str,
+    *,
+    generation: int,
+    unreadable: str,
+    status: FleetStatus,
+    weights: Sequence[WeightsView | UnreadWeights],
+    troubles: Sequence[Trouble],
+    now: datetime,
+) -> Report:
+    """What is said of a fleet of which no spec could be read: nothing is done with its workers."""
+    message = (
+        f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
+        "has read no earlier one: it leaves the workers alone. Repair the spec"
+    )
+    found = [_invalid("spec", message, concerns_weights=True), *troubles]
+    concerning = [t for t in found if t.concerns_weights]
+    return Report(
+        fleet=with_troubles(
+            kept_fleet_status(status), status.conditions, found, generation=generation, now=now
+        ),
+        weights={
+            w.uid: with_troubles(
+                kept_weights_status(w.status, generation=w.generation),
+                w.status.conditions,
+                concerning,
+                generation=w.generation,
+                now=now,
+            )
+            for w in weights
+        },
     )
 
 

@@ -288,6 +288,11 @@ class WeightsView:
     unreadable: str = ""
 
     @property
+    def fleet(self) -> str:
+        """Name of the fleet that it names."""
+        return self.spec.fleet_ref.name
+
+    @property
     def desired(self) -> Target:
         """What it asks for, with the placeholder of its source filled in."""
         spec = self.spec
@@ -301,6 +306,7 @@ class UnreadWeights:
     object steers in its place.
 
     Fields:
+        fleet: name of the fleet that it names; empty if that cannot be read either.
         adapter: the adapter that it names; None if that cannot be read either.
         unreadable: why.
     """
@@ -310,6 +316,7 @@ class UnreadWeights:
     uid: str
     generation: int
     created_at: datetime
+    fleet: str
     unreadable: str
     adapter: str | None = None
     status: WeightsStatus = field(default_factory=WeightsStatus)
@@ -340,6 +347,11 @@ class FleetObserved:
     troubles: tuple[Trouble, ...] = ()
 
     @property
+    def all_weights(self) -> tuple[WeightsView | UnreadWeights, ...]:
+        """Every WeightVersion, read or not."""
+        return (*self.weights, *self.unread)
+
+    @property
     def is_external(self) -> bool:
         """Whether a trainer drives the workers itself."""
         return self.spec.weights.management == "External"
@@ -363,8 +375,7 @@ class FleetObserved:
         if self.is_external:
             return {}
         found: dict[str, WeightsView | None] = {}
-        known: list[WeightsView | UnreadWeights] = [*self.weights, *self.unread]
-        for weights in sorted(known, key=lambda w: (w.created_at, w.name)):
+        for weights in sorted(self.all_weights, key=lambda w: (w.created_at, w.name)):
             if isinstance(weights, UnreadWeights):
                 if weights.adapter is not None:
                     found.setdefault(weights.adapter, None)

@@ -27,7 +27,7 @@ from fleet_operator.core.effect import effect_of, warning_of
 from fleet_operator.core.fleet_status import serving_count, unseen_count
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.laggards import laggards_of
-from fleet_operator.core.observed import FleetObserved, Standing, WeightsView
+from fleet_operator.core.observed import FleetObserved, Standing, UnreadWeights, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
 
 _TIMED = {
@@ -88,7 +88,7 @@ def _phase(rollout: RolloutPlan) -> RolloutPhase:
 
 
 def refused_status(
-    weights: WeightsView, reason: ConditionReason, message: str, *, now: datetime
+    weights: WeightsView | UnreadWeights, reason: ConditionReason, message: str, *, now: datetime
 ) -> WeightsStatus:
     """Status of a WeightVersion that steers nothing: no such fleet, or it is not the first one."""
     before = weights.status
@@ -99,8 +99,8 @@ def refused_status(
     )
     return WeightsStatus(
         observed_generation=weights.generation,
-        desired_version=weights.spec.version,
-        desired_run_id=weights.spec.run_id,
+        desired_version=weights.spec.version if isinstance(weights, WeightsView) else None,
+        desired_run_id=weights.spec.run_id if isinstance(weights, WeightsView) else None,
         phase=RolloutPhase.PENDING,
         superseded_versions=before.superseded_versions,
         history=before.history,

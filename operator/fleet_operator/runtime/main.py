@@ -34,6 +34,7 @@ from fleet_operator.runtime.recorder import Recorder
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.statuses import Statuses
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.troubles import Troubles
 from fleet_operator.runtime.worker_book import WorkerBook
 from fleet_operator.runtime.workqueue import WorkQueue
 
@@ -72,7 +73,8 @@ class Operator:
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
         kube = FencedKube(kube, lambda: self.lease.held)
-        self.recorder = Recorder(kube, metrics, instance=settings.identity)
+        self.troubles = Troubles()
+        self.recorder = Recorder(kube, metrics, self.troubles, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
         self.pods = PodInformer(kube, scopes, self.queue.add)
@@ -97,6 +99,7 @@ class Operator:
             statuses=Statuses(self.objects, self.recorder),
             epochs=self.epochs,
             metrics=metrics,
+            troubles=self.troubles,
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
             again=self._again,
@@ -154,6 +157,7 @@ class Operator:
             for task in tasks:
                 task.cancel()
             await self.calls.stop()
+            await self.reconcile.stop()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
 
@@ -213,6 +217,7 @@ class Operator:
             await asyncio.sleep(SWEEP_SECONDS)
             self.objects.forget_written()
             self.reconcile.forget_tokens()
+            self.recorder.post_refused(set(self.store.fleet_keys()))
             self.book.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
                 self.queue.add(key)

@@ -10,6 +10,9 @@ import base64
 import json
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fleet_operator.api import names
@@ -17,13 +20,24 @@ from fleet_operator.core import children
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, PodAction, Quarantine
 from fleet_operator.core.differences import holds
 from fleet_operator.core.observed import FleetObserved, Target
-from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal
+from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, TokenUnusable
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
+
+Write = Callable[[], Awaitable[None]]
+"""One write to the API server, or none if nothing differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A child as it was written or found last. `uid`: of the object that holds it."""
+
+    manifest: Json
+    uid: str
 
 
 class Objects:
@@ -32,7 +46,7 @@ class Objects:
     def __init__(self, kube: Kube, metrics: Metrics) -> None:
         self._kube = kube
         self._metrics = metrics
-        self._written: dict[str, Json] = {}
+        self._written: dict[str, _Written] = {}
 
     async def change_pod(self, namespace: str, action: PodAction) -> None:
         """Create, delete or quarantine one pod."""
@@ -43,7 +57,8 @@ class Objects:
                 try:
                     await self._kube.create(pods, action.manifest)
                 except Conflict:
-                    # Its predecessor is not gone yet, or our view is late: look again.
+                    # Its predecessor is not gone yet, or our view is late, or the name is taken.
+                    await self._check_name(f"{pods}/{action.name}", action.manifest)
                     return
             case DeletePod():
                 self._count("pod")
@@ -73,18 +88,25 @@ class Objects:
             return False
         return metadata["uid"] == owner["uid"] and "deletionTimestamp" not in metadata
 
-    async def ensure_children(self, observed: FleetObserved, applied: Target) -> None:
-        """Make the Services and the ConfigMap be as they should, writing only differences."""
-        for manifest, root, plural in (
+    def children(self, observed: FleetObserved, applied: Target | None) -> dict[str, Write]:
+        """What makes each child be as it should, writing only differences, by `Kind name`.
+
+        `applied`: None leaves the ConfigMap as it is.
+
+        Errors of each: NameTaken if an object of that name belongs to something else.
+        """
+        wanted = [
             (children.service(observed), "/api/v1", "services"),
             (children.headless_service(observed), "/api/v1", "services"),
-            (children.applied_config_map(observed, applied), "/api/v1", "configmaps"),
             (children.disruption_budget(observed), "/apis/policy/v1", "poddisruptionbudgets"),
-        ):
-            metadata = manifest["metadata"]
-            path = f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-            if not await self._apply(path, manifest):
-                return  # the others go with the fleet, too
+        ]
+        if applied is not None:
+            config_map = children.applied_config_map(observed, applied)
+            wanted.append((config_map, "/api/v1", "configmaps"))
+        return {
+            _title(manifest): partial(self._apply, _path(root, plural, manifest), manifest)
+            for manifest, root, plural in wanted
+        }
 
     async def ensure_token(self, observed: FleetObserved, *, known: str = "") -> str:
         """The bearer token of the fleet's admin ports, made if there is none.
@@ -92,8 +114,8 @@ class Objects:
         `known`: the token that the workers have, written down again if the Secret is gone.
 
         Errors: Retryable while the Secret of an earlier fleet of this name waits for the garbage
-        collector; pods that mounted it would wait for it for ever. Terminal if there is a Secret
-        and no token in it.
+        collector; pods that mounted it would wait for it for ever. TokenUnusable if there is a
+        Secret and no token in it.
         """
         namespace, name = observed.namespace, names.admin_token_secret_name(observed.name)
         collection = f"/api/v1/namespaces/{namespace}/secrets"
@@ -109,10 +131,16 @@ class Objects:
         if any(o["kind"] == names.FLEET_KIND and o["uid"] != observed.uid for o in owners):
             raise Retryable(f"Secret {name} belongs to an earlier fleet of this name")
         if names.ADMIN_TOKEN_KEY not in secret.get("data", {}):
-            raise Terminal(f"Secret {name} has no key {names.ADMIN_TOKEN_KEY!r}; delete it")
+            raise TokenUnusable(
+                f"Secret {name} has no key {names.ADMIN_TOKEN_KEY!r}: delete the Secret, and the "
+                "operator makes one"
+            )
         token = _first_line(secret["data"][names.ADMIN_TOKEN_KEY])
         if not (token.isascii() and token.isprintable() and token):
-            raise Terminal(f"Secret {name} holds no token that a header can carry; delete it")
+            raise TokenUnusable(
+                f"Secret {name} holds no token that a header can carry: delete the Secret, and the "
+                "operator makes one"
+            )
         return token
 
     async def write_status(
@@ -139,7 +167,7 @@ class Objects:
     def differs(self, path: str, found: Json | None) -> bool:
         """Whether somebody has changed or deleted what we wrote; it is looked at again then."""
         written = self._written.get(path)
-        if written is None or (found is not None and holds(found, written)):
+        if written is None or (found is not None and holds(found, written.manifest)):
             return False
         del self._written[path]
         return True
@@ -148,32 +176,85 @@ class Objects:
         """Look at every child again when its turn comes: somebody may have changed it."""
         self._written.clear()
 
-    async def _apply(self, path: str, manifest: Json) -> bool:
-        """Write a child if it differs. Returns: whether its fleet stays."""
-        if self._written.get(path) == manifest:
-            return True
-        if path not in self._written:
-            if await self._is_as_it_should_be(path, manifest):
-                self._written[path] = manifest
-                return True
-            metadata = manifest["metadata"]
-            (owner,) = metadata["ownerReferences"]
-            if not await self._lives(metadata["namespace"], owner):
-                return False
-        self._count("child")
-        await self._kube.apply(path, manifest)
-        self._written[path] = manifest
-        return True
+    async def _apply(self, path: str, manifest: Json) -> None:
+        """Write a child if it differs, and its fleet stays.
 
-    async def _is_as_it_should_be(self, path: str, manifest: Json) -> bool:
+        An object is looked at before it is written for the first time, and from then on written by
+        its uid: one that belongs to something else is never changed.
+        """
+        known = self._written.get(path)
+        if known is not None and known.manifest == manifest:
+            return
+        uid = known.uid if known is not None else ""
+        if known is None:
+            found = await self._find(path)
+            if found is not None:
+                _check_owner(found, manifest)
+                uid = found["metadata"]["uid"]
+                if holds(found, manifest):
+                    self._written[path] = _Written(manifest, uid)
+                    return
+            (owner,) = manifest["metadata"]["ownerReferences"]
+            if not await self._lives(manifest["metadata"]["namespace"], owner):
+                return  # it goes with the fleet
+        self._count("child")
+        body = manifest | {"metadata": manifest["metadata"] | ({"uid": uid} if uid else {})}
+        try:
+            stored = await self._kube.apply(path, body)
+        except Conflict:
+            self._written.pop(path, None)  # another object has its name now: look at it
+            raise
+        self._written[path] = _Written(manifest, stored["metadata"]["uid"])
+
+    async def _find(self, path: str) -> Json | None:
         """Looking costs a fleet at rest less than writing what is there already."""
         try:
-            return holds(await self._kube.get(path), manifest)
+            return await self._kube.get(path)
         except NotFound:
-            return False
+            return None
+
+    async def _check_name(self, path: str, manifest: Json) -> None:
+        """Errors: NameTaken if an object that is not this fleet's has the name, and stays."""
+        found = await self._find(path)
+        if found is not None and "deletionTimestamp" not in found["metadata"]:
+            _check_owner(found, manifest)
 
     def _count(self, kind: str) -> None:
         self._metrics.writes.labels(kind).inc()
+
+
+def _check_owner(found: Json, manifest: Json) -> None:
+    """Errors: NameTaken unless the object is this fleet's, an earlier fleet's of the same name (whose
+    objects the garbage collector would delete), or nothing's with all labels of this fleet's
+    objects, as `kubectl delete --cascade=orphan` leaves it.
+    """
+    metadata, wanted = found["metadata"], manifest["metadata"]
+    (owner,) = wanted["ownerReferences"]
+    controllers = (o for o in metadata.get("ownerReferences", ()) if o.get("controller"))
+    controller = next(controllers, None)
+    if controller is None:
+        fleet = names.fleet_labels(owner["name"])
+        ours = (metadata.get("labels") or {}).items() >= fleet.items()
+        whose = "has no owner"
+    else:
+        group = str(controller["apiVersion"]).partition("/")[0]
+        kind = (group, controller["kind"], controller["name"])
+        ours = kind == (names.GROUP, names.FLEET_KIND, owner["name"])
+        whose = f"belongs to {controller['kind']} {controller['name']}"
+    if not ours:
+        raise NameTaken(
+            f"{_title(manifest)} exists already and {whose}: it is left as it is. Delete it, or make "
+            "the fleet under another name"
+        )
+
+
+def _title(manifest: Json) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"
+
+
+def _path(root: str, plural: str, manifest: Json) -> str:
+    metadata = manifest["metadata"]
+    return f"{root}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
 
 
 def _first_line(encoded: str) -> str:

@@ -8,34 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
+from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import CreatePod, DeletePod, PodAction
-from fleet_operator.core.decision import decide
-from fleet_operator.core.observed import FleetObserved, PodView, WeightsView
+from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.decision import Decision, decide, report_unread_fleet
+from fleet_operator.core.observed import FleetObserved, PodView, UnreadWeights, WeightsView
 from fleet_operator.core.refusals import orphan_refusal
+from fleet_operator.core.standstill import standstill
 from fleet_operator.core.transitions import just_applied
-from fleet_operator.core.troubles import deaf_workers
+from fleet_operator.core.troubles import (
+    Defect,
+    deaf_workers,
+    kept_fleet_status,
+    with_troubles,
+)
 from fleet_operator.core.weights_status import refused_status
-from fleet_operator.errors import FleetError, Terminal
+from fleet_operator.errors import NameTaken, Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.objects import Objects, Write
 from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
-from fleet_operator.runtime.troubles import PODS, Troubles
+from fleet_operator.runtime.troubles import PODS, STATUS, Troubles, status_part
 from fleet_operator.runtime.worker_book import WorkerBook
+from fleet_operator.runtime.writes import Writes
 
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 1.0
 """How old an answer may be, and how soon to look again, while something is under way."""
 QUICKLY_SECONDS = 0.0
+RECONCILE = "the reconcile"
+_TOKEN = "the admin token"  # noqa: S105 - the name of a part
+_POD = "Pod "
 
 
 class Reconciler:
@@ -52,6 +65,7 @@ class Reconciler:
         statuses: Statuses,
         epochs: Epochs,
         metrics: Metrics,
+        troubles: Troubles,
         default_image: str,
         resync_seconds: float,
         again: Callable[[FleetKey, float], None],
@@ -69,7 +83,9 @@ class Reconciler:
         self._again = again
         self._tokens: dict[FleetKey, tuple[str, str]] = {}
         self._stale_tokens: set[FleetKey] = set()
-        self._troubles = Troubles()
+        self._troubles = troubles
+        self._writes = Writes(troubles, metrics, again)
+        self._reported: dict[FleetKey, set[tuple[str, type[Exception]]]] = {}
         self._restless: set[FleetKey] = set()
         self._deleted: dict[FleetKey, set[str]] = {}
 
@@ -78,37 +94,39 @@ class Reconciler:
         try:
             with self._metrics.reconciles.time():
                 after_seconds = await self._reconcile(key)
-        except FleetError as error:
-            after_seconds = self._note(key, error)
-        except Exception:  # a defect of ours on one fleet must not stop the others; it is said
-            self._metrics.failures.labels("defect").inc()
-            logger.exception("fleet %s/%s: defect", *key)
-            after_seconds = self._resync_seconds
+        # A defect of one fleet must not stop the others; it becomes a condition.
+        except Exception as error:  # noqa: BLE001
+            self._report(key, Defect(part=RECONCILE, error=error))
+            self._troubles.note(key, RECONCILE, error)
+            after_seconds = BUSY_SECONDS
+            await self._stand_still(key)
+        else:
+            self._troubles.note(key, RECONCILE, None)
         if after_seconds is not None:
             self._again(key, after_seconds)
+
+    async def stop(self) -> None:
+        """Give up the writes in flight."""
+        await self._writes.stop()
 
     async def _reconcile(self, key: FleetKey) -> float | None:
         record = self._store.fleet(key)
         if record is None:
             return await self._refuse_orphans(key)
-        caller = await self._caller(key, record)
-        await self._ask(key, caller)
+        if record.spec is None:
+            return await self._report_unread(key, record)
+        caller = await self._caller(key, record, record.spec)
+        if caller is not None:
+            await self._ask(key, caller)
         now = datetime.now(UTC)
-        observed = self._observe(key, record)
+        observed = self._observe(key, record, record.spec)
         decision = decide(observed, default_image=self._default_image, now=now)
+        self._report_defects(key, decision.defects)
         rollout = decision.rollout
-        caller = replace(caller, epoch=self._epochs.for_step(key, rollout.step.goal))
-        views = {w.pod.uid: w.pod for w in observed.workers}
-        sent, *outcomes = await asyncio.gather(
-            self._calls.act(caller, decision.worker_calls, views),
-            self._objects.ensure_children(observed, rollout.applied),
-            self._change_pods(key, decision.pod_actions),
-            self._statuses.write_fleet(observed, decision.fleet),
-            *(self._write_weights(key, w, decision.weights[w.uid]) for w in observed.weights),
-            return_exceptions=True,
+        sent, failures = await asyncio.gather(
+            self._call(key, caller, observed, decision),
+            self._writes.run(key, self._writes_of(key, observed, decision)),
         )
-        # What could not be written is tried again; workers do not wait for it.
-        failures = [o for o in (sent, *outcomes) if isinstance(o, BaseException)]
         self._metrics.show_fleet(key, decision.fleet)
         busy = not decision.at_rest or any(w.busy or not w.pod.ready for w in observed.workers)
         (self._restless.add if busy else self._restless.discard)(key)
@@ -126,22 +144,160 @@ class Reconciler:
                 "pod_actions": len(decision.pod_actions),
             },
         )
-        waits = [self._note(key, failure) for failure in failures]
-        if sent and not isinstance(sent, BaseException):
+        if sent:
             return QUICKLY_SECONDS
-        waits += [BUSY_SECONDS if busy else self._resync_seconds]
+        waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
-        waits += [self._statuses.held_back_seconds(key)]
+        waits += [self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)]
         return min(waits)
 
-    def _note(self, key: FleetKey, failure: BaseException) -> float:
-        """Say what could not be done. Returns: seconds until it should be tried again."""
-        if not isinstance(failure, FleetError):
-            raise failure
-        self._metrics.failures.labels(type(failure).__name__).inc()
-        logger.warning("fleet %s/%s: %s", *key, failure)
-        return getattr(failure, "after_seconds", None) or BUSY_SECONDS
+    async def _call(
+        self, key: FleetKey, caller: Caller | None, observed: FleetObserved, decision: Decision
+    ) -> bool:
+        """Send the calls to workers. Returns: whether any was sent."""
+        if caller is None:
+            return False
+        if decision.is_planned:
+            goal = decision.rollout.step.goal
+            caller = replace(caller, epoch=self._epochs.for_step(key, goal))
+        views = {w.pod.uid: w.pod for w in observed.workers}
+        return await self._calls.act(caller, decision.worker_calls, views)
+
+    def _writes_of(
+        self, key: FleetKey, observed: FleetObserved, decision: Decision
+    ) -> dict[str, Write]:
+        """What is to be written, part by part. Statuses are taken over here, written or not."""
+        actions = decision.pod_actions
+        if self._troubles.has(key, _TOKEN) or self._troubles.has(key, _applied_part(key)):
+            # A worker would start on what is not the fleet's.
+            actions = tuple(a for a in actions if not isinstance(a, CreatePod))
+        applied = decision.rollout.applied if decision.is_planned else None
+        writes = self._objects.children(observed, applied)
+        writes[PODS] = partial(self._change_pods, key, actions)
+        return writes | self._statuses_of(key, observed, decision.fleet, decision.weights)
+
+    def _statuses_of(
+        self,
+        key: FleetKey,
+        observed: FleetObserved,
+        fleet: FleetStatus,
+        weights: Mapping[str, WeightsStatus],
+    ) -> dict[str, Write]:
+        uid = self._statuses.take_fleet(key, observed.uid, observed.status, fleet)
+        writes: dict[str, Write] = {
+            status_part(names.FLEET_KIND, observed.name): partial(self._statuses.write, uid)
+        }
+        for each in observed.all_weights:
+            status = weights[each.uid]
+            if just_applied(each.status, status):
+                self._show_rollout(key, each, status)
+            uid = self._statuses.take_weights(key, each, status)
+            part = status_part(names.WEIGHTS_KIND, each.name)
+            writes[part] = partial(self._statuses.write, uid)
+        self._troubles.forget_all_but(key, STATUS, set(writes))
+        return writes
+
+    def _show_rollout(
+        self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
+    ) -> None:
+        if isinstance(weights, WeightsView) and not weights.spec.adapter:
+            self._metrics.show_rollout(key, status)
+
+    async def _report_unread(self, key: FleetKey, record: FleetRecord) -> float:
+        """Write the conditions of a fleet of which no spec has been read; its workers are left alone."""
+        weights = self._all_weights(key)
+        self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
+        made = report_unread_fleet(
+            key[1],
+            generation=record.generation,
+            unreadable=record.unreadable,
+            status=self._statuses.fleet(record),
+            weights=weights,
+            troubles=self._troubles.of(key),
+            now=datetime.now(UTC),
+        )
+        uid = self._statuses.take_fleet(key, record.uid, record.status, made.fleet)
+        writes = {status_part(names.FLEET_KIND, key[1]): partial(self._statuses.write, uid)}
+        for each in weights:
+            uid = self._statuses.take_weights(key, each, made.weights[each.uid])
+            part = status_part(names.WEIGHTS_KIND, each.name)
+            writes[part] = partial(self._statuses.write, uid)
+        failures = await self._writes.run(key, writes)
+        waits = [self._resync_seconds, self._statuses.held_back_seconds(key)]
+        return min([*waits, *map(_retry_seconds, failures)])
+
+    async def _stand_still(self, key: FleetKey) -> None:
+        """After a defect of the reconcile itself: renew pauses, and write that it failed.
+
+        Each of the two is tried whatever becomes of the other one.
+        """
+        record = self._store.fleet(key)
+        if record is None or record.spec is None:
+            return
+        observed = FleetObserved(
+            name=key[1],
+            namespace=key[0],
+            uid=record.uid,
+            generation=record.generation,
+            spec=record.spec,
+            status=record.status,
+            troubles=self._troubles.of(key),
+        )
+        for attempt in (self._renew_pauses, self._report_standstill):
+            try:
+                await attempt(key, record, observed)
+            except Exception as error:  # noqa: BLE001 - the last resort has failed, too
+                self._report(key, Defect(part=f"{RECONCILE} ({attempt.__name__})", error=error))
+
+    async def _renew_pauses(
+        self, key: FleetKey, record: FleetRecord, observed: FleetObserved
+    ) -> None:
+        uid, token = self._tokens.get(key, ("", ""))
+        if uid != record.uid:
+            return
+        now = asyncio.get_running_loop().time()
+        caller = self._caller_with(key, observed.spec, token)
+        await self._ask(key, caller)
+        workers = tuple(self._book.view(p, now) for p in self._pods.pods_of(key))
+        calls = standstill(replace(observed, workers=workers)).step.actions
+        views = {w.pod.uid: w.pod for w in workers}
+        worker_calls = [c for c in calls if not isinstance(c, Quarantine)]
+        await self._calls.act(caller, worker_calls, views)
+
+    async def _report_standstill(
+        self, key: FleetKey, record: FleetRecord, observed: FleetObserved
+    ) -> None:
+        status = with_troubles(
+            kept_fleet_status(self._statuses.fleet(record)),
+            record.status.conditions,
+            observed.troubles,
+            generation=record.generation,
+            now=datetime.now(UTC),
+        )
+        uid = self._statuses.take_fleet(key, record.uid, record.status, status)
+        part = status_part(names.FLEET_KIND, key[1])
+        await self._writes.run(key, {part: partial(self._statuses.write, uid)})
+
+    def _report_defects(self, key: FleetKey, defects: Sequence[Defect]) -> None:
+        for defect in defects:
+            self._report(key, defect)
+        known = {(d.part, type(d.error)) for d in defects}
+        self._reported[key] = {r for r in self._reported.get(key, set()) if r in known}
+
+    def _report(self, key: FleetKey, defect: Defect) -> None:
+        """Log a defect with its traceback when it is new, since it may come back each second."""
+        self._metrics.failures.labels("defect").inc()
+        reported = self._reported.setdefault(key, set())
+        known = (defect.part, type(defect.error))
+        logger.log(
+            logging.DEBUG if known in reported else logging.ERROR,
+            "fleet %s/%s: defect in %s",
+            *key,
+            defect.part,
+            exc_info=defect.error,
+        )
+        reported.add(known)
 
     async def _change_pods(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
         """Change pods, and create the missing ones in portions that double.
@@ -156,10 +312,9 @@ class Reconciler:
         while created and not failures:
             failures = await self._change_at_once(key, created[:portion])
             created, portion = created[portion:], portion * 2
-        refused = next((f for f in failures if isinstance(f, Terminal)), None)
-        self._troubles.note(key, PODS, refused)
         if failures:
-            raise failures[0]
+            # A refusal needs attention; what passes by itself must not hide it.
+            raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
 
     async def _change_at_once(
         self, key: FleetKey, actions: Sequence[PodAction]
@@ -179,24 +334,37 @@ class Reconciler:
         """Read all tokens again: somebody may have changed or deleted one."""
         self._stale_tokens |= set(self._store.fleet_keys())
 
-    async def _caller(self, key: FleetKey, record: FleetRecord) -> Caller:
-        uid, token = self._tokens.get(key, ("", ""))
+    async def _caller(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
+        """Who calls the fleet's workers; None while there is no token.
+
+        A token that is known serves until another one is read, so that nothing that is wrong with
+        the Secret keeps pauses from being renewed.
+        """
+        uid, _ = self._tokens.get(key, ("", ""))
         if uid != record.uid or key in self._stale_tokens:
-            bare = FleetObserved(
-                name=key[1],
-                namespace=key[0],
-                uid=record.uid,
-                generation=record.generation,
-                spec=record.spec,
-            )
-            known = token if uid == record.uid else ""
-            token = await self._objects.ensure_token(bare, known=known)
-            self._tokens[key] = (record.uid, token)
-            self._stale_tokens.discard(key)
+            await self._writes.run(key, {_TOKEN: partial(self._read_token, key, record, spec)})
+        uid, token = self._tokens.get(key, ("", ""))
+        return self._caller_with(key, spec, token) if uid == record.uid else None
+
+    async def _read_token(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> None:
+        uid, token = self._tokens.get(key, ("", ""))
+        bare = FleetObserved(
+            name=key[1],
+            namespace=key[0],
+            uid=record.uid,
+            generation=record.generation,
+            spec=spec,
+        )
+        known = token if uid == record.uid else ""
+        token = await self._objects.ensure_token(bare, known=known)
+        self._tokens[key] = (record.uid, token)
+        self._stale_tokens.discard(key)
+
+    def _caller_with(self, key: FleetKey, spec: FleetSpec, token: str) -> Caller:
         return Caller(
             key=key,
             token=token,
-            admin_port=record.spec.serving.admin_port,
+            admin_port=spec.serving.admin_port,
             epoch=self._epochs.last(key),
         )
 
@@ -207,58 +375,95 @@ class Reconciler:
         due = [p for p in pods if self._book.is_due(p, now, max_age_seconds=age)]
         await self._calls.ask(caller, due)
 
-    def _observe(self, key: FleetKey, record: FleetRecord) -> FleetObserved:
+    def _observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
         now = asyncio.get_running_loop().time()
         seen = self._pods.pods_of(key)
         # What we have deleted goes, also while the watch has not told so: one more would go for it.
         going = self._deleted[key] = self._deleted.get(key, set()) & {p.uid for p in seen}
+        self._note_foreign(key, [p for p in seen if _is_foreign(p, record.uid)])
         # Of two pods with one name the one that is going is not a worker any more.
         pods = (_judged(p, record.uid, going) for p in seen)
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
-        self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
         deaf = deaf_workers(self._epochs.beyond(key, (w.pod for w in workers.values())))
-        return FleetObserved(
+        unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
+        observed = FleetObserved(
             name=key[1],
             namespace=key[0],
             uid=record.uid,
             generation=record.generation,
-            spec=record.spec,
+            spec=spec,
             status=self._statuses.fleet(record),
             weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
+            unread=unread,
+            unreadable=record.unreadable,
             troubles=(*self._troubles.of(key), *deaf),
         )
+        uids = (w.uid for w in observed.all_weights)
+        self._statuses.forget_all_but(key, {record.uid, *uids})
+        return observed
 
-    async def _write_weights(
-        self, key: FleetKey, weights: WeightsView, status: WeightsStatus
-    ) -> None:
-        if just_applied(weights.status, status):
-            self._metrics.show_rollout(key, status)
-        await self._statuses.write_weights(weights, status)
+    def _all_weights(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
+        """Every WeightVersion that names the fleet, with its last status."""
+        found: list[WeightsView | UnreadWeights] = []
+        found += [self._statuses.weights(w) for w in self._store.weights_of(key)]
+        found += [self._statuses.weights(u) for u in self._store.unread_of(key)]
+        return found
+
+    def _note_foreign(self, key: FleetKey, pods: Sequence[PodView]) -> None:
+        """Note pods that carry the fleet's labels and belong to something else. Those of an earlier
+        fleet of this name go with it soon.
+        """
+        parts = {f"{_POD}{p.name}" for p in pods if not p.deleting}
+        for part in parts:
+            message = (
+                f"{part} carries this fleet's labels and belongs to another object: it is left as it "
+                "is. Delete it, or make the fleet under another name"
+            )
+            self._troubles.note(key, part, NameTaken(message, may_pass=True))
+        self._troubles.forget_all_but(key, _POD, parts)
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
         """Tell WeightVersions without a fleet so, and forget the fleet."""
         now = datetime.now(UTC)
-        orphans = [self._statuses.weights(w) for w in self._store.weights_of(key)]
+        orphans = self._all_weights(key)
         self._metrics.forget_fleet(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
         self._tokens.pop(key, None)
         self._troubles.forget_fleet(key)
+        self._reported.pop(key, None)
         self._stale_tokens.discard(key)
         self._restless.discard(key)
         self._deleted.pop(key, None)
         self._epochs.forget(key)
-        for weights in orphans:
-            status = refused_status(weights, *orphan_refusal(key), now=now)
-            await self._statuses.write_weights(weights, status)
-        after_seconds = self._statuses.held_back_seconds(key)
+        writes: dict[str, Write] = {}
+        for orphan in orphans:
+            status = refused_status(orphan, *orphan_refusal(key), now=now)
+            uid = self._statuses.take_weights(key, orphan, status)
+            part = status_part(names.WEIGHTS_KIND, orphan.name)
+            writes[part] = partial(self._statuses.write, uid)
+        failures = await self._writes.run(key, writes)
+        after_seconds = min([self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)])
         return None if after_seconds == NEVER else after_seconds
+
+
+def _retry_seconds(failure: Exception) -> float:
+    """Seconds until what failed should be tried again."""
+    return getattr(failure, "after_seconds", None) or BUSY_SECONDS
+
+
+def _applied_part(key: FleetKey) -> str:
+    return f"ConfigMap {names.applied_config_map_name(key[1])}"
+
+
+def _is_foreign(pod: PodView, fleet_uid: str) -> bool:
+    return bool(pod.owner) and pod.owner != fleet_uid
 
 
 def _judged(pod: PodView, fleet_uid: str, going: set[str]) -> PodView:
     """A pod that belongs to another object, say to an earlier fleet of this name, is on its way out:
     it holds its name, and nothing else is done with it.
     """
-    foreign = pod.owner and pod.owner != fleet_uid
-    return replace(pod, deleting=True) if foreign or pod.uid in going else pod
+    going_too = _is_foreign(pod, fleet_uid) or pod.uid in going
+    return replace(pod, deleting=True) if going_too else pod

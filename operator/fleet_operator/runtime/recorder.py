@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 
 from fleet_operator.api import names
 from fleet_operator.core.transitions import Transition
-from fleet_operator.errors import FleetError
+from fleet_operator.errors import FleetError, Terminal
 from fleet_operator.ports import Kube
+from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.troubles import EVENTS, Troubles
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +30,13 @@ REFILL_PER_SECOND = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The object that an Event is about."""
+    """The object that an Event is about. `fleet`: name of the fleet that it belongs to."""
 
     kind: str
     namespace: str
     name: str
     uid: str
+    fleet: str
 
 
 @dataclass(slots=True)
@@ -47,9 +50,14 @@ class _Budget:
 
 
 class Recorder:
-    """Posts Events in the background; losing one is never an error."""
+    """Posts Events in the background; losing one is never an error.
 
-    def __init__(self, kube: Kube, metrics: Metrics, *, instance: str) -> None:
+    An Event that the API server refuses is a trouble of its fleet, and is posted again now and then.
+    """
+
+    def __init__(self, kube: Kube, metrics: Metrics, troubles: Troubles, *, instance: str) -> None:
+        self._troubles = troubles
+        self._refused: dict[FleetKey, tuple[Subject, Transition]] = {}
         self._kube = kube
         self._metrics = metrics
         self._instance = instance
@@ -69,13 +77,23 @@ class Recorder:
         if key in self._said or not self._may_post(subject.uid, now):
             return
         self._said[key] = now
-        task = asyncio.create_task(self._post(subject, transition))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._send(subject, transition)
+
+    def post_refused(self, fleets: set[FleetKey]) -> None:
+        """Post again what was refused last for each of these fleets; forget the others'."""
+        refused, self._refused = self._refused, {}
+        for key, (subject, transition) in refused.items():
+            if key in fleets:
+                self._send(subject, transition)
 
     async def flush(self) -> None:
         """Wait for Events on their way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _send(self, subject: Subject, transition: Transition) -> None:
+        task = asyncio.create_task(self._post(subject, transition))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _may_post(self, uid: str, now: float) -> bool:
         self._budgets = {u: b for u, b in self._budgets.items() if b.left(now) < BURST}
@@ -113,7 +131,13 @@ class Recorder:
             "reportingInstance": self._instance,
         }
         self._metrics.writes.labels("event").inc()
+        key = (subject.namespace, subject.fleet)
         try:
             await self._kube.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
         except FleetError as error:
             logger.warning("an event could not be posted: %s", error)
+            if isinstance(error, Terminal):
+                self._refused[key] = (subject, transition)
+                self._troubles.note(key, EVENTS, error)
+        else:
+            self._troubles.note(key, EVENTS, None)

@@ -14,8 +14,9 @@ from typing import Generic, TypeVar
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.transitions import fleet_transitions, is_urgent, weights_transitions
+from fleet_operator.errors import FleetError
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.recorder import Recorder, Subject
@@ -25,10 +26,12 @@ PROGRESS_SECONDS = 1.0
 NEVER = float("inf")
 
 S = TypeVar("S", FleetStatus, WeightsStatus)
+W = TypeVar("W", WeightsView, UnreadWeights)
 
 
 @dataclass(slots=True)
 class _Written(Generic[S]):
+    subject: Subject
     computed: S
     written: S
     written_at: float
@@ -50,45 +53,55 @@ class Statuses:
         known = self._fleets.get(record.uid)
         return known.computed if known else record.status
 
-    def weights(self, view: WeightsView) -> WeightsView:
+    def weights(self, view: W) -> W:
         """The WeightVersion with its last status."""
         known = self._weights.get(view.uid)
         return replace(view, status=known.computed) if known else view
 
-    async def write_fleet(self, observed: FleetObserved, status: FleetStatus) -> None:
-        """Take over a fleet's new status: events for what changed, and a write if one is due."""
-        known = self._fleets.setdefault(
-            observed.uid, _Written(observed.status, observed.status, -NEVER)
-        )
+    def take_fleet(self, key: FleetKey, uid: str, stored: FleetStatus, status: FleetStatus) -> str:
+        """Take over a fleet's new status: Events for what changed. Returns: the uid, for `write`.
+
+        `stored`: what was written before this process looked.
+        """
+        namespace, name = key
         subject = Subject(
-            kind=names.FLEET_KIND,
-            namespace=observed.namespace,
-            name=observed.name,
-            uid=observed.uid,
+            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
         )
+        known = self._fleets.setdefault(uid, _Written(subject, stored, stored, -NEVER))
         for transition in fleet_transitions(known.computed, status):
             self._recorder.record(subject, transition)
         known.computed = status
-        self._keys.setdefault((observed.namespace, observed.name), set()).add(observed.uid)
-        await self._write(known, names.FLEET_PLURAL, subject)
+        self._keys.setdefault(key, set()).add(uid)
+        return uid
 
-    async def write_weights(self, weights: WeightsView, status: WeightsStatus) -> None:
-        """The same for a WeightVersion."""
-        known = self._weights.setdefault(
-            weights.uid, _Written(weights.status, weights.status, -NEVER)
-        )
+    def take_weights(
+        self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
+    ) -> str:
+        """The same for a WeightVersion. `key`: of the fleet that it names."""
         subject = Subject(
             kind=names.WEIGHTS_KIND,
             namespace=weights.namespace,
             name=weights.name,
             uid=weights.uid,
+            fleet=key[1],
         )
+        stored = _Written(subject, weights.status, weights.status, -NEVER)
+        known = self._weights.setdefault(weights.uid, stored)
         for transition in weights_transitions(known.computed, status):
             self._recorder.record(subject, transition)
         known.computed = status
-        key = (weights.namespace, weights.spec.fleet_ref.name)
         self._keys.setdefault(key, set()).add(weights.uid)
-        await self._write(known, names.WEIGHTS_PLURAL, subject)
+        return weights.uid
+
+    async def write(self, uid: str) -> None:
+        """Write the status that was taken over last for this uid, if it is due.
+
+        Errors: those of the API.
+        """
+        if (fleet := self._fleets.get(uid)) is not None:
+            await self._write(fleet, names.FLEET_PLURAL)
+        elif (weights := self._weights.get(uid)) is not None:
+            await self._write(weights, names.WEIGHTS_PLURAL)
 
     def held_back_seconds(self, key: FleetKey) -> float:
         """Seconds until a status of this fleet that was held back is due; infinite if none is."""
@@ -108,7 +121,7 @@ class Statuses:
         if not self._keys[key]:
             del self._keys[key]
 
-    async def _write(self, known: _Written[S], plural: str, subject: Subject) -> None:
+    async def _write(self, known: _Written[S], plural: str) -> None:
         now = asyncio.get_running_loop().time()
         if known.computed == known.written:
             known.due = False
@@ -118,12 +131,17 @@ class Statuses:
         ):
             known.due = True
             return
-        status = known.computed
-        await self._objects.write_status(
-            plural,
-            namespace=subject.namespace,
-            name=subject.name,
-            uid=subject.uid,
-            status=status.to_json(),
-        )
-        known.written, known.written_at, known.due = status, now, False
+        status, subject = known.computed, known.subject
+        due, known.due = known.due, False  # nothing is to be waited for while it is on its way
+        try:
+            await self._objects.write_status(
+                plural,
+                namespace=subject.namespace,
+                name=subject.name,
+                uid=subject.uid,
+                status=status.to_json(),
+            )
+        except FleetError:
+            known.due = due
+            raise
+        known.written, known.written_at = status, now

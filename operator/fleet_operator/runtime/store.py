@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,33 +18,49 @@ from pydantic import ValidationError
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
-from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.runtime.informer import FleetKey
 
 logger = logging.getLogger(__name__)
 
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
+_NAMED_AT_MOST = 3
+_ODD = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
+"""What reading an object of an unknown shape may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRecord:
-    """One InferenceFleet as stored."""
+    """One InferenceFleet as stored.
+
+    Fields:
+        version: its resourceVersion.
+        unreadable: why this generation's spec cannot be read; empty if it can.
+        spec: the last one that could be read; None if none could.
+    """
 
     uid: str
+    version: str
     generation: int
     deleting: bool
-    spec: FleetSpec
+    spec: FleetSpec | None
     status: FleetStatus
+    unreadable: str = ""
 
 
 class Store:
-    """Fleets and the WeightVersions that refer to them."""
+    """Fleets and the WeightVersions that refer to them.
+
+    An object that cannot be read is kept as such: its uid, its generation and why, beside the last
+    spec that could be read.
+    """
 
     def __init__(self, on_change: Callable[[FleetKey], None]) -> None:
         self._on_change = on_change
         self._fleets: dict[FleetKey, FleetRecord] = {}
-        self._weights: dict[FleetKey, WeightsView] = {}
+        self._weights: dict[FleetKey, WeightsView | UnreadWeights] = {}
+        self._weights_versions: dict[FleetKey, str] = {}
 
     def fleet(self, key: FleetKey) -> FleetRecord | None:
         """The fleet, unless it is gone or going."""
@@ -57,75 +73,132 @@ class Store:
 
     def weights_of(self, key: FleetKey) -> tuple[WeightsView, ...]:
         """The WeightVersions that name this fleet, oldest first."""
-        namespace, name = key
-        found = (
-            w
-            for w in self._weights.values()
-            if w.namespace == namespace and w.spec.fleet_ref.name == name
-        )
-        return tuple(sorted(found, key=lambda w: (w.created_at, w.name)))
+        return tuple(w for w in self._of(key) if isinstance(w, WeightsView))
+
+    def unread_of(self, key: FleetKey) -> tuple[UnreadWeights, ...]:
+        """The WeightVersions that name this fleet and of which no spec could be read, oldest first."""
+        return tuple(w for w in self._of(key) if isinstance(w, UnreadWeights))
+
+    def _of(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
+        found = (w for w in self._weights.values() if (w.namespace, w.fleet) == key)
+        return sorted(found, key=lambda w: (w.created_at, w.name))
 
     def put_fleet(self, body: RawObject) -> None:
         """Take in a fleet that was added or modified."""
-        key = _key(body)
-        if _is_going(body) and _is_of_another(body, self._fleets.get(key)):
+        key, metadata = _key(body), body["metadata"]
+        known = self._fleets.get(key)
+        if known is not None and _is_of_an_older(body, known.uid, known.version):
             return
+        spec = known.spec if known is not None and known.uid == metadata["uid"] else None
+        unreadable = ""
         try:
-            self._fleets[key] = FleetRecord(
-                uid=body["metadata"]["uid"],
-                generation=body["metadata"]["generation"],
-                deleting=_is_going(body),
-                spec=FleetSpec.model_validate(body["spec"]),
-                status=_status_in(body, FleetStatus),
-            )
-        except ValidationError as error:
-            # The API server holds the same schema, so this is an object of another release.
-            logger.error("InferenceFleet %s/%s cannot be read: %s", *key, error)
-            return
+            spec = FleetSpec.model_validate(body["spec"])
+        except _ODD as error:
+            unreadable = _why(error)
+            if known is None or known.unreadable != unreadable:
+                logger.error("InferenceFleet %s/%s cannot be read: %s", *key, unreadable)
+        self._fleets[key] = FleetRecord(
+            uid=metadata["uid"],
+            version=_version(body),
+            generation=metadata["generation"],
+            deleting=_is_going(body),
+            spec=spec,
+            status=_status_in(body, FleetStatus),
+            unreadable=unreadable,
+        )
         self._on_change(key)
 
     def put_weights(self, body: RawObject) -> None:
         """Take in a WeightVersion that was added or modified."""
         key = _key(body)
+        known = self._weights.get(key)
+        if known is not None and _is_of_an_older(body, known.uid, self._weights_versions[key]):
+            return
         if _is_going(body):
             self.remove_weights(body)
             return
-        metadata = body["metadata"]
+        read: WeightsView | UnreadWeights
         try:
-            view = WeightsView(
-                name=metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-                generation=metadata["generation"],
-                created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
-                spec=WeightsSpec.model_validate(body["spec"]),
-                retry=metadata.get("annotations", {}).get(names.ANNOTATION_RETRY, ""),
-                status=_status_in(body, WeightsStatus),
-            )
-            # What no schema can bound: the source's length once the version is filled in.
-            view.spec.source.resolve(view.spec.version)
-        except ValidationError as error:
-            logger.error("WeightVersion %s/%s cannot be read: %s", *key, error)
-            return
-        steered = {w.spec.fleet_ref.name for w in (self._weights.get(key), view) if w}
-        self._weights[key] = view
-        for fleet in steered:
-            self._on_change((view.namespace, fleet))
+            read = _weights_view(body)
+        except _ODD as error:
+            read = _unread(body, known, _why(error))
+            if known is None or known.unreadable != read.unreadable:
+                logger.error("WeightVersion %s/%s cannot be read: %s", *key, read.unreadable)
+        self._weights[key], self._weights_versions[key] = read, _version(body)
+        for fleet in {w.fleet for w in (known, read) if w is not None}:
+            self._on_change((read.namespace, fleet))
 
     def remove_fleet(self, body: RawObject) -> None:
         """Forget a fleet."""
         key = _key(body)
-        if _is_of_another(body, self._fleets.get(key)):
+        known = self._fleets.get(key)
+        if known is not None and known.uid != body["metadata"]["uid"]:
             return
         self._fleets.pop(key, None)
         self._on_change(key)
 
     def remove_weights(self, body: RawObject) -> None:
         """Forget a WeightVersion."""
-        known = self._weights.get(_key(body))
-        if known is not None and not _is_of_another(body, known):
-            del self._weights[_key(body)]
-            self._on_change((known.namespace, known.spec.fleet_ref.name))
+        key = _key(body)
+        known = self._weights.get(key)
+        if known is not None and known.uid == body["metadata"]["uid"]:
+            del self._weights[key], self._weights_versions[key]
+            self._on_change((known.namespace, known.fleet))
+
+
+def _weights_view(body: RawObject) -> WeightsView:
+    """Errors: any of `_ODD` if the spec cannot be read."""
+    metadata = body["metadata"]
+    view = WeightsView(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
+        spec=WeightsSpec.model_validate(body["spec"]),
+        retry=metadata.get("annotations", {}).get(names.ANNOTATION_RETRY, ""),
+        status=_status_in(body, WeightsStatus),
+    )
+    view.spec.source.resolve(view.spec.version)  # its length, once the version is filled in
+    return view
+
+
+def _unread(
+    body: RawObject, known: WeightsView | UnreadWeights | None, why: str
+) -> WeightsView | UnreadWeights:
+    """What can be said of a WeightVersion that cannot be read: with the spec before, if known."""
+    metadata = body["metadata"]
+    if isinstance(known, WeightsView) and known.uid == metadata["uid"]:
+        status = _status_in(body, WeightsStatus)
+        return replace(known, generation=metadata["generation"], unreadable=why, status=status)
+    spec = body.get("spec")
+    fields = spec if isinstance(spec, Mapping) else {}
+    reference = fields.get("fleetRef")
+    fleet = reference.get("name") if isinstance(reference, Mapping) else None
+    adapter = fields.get("adapter", "")
+    return UnreadWeights(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
+        fleet=fleet if isinstance(fleet, str) else "",
+        adapter=adapter if isinstance(adapter, str) else None,
+        unreadable=why,
+        status=_status_in(body, WeightsStatus),
+    )
+
+
+def _why(error: Exception) -> str:
+    """Which fields are odd, and how; without their values, which may be secret."""
+    if not isinstance(error, ValidationError):
+        return f"its shape is odd ({type(error).__name__})"
+    found = [
+        f"{'.'.join(('spec', *map(str, each['loc'])))}: {each['msg']}"
+        for each in error.errors(include_input=False, include_url=False)
+    ]
+    more = len(found) - _NAMED_AT_MOST
+    return "; ".join(found[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _status_in(body: RawObject, model: type[S]) -> S:
@@ -145,9 +218,20 @@ def _is_going(body: RawObject) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def _is_of_another(body: RawObject, known: FleetRecord | WeightsView | None) -> bool:
-    """Whether an object of this name is known that is not this one."""
-    return known is not None and known.uid != body["metadata"]["uid"]
+def _is_of_an_older(body: RawObject, uid: str, version: str) -> bool:
+    """Whether this is of an object whose name another one has taken since: what is known has another
+    uid and a later resourceVersion (an API server's are comparable numbers), or this one is going.
+    """
+    if body["metadata"]["uid"] == uid:
+        return False
+    found = _version(body)
+    if found.isdecimal() and version.isdecimal():
+        return int(found) < int(version)
+    return _is_going(body)
+
+
+def _version(body: RawObject) -> str:
+    return str(body["metadata"].get("resourceVersion", ""))
 
 
 def _key(body: RawObject) -> FleetKey:

@@ -21,12 +21,13 @@ logger = logging.getLogger(__name__)
 PASSING_SECONDS = 60.0
 PODS = "pods"
 EVENTS = "Events"
-_OBJECT_STATUS = "status of "
+STATUS = "status of "
+"""Begins the parts that write statuses."""
 
 
 def status_part(kind: str, name: str) -> str:
     """The part that writes an object's status."""
-    return f"{_OBJECT_STATUS}{kind} {name}"
+    return f"{STATUS}{kind} {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Troubles:
         for part in [p for p in known if p.startswith(prefix) and p not in parts]:
             self.note(key, part, None)
 
+    def has(self, key: FleetKey, part: str) -> bool:
+        """Whether a part has failed, and has not succeeded since."""
+        return part in self._failing.get(key, {})
+
     def forget_fleet(self, key: FleetKey) -> None:
         """Forget a fleet that is gone."""
         self._failing.pop(key, None)
@@ -73,6 +78,8 @@ class Troubles:
 
 
 def _is_lasting(error: Exception) -> bool:
+    if isinstance(error, NameTaken) and error.may_pass:
+        return False
     return isinstance(error, Terminal) or not isinstance(error, FleetError)
 
 
@@ -103,6 +110,6 @@ def trouble_of(part: str, error: Exception) -> Trouble:
             f"{part} {what}: {error}. It is tried again by itself; check the operator's rights "
             "(docs/reference/rbac.md) and admission policies"
         ),
-        leaves_ready=part == EVENTS or part.startswith(_OBJECT_STATUS),
-        concerns_weights=part.startswith(_OBJECT_STATUS),
+        leaves_ready=part == EVENTS or part.startswith(STATUS),
+        concerns_weights=part.startswith(STATUS),
     )

@@ -34,7 +34,8 @@ class Fleet:
         self.watch = ChildWatch(kube, (None,), self.objects.differs, self.changes.append)
 
     async def reconcile(self) -> None:
-        await self.objects.ensure_children(OBSERVED, target("1"))
+        for write in self.objects.children(OBSERVED, target("1")).values():
+            await write()
 
 
 @asynccontextmanager

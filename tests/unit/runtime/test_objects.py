@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import pytest
 from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
+from fleet_operator.api import names
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
+from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.core.pod_view import pod_view
 from fleet_operator.core.pods import build_pod, owner_reference
-from fleet_operator.errors import Terminal
+from fleet_operator.errors import Conflict, NameTaken, Terminal
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_worker.wire.admin.bearer import BearerFile
@@ -33,6 +36,12 @@ class Desk:
             if line.startswith(f'rlfleet_api_writes_total{{kind="{kind}"}}'):
                 return float(line.split()[-1])
         return 0
+
+
+async def ensure_children(desk: Desk, observed: FleetObserved, applied: Target | None) -> None:
+    """Write every child, one after the other."""
+    for write in desk.objects.children(observed, applied).values():
+        await write()
 
 
 @pytest.fixture
@@ -131,7 +140,7 @@ class TestChildren:
     OBSERVED = make_fleet(make_worker().serving("1"))
 
     async def test_services_and_the_applied_version_are_made(self, owned):
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert sorted(
             p.partition("/namespaces/rl/")[2] for p in owned.cluster.objects if p != FLEET_PATH
@@ -144,43 +153,43 @@ class TestChildren:
         assert owned.count("child") == 4
 
     async def test_what_is_equal_is_not_written_again(self, owned):
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert len(writes(owned)) == 4
 
     async def test_only_what_differs_is_written(self, owned):
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
-        await owned.objects.ensure_children(self.OBSERVED, target("42"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("42"))
 
         assert writes(owned)[4:] == [("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")]
 
     async def test_now_and_then_all_is_looked_at_again_and_only_what_was_changed_is_written(
         self, owned
     ):
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
         owned.objects.forget_written()
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
         assert len(writes(owned)) == 4
 
         service = "/api/v1/namespaces/rl/services/policy"
         owned.cluster.objects[service]["spec"]["selector"] = {"app": "another"}
         owned.objects.forget_written()
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
         assert writes(owned)[4:] == [("APPLY", service)]
 
     async def test_a_write_that_failed_is_tried_again(self, owned):
         owned.kube.error = Terminal("403")
         with pytest.raises(Terminal):
-            await owned.objects.ensure_children(self.OBSERVED, target("41"))
+            await ensure_children(owned, self.OBSERVED, target("41"))
         owned.kube.error = None
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert len(owned.cluster.objects) == 1 + 4
 
     @pytest.mark.parametrize("left", [True, False], ids=["left to nobody", "taken away"])
     async def test_a_fleet_that_goes_takes_nothing_back(self, owned, left):
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
         service = "/api/v1/namespaces/rl/services/policy"
         if left:
             del owned.cluster.objects[service]["metadata"]["ownerReferences"]
@@ -189,11 +198,107 @@ class TestChildren:
         going = {"uid": FLEET_UID, "deletionTimestamp": "now"}
         owned.cluster.put(FLEET_PATH, {"metadata": going})
         owned.objects.forget_written()
-        await owned.objects.ensure_children(self.OBSERVED, target("41"))
+        await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert len(writes(owned)) == 4
         found = owned.cluster.objects.get(service)
         assert found is None or "ownerReferences" not in found["metadata"]
+
+
+SERVICE = "/api/v1/namespaces/rl/services/policy"
+CONFIG_MAP = "/api/v1/namespaces/rl/configmaps/policy-applied"
+BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
+OTHERS = "/api/v1/namespaces/rl/services/policy-workers"
+STATEFUL_SET = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "name": "policy",
+    "uid": "sts-1",
+    "controller": True,
+}
+
+
+def foreign(path: str, **metadata: Any) -> dict[str, Any]:
+    """An object that was there before the fleet."""
+    given = {"name": path.rpartition("/")[2], "namespace": "rl", "uid": "foreign-1"}
+    return {"metadata": given | metadata, "spec": {"selector": {"app": "another"}}}
+
+
+class TestObjectsOfOthers:
+    OBSERVED = make_fleet(make_worker().serving("1"))
+
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            pytest.param({}, id="no owner"),
+            pytest.param({"ownerReferences": [STATEFUL_SET]}, id="another controller"),
+            pytest.param(
+                {"ownerReferences": [STATEFUL_SET], "labels": names.fleet_labels("policy")},
+                id="another controller, and our labels",
+            ),
+            pytest.param(
+                {"labels": names.fleet_labels("another")}, id="no owner, labels of another fleet"
+            ),
+            pytest.param(
+                {"ownerReferences": [owner_reference(make_fleet()) | {"name": "x", "uid": "x-1"}]},
+                id="another fleet",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("path", [SERVICE, OTHERS, CONFIG_MAP, BUDGET])
+    async def test_an_object_of_something_else_is_left_as_it_is_and_named(
+        self, owned, path, metadata
+    ):
+        before = owned.cluster.put(path, foreign(path, **metadata))
+        errors: list[Exception] = []
+        for write in owned.objects.children(self.OBSERVED, target("41")).values():
+            try:
+                await write()
+            except NameTaken as error:
+                errors.append(error)
+
+        assert owned.cluster.objects[path] == before
+        (error,) = errors
+        assert f" {path.rpartition('/')[2]} exists already" in str(error)
+        assert len(writes(owned)) == 3, "the other children are written"
+
+    async def test_what_orphan_deletion_left_is_taken_back_by_its_labels(self, owned):
+        labels = names.fleet_labels("policy")
+        owned.cluster.put(SERVICE, foreign(SERVICE, labels=labels))
+        await ensure_children(owned, self.OBSERVED, target("41"))
+
+        (owner,) = owned.cluster.objects[SERVICE]["metadata"]["ownerReferences"]
+        assert owner["uid"] == FLEET_UID
+
+    async def test_what_an_earlier_fleet_of_the_same_name_left_is_taken_over(self, owned):
+        earlier = owner_reference(make_fleet()) | {"uid": "fleet-0"}
+        owned.cluster.put(SERVICE, foreign(SERVICE, ownerReferences=[earlier]))
+        await ensure_children(owned, self.OBSERVED, target("41"))
+
+        (owner,) = owned.cluster.objects[SERVICE]["metadata"]["ownerReferences"]
+        assert owner["uid"] == FLEET_UID
+
+    async def test_an_object_that_took_the_name_meanwhile_is_not_written(self, owned):
+        await ensure_children(owned, self.OBSERVED, target("41"))
+        owned.cluster.drop(CONFIG_MAP)
+        before = owned.cluster.put(CONFIG_MAP, foreign(CONFIG_MAP))
+        with pytest.raises(Conflict):
+            await ensure_children(owned, self.OBSERVED, target("42"))
+        with pytest.raises(NameTaken):
+            await ensure_children(owned, self.OBSERVED, target("42"))
+
+        assert owned.cluster.objects[CONFIG_MAP] == before
+
+    async def test_a_pods_name_that_is_taken_is_named(self, owned):
+        owned.cluster.put(POD_PATH, foreign(POD_PATH, ownerReferences=[STATEFUL_SET]))
+        with pytest.raises(NameTaken, match="belongs to StatefulSet policy"):
+            await owned.objects.change_pod("rl", creation())
+
+    async def test_a_pods_name_whose_holder_goes_is_waited_for(self, owned):
+        going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        owned.cluster.put(POD_PATH, foreign(POD_PATH, ownerReferences=[STATEFUL_SET], **going))
+
+        await owned.objects.change_pod("rl", creation())
 
 
 async def test_a_token_is_long_and_never_logged(desk, caplog):

@@ -172,7 +172,7 @@ def test_each_failure_is_said_with_the_fleets_name_and_counted_by_its_kind(
 
     text = virtual_time.run(story())
     assert 'rlfleet_reconcile_failures_total{kind="Terminal"}' in text
-    assert "fleet rl/policy: 403 exceeded quota: gpus" in caplog.text
+    assert "fleet rl/policy: pods: 403 exceeded quota: gpus" in caplog.text
 
 
 def only(verb: str, path: str, error: FleetError) -> Callable[[str, str], FleetError | None]:

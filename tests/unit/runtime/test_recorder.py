@@ -17,8 +17,9 @@ from fleet_operator.errors import Terminal, Unknown
 from fleet_operator.runtime import recorder as recorder_module
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.recorder import BURST, REPEAT_AFTER_SECONDS, Recorder, Subject
+from fleet_operator.runtime.troubles import Troubles
 
-POLICY = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u1")
+POLICY = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u1", fleet="policy")
 APPLIED = Transition(type="Normal", reason="WeightsApplied", message="version 2 on 4/4 workers")
 
 
@@ -29,7 +30,8 @@ class Told:
         self.cluster = FakeCluster()
         self.kube = self.cluster.client()
         self.metrics = Metrics()
-        self.recorder = Recorder(self.kube, self.metrics, instance="pod-1")
+        self.troubles = Troubles()
+        self.recorder = Recorder(self.kube, self.metrics, self.troubles, instance="pod-1")
 
     async def events(self) -> list[dict]:
         await self.recorder.flush()
@@ -81,7 +83,12 @@ def test_an_event_tells_about_what_and_by_whom():
             id="another reason is another event",
         ),
         pytest.param(
-            (Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u2"), APPLIED),
+            (
+                Subject(
+                    kind="WeightVersion", namespace="rl", name="policy", uid="u2", fleet="policy"
+                ),
+                APPLIED,
+            ),
             0,
             2,
             id="another object of the same name is another",
@@ -122,7 +129,9 @@ def test_a_storm_about_one_object_does_not_silence_the_others():
         for n in range(BURST + 20):
             transition = Transition(type="Warning", reason="X", message=str(n))
             told.recorder.record(POLICY, transition)
-        other = Subject(kind="WeightVersion", namespace="rl", name="other", uid="u9")
+        other = Subject(
+            kind="WeightVersion", namespace="rl", name="other", uid="u9", fleet="policy"
+        )
         told.recorder.record(other, APPLIED)
         events = await told.events()
         assert [e["involvedObject"]["name"] for e in events].count("other") == 1
@@ -134,7 +143,9 @@ def test_what_is_remembered_of_many_objects_is_forgotten_again():
     async def story() -> None:
         told = Told()
         for n in range(500):
-            subject = Subject(kind="WeightVersion", namespace="rl", name=f"w{n}", uid=f"u{n}")
+            subject = Subject(
+                kind="WeightVersion", namespace="rl", name=f"w{n}", uid=f"u{n}", fleet="policy"
+            )
             told.recorder.record(subject, APPLIED)
         await asyncio.sleep(3600)
         told.recorder.record(POLICY, APPLIED)
@@ -210,7 +221,9 @@ def test_whatever_happens_nothing_is_said_twice_at_once_and_nobody_is_flooded(sa
         for pause, name, number in said:
             await asyncio.sleep(pause)
             before = len(await told.events())
-            subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name)
+            subject = Subject(
+                kind="WeightVersion", namespace="rl", name=name, uid=name, fleet="policy"
+            )
             transition = Transition(type="Warning", reason="X", message=str(number))
             told.recorder.record(subject, transition)
             events = await told.events()
@@ -237,7 +250,7 @@ def test_whatever_happens_nothing_is_said_twice_at_once_and_nobody_is_flooded(sa
 def test_what_is_new_and_rare_is_always_said(name):
     async def story() -> None:
         told = Told()
-        subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name)
+        subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name, fleet="policy")
         for number in range(100):
             transition = Transition(type="Normal", reason="X", message=str(number))
             told.recorder.record(subject, transition)

@@ -12,7 +12,6 @@ from tests.support.builders import (
     NOW,
     applied_status,
     make_condition,
-    make_fleet,
     make_spec,
     make_weights,
 )
@@ -21,12 +20,14 @@ from tests.support.fake_kube import FakeCluster
 from fleet_operator.api.conditions import ConditionReason, ConditionType
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.recorder import Recorder
 from fleet_operator.runtime.statuses import NEVER, PROGRESS_SECONDS, Statuses
 from fleet_operator.runtime.store import FleetRecord
+from fleet_operator.runtime.troubles import Troubles
 
 KEY = ("rl", "policy")
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
@@ -46,12 +47,15 @@ class Desk:
             self.cluster.put(path, {"metadata": {"uid": uid}})
         self.kube = self.cluster.client()
         metrics = Metrics()
-        self.recorder = Recorder(self.kube, metrics, instance="test")
+        self.recorder = Recorder(self.kube, metrics, Troubles(), instance="test")
         self.statuses = Statuses(Objects(self.kube, metrics), self.recorder)
         self.stored = stored
 
     async def write(self, status: FleetStatus) -> None:
-        await self.statuses.write_fleet(make_fleet(status=self.stored), status)
+        await self.statuses.write(self.statuses.take_fleet(KEY, "fleet-1", self.stored, status))
+
+    async def write_weights(self, view: WeightsView, status: WeightsStatus) -> None:
+        await self.statuses.write(self.statuses.take_weights(KEY, view, status))
 
     @property
     def written(self) -> int:
@@ -125,7 +129,7 @@ def test_planners_see_what_was_computed_last_written_or_not():
         await desk.write(serving(1))
         await desk.write(serving(2))
         record = FleetRecord(
-            uid="fleet-1", generation=1, deleting=False, spec=make_spec(), status=BASE
+            uid="fleet-1", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
         )
         assert desk.statuses.fleet(record).workers.serving == 2
 
@@ -134,7 +138,9 @@ def test_planners_see_what_was_computed_last_written_or_not():
 
 def test_without_anything_computed_the_stored_status_counts():
     desk = Desk()
-    record = FleetRecord(uid="other", generation=1, deleting=False, spec=make_spec(), status=BASE)
+    record = FleetRecord(
+        uid="other", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
+    )
     view = make_weights("1", status=applied_status("1"))
 
     assert desk.statuses.fleet(record) == BASE
@@ -195,7 +201,7 @@ class TestEvents:
         async def story() -> None:
             desk = Desk()
             view = make_weights("2", status=WeightsStatus(desired_version="2"))
-            await desk.statuses.write_weights(view, view.status)
+            await desk.write_weights(view, view.status)
             entry = {
                 "version": "2",
                 "result": "Applied",
@@ -203,7 +209,7 @@ class TestEvents:
                 "totalSeconds": 1,
             }
             done = WeightsStatus.model_validate({"desiredVersion": "2", "history": [entry]})
-            await desk.statuses.write_weights(view, done)
+            await desk.write_weights(view, done)
             assert await self.told(desk) == ["WeightVersion WeightsApplied"]
 
         virtual_time.run(story())
@@ -224,7 +230,7 @@ def test_what_is_known_of_objects_that_are_gone_is_dropped():
         await desk.write(serving(1))
         await desk.write(serving(2))
         view = make_weights("2")
-        await desk.statuses.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
+        await desk.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
         desk.statuses.forget_all_but(KEY, {view.uid})
         assert desk.statuses.held_back_seconds(KEY) == NEVER
         assert desk.statuses.weights(view).status.phase is RolloutPhase.STAGING
@@ -289,9 +295,9 @@ def test_of_two_objects_the_one_that_is_due_first_says_when_to_look_again():
         view = make_weights("2")
         await desk.write(serving(1))
         await asyncio.sleep(0.4)
-        await desk.statuses.write_weights(view, WeightsStatus(superseded_versions=1))
+        await desk.write_weights(view, WeightsStatus(superseded_versions=1))
         await desk.write(serving(2))
-        await desk.statuses.write_weights(view, WeightsStatus(superseded_versions=2))
+        await desk.write_weights(view, WeightsStatus(superseded_versions=2))
         assert desk.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
         assert desk.statuses.held_back_seconds(("rl", "another")) == NEVER
 

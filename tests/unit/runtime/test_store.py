@@ -174,15 +174,41 @@ class TestObjectsOfAnotherRelease:
         with caplog.at_level(logging.ERROR):
             seen.store.put_fleet(fleet(replicas=-1))
 
-        assert seen.store.fleet(KEY).spec.replicas == 2
+        record = seen.store.fleet(KEY)
+        assert record.spec.replicas == 2
+        assert record.unreadable.startswith("spec.replicas: ")
         assert "InferenceFleet rl/policy cannot be read" in caplog.text
+        assert seen.changes == [KEY, KEY], "its condition is written"
+
+    def test_a_fleet_that_could_never_be_read_is_kept_with_its_generation_and_why(self, seen):
+        seen.store.put_fleet(fleet(replicas=-1, generation=7))
+        record = seen.store.fleet(KEY)
+
+        assert (record.uid, record.generation, record.spec) == ("u1", 7, None)
+        assert record.unreadable.startswith("spec.replicas: ")
+
+    def test_a_fleet_that_is_repaired_is_read_again(self, seen):
+        seen.store.put_fleet(fleet(replicas=-1))
+        seen.store.put_fleet(fleet(replicas=2))
+
+        assert (seen.store.fleet(KEY).spec.replicas, seen.store.fleet(KEY).unreadable) == (2, "")
+
+    def test_why_names_fields_and_never_their_values(self, seen):
+        body = fleet()
+        body["spec"]["engine"] = {"env": [{"name": "1 2", "value": {"token": "s3cret"}}]}
+        seen.store.put_fleet(body)
+
+        assert "spec.engine.env.0.name" in seen.store.fleet(KEY).unreadable
+        assert "s3cret" not in seen.store.fleet(KEY).unreadable
 
     def test_a_weightversion_that_cannot_be_read_is_said_and_the_last_one_stays(self, seen, caplog):
         seen.store.put_weights(weights("1"))
         with caplog.at_level(logging.ERROR):
             seen.store.put_weights(weights("not a label"))
 
-        assert [w.spec.version for w in seen.store.weights_of(KEY)] == ["1"]
+        (view,) = seen.store.weights_of(KEY)
+        assert view.spec.version == "1"
+        assert view.unreadable.startswith("spec.version: ")
         assert "WeightVersion rl/policy cannot be read" in caplog.text
 
     def test_a_weightversion_that_goes_is_forgotten_even_if_it_cannot_be_read(self, seen):
@@ -207,7 +233,46 @@ class TestObjectsOfAnotherRelease:
             seen.store.put_weights(body)
 
         assert seen.store.weights_of(KEY) == ()
+        (unread,) = seen.store.unread_of(KEY)
+        assert (unread.uid, unread.generation, unread.adapter) == ("w-policy", 2, "")
         assert "cannot be read" in caplog.text
+        assert seen.changes == [KEY]
+
+    def test_a_path_that_is_too_long_once_filled_in_keeps_the_spec_before_and_is_said(self, seen):
+        """Experiment e4: the operator went on with generation 1, and said nothing."""
+        seen.store.put_weights(weights("1"))
+        body = weights("a" * 63, generation=3)
+        body["spec"]["source"]["path"] = "/weights/" + "/".join(["{version}"] * 20)
+        seen.store.put_weights(body)
+
+        (view,) = seen.store.weights_of(KEY)
+        assert (view.spec.version, view.generation) == ("1", 3)
+        assert view.unreadable
+        assert seen.changes == [KEY, KEY]
+
+
+class TestLateWordsOfAnOlderObject:
+    """kopf handles each uid by itself: an older object's change may come after its successor's."""
+
+    def test_a_fleet_is_not_replaced_by_an_older_one_of_its_name(self, seen):
+        seen.store.put_fleet(fleet(uid="new", replicas=2, resourceVersion="12"))
+        seen.store.put_fleet(fleet(uid="old", replicas=1, resourceVersion="9"))
+
+        assert seen.store.fleet(KEY).uid == "new"
+
+    def test_a_weightversion_is_not_replaced_by_an_older_one_of_its_name(self, seen):
+        seen.store.put_weights(weights("2", uid="new", resourceVersion="12"))
+        seen.store.put_weights(weights("1", uid="old", resourceVersion="9"))
+
+        (view,) = seen.store.weights_of(KEY)
+        assert (view.uid, view.spec.version) == ("new", "2")
+
+    def test_a_newer_object_takes_the_place_of_an_older_one(self, seen):
+        seen.store.put_weights(weights("1", uid="old", resourceVersion="9"))
+        seen.store.put_weights(weights("2", uid="new", resourceVersion="12"))
+
+        (view,) = seen.store.weights_of(KEY)
+        assert view.uid == "new"
 
 
 APPLIED = {"version": "7", "source": {"path": "/weights/7"}}

@@ -107,6 +107,6 @@ async def test_what_cannot_be_read_is_said_and_what_was_known_stays(
     await watches.bring(plural, "MODIFIED", body | {"spec": {"from": "the future"}})
 
     assert "rl/policy cannot be read" in caplog.text
-    assert watches.told == [KEY]
+    assert watches.told == [KEY, KEY], "its condition is written"
     known = watches.store.fleet(KEY) or watches.store.weights_of(KEY)
     assert known

@@ -1,0 +1,337 @@
+"""Whatever the API server refuses, whatever cannot be read, whatever fails in the operator itself:
+`Stalled` says it with a remedy, it goes when its cause goes, and pauses are renewed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+from tests.support import virtual_time
+from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
+from tests.support.virtual_time import now
+
+from fleet_operator.core import decision
+from fleet_operator.errors import FleetError, Retryable, Terminal
+from fleet_operator.ports import Json
+from fleet_operator.runtime import reconcile
+from fleet_operator.runtime.main import SWEEP_SECONDS
+from fleet_worker.protocol import Phase
+
+CORE = "/api/v1/namespaces/rl"
+SERVICE = f"{CORE}/services/policy"
+CONFIG_MAP = f"{CORE}/configmaps/policy-applied"
+SECRET = f"{CORE}/secrets/policy-admin-token"
+BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
+LEASE_SECONDS = 30.0
+SOON = 2 * SWEEP_SECONDS
+"""What is looked at with each sweep only is seen by then."""
+
+
+def stalled(rig: Rig, reason: str, *, of: str = FLEET_PATH) -> Json | None:
+    condition = rig.condition("Stalled", of=of)
+    return condition if condition is not None and condition["reason"] == reason else None
+
+
+def ready(rig: Rig) -> bool:
+    conditions = (rig.condition("Ready", of=p) for p in (FLEET_PATH, WEIGHTS_PATH))
+    return all(c is not None and c["status"] == "True" for c in conditions)
+
+
+async def heals(rig: Rig) -> None:
+    def healed() -> bool:
+        return not any(rig.condition("Stalled", of=p) for p in (FLEET_PATH, WEIGHTS_PATH))
+
+    await rig.until(lambda: healed() and ready(rig), seconds=SOON, what="it heals")
+
+
+def refusing(path: str, error: FleetError, *verbs: str) -> Callable[[str, str], FleetError | None]:
+    return lambda v, p: error if p == path and v in (verbs or ("APPLY", "POST")) else None
+
+
+def raising(*_: Any, **__: Any) -> NoReturn:
+    raise KeyError
+
+
+# --- objects of something else ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [SERVICE, f"{SERVICE}-workers", CONFIG_MAP, BUDGET])
+def test_an_object_of_something_else_is_named_and_left_and_the_fleet_heals_without_it(path):
+    async def story() -> None:
+        rig = Rig(replicas=1)
+        name = path.rpartition("/")[2]
+        metadata = {"name": name, "namespace": "rl"}
+        before = rig.cluster.put(path, {"metadata": metadata, "data": {}})
+        async with rig:
+            await rig.until(lambda: stalled(rig, "NameTaken"))
+            condition = rig.condition("Stalled")
+            assert condition is not None
+            assert f" {name} exists already" in condition["message"]
+            assert rig.cluster.objects[path] == before
+            rig.cluster.drop(path)
+            await heals(rig)
+            assert rig.cluster.objects[path]["metadata"]["ownerReferences"]
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("labels", [{}, {"app.kubernetes.io/managed-by": "rlfleet"}], ids=str)
+def test_a_pods_name_that_is_taken_is_said_and_its_end_heals(labels):
+    async def story() -> None:
+        rig = Rig(replicas=2)
+        path = f"{PODS_PATH}/policy-1"
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "policy", "uid": "s-1"}
+        metadata = {
+            "name": "policy-1",
+            "namespace": "rl",
+            "labels": labels | {"rlfleet.dev/fleet": "another"},
+            "ownerReferences": [owner | {"controller": True}],
+        }
+        pod = {"kind": "Pod", "metadata": metadata}
+        labels_of_kubelet = {"rlfleet.dev/ordinal": "1", "rlfleet.dev/revision": ""}
+        metadata["labels"] |= labels_of_kubelet
+        rig.cluster.put(path, pod)
+        async with rig:
+            await rig.until(lambda: stalled(rig, "NameTaken"))
+            condition = rig.condition("Stalled")
+            assert condition is not None
+            assert (
+                "Pod policy-1 exists already and belongs to StatefulSet policy"
+                in (condition["message"])
+            )
+            rig.cluster.drop(path)
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+# --- refused writes -----------------------------------------------------------------------------
+
+REFUSED = [
+    pytest.param(SERVICE, FLEET_PATH, id="a Service"),
+    pytest.param(CONFIG_MAP, FLEET_PATH, id="the ConfigMap"),
+    pytest.param(BUDGET, FLEET_PATH, id="the PodDisruptionBudget"),
+    pytest.param(f"{FLEET_PATH}/status", WEIGHTS_PATH, id="the fleet's status"),
+    pytest.param(f"{WEIGHTS_PATH}/status", FLEET_PATH, id="the WeightVersion's status"),
+    pytest.param(f"{CORE}/events", FLEET_PATH, id="an Event"),
+    pytest.param(f"{CORE}/secrets", FLEET_PATH, id="the token's Secret"),
+]
+
+
+@pytest.mark.parametrize(("path", "said_on"), REFUSED)
+def test_a_write_that_is_refused_is_said_until_it_succeeds(path, said_on):
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            rig.kube.refuses = refusing(path, Terminal("403 forbidden by policy"))
+            if path.endswith("/secrets"):
+                await rig.until(lambda: stalled(rig, "WriteRefused"), seconds=SOON)
+                assert rig.serving == [], "no worker runs without a token"
+            else:
+                await rig.until(lambda: rig.serving == ["1"])
+                rig.publish("broken-1")  # something to write about
+                rig.worker(0).bad_sources.add("/weights/step_broken-1")
+            await rig.until(
+                lambda: stalled(rig, "WriteRefused", of=said_on) or joined(rig, said_on)
+            )
+            condition = rig.condition("Stalled", of=said_on)
+            assert condition is not None
+            assert "403 forbidden by policy" in condition["message"]
+            assert "docs/reference/rbac.md" in condition["message"]
+            rig.kube.refuses = lambda _v, _p: None
+            rig.publish("2")
+            await heals(rig)
+            assert rig.serving == ["2"]
+
+    virtual_time.run(story())
+
+
+def joined(rig: Rig, path: str) -> bool:
+    """Whether it is said behind another reason."""
+    condition = rig.condition("Stalled", of=path)
+    return condition is not None and "403 forbidden by policy" in condition["message"]
+
+
+def test_what_passes_by_itself_is_said_after_a_minute():
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            rig.kube.refuses = refusing(CONFIG_MAP, Retryable("503"))
+            began = now()
+            rig.publish("2")
+            await rig.until(lambda: stalled(rig, "WriteRefused"), seconds=SOON)
+            assert 55 <= now() - began <= 100
+            rig.kube.refuses = lambda _v, _p: None
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+# --- the token ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [{}, {"token": ""}, {"token": "AAAA"}], ids=str)
+def test_a_secret_without_a_usable_token_is_said_and_workers_are_called_with_the_known_one(data):
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await rig.until(lambda: ready(rig))
+            whole = rig.cluster.objects[SECRET]
+            rig.cluster.put(SECRET, whole | {"data": data})
+            await rig.until(lambda: stalled(rig, "AdminTokenUnusable"), seconds=SOON)
+            rig.publish("2")
+            await rig.until(lambda: rig.serving == ["2", "2"], what="the known token serves")
+            assert stalled(rig, "AdminTokenUnusable", of=WEIGHTS_PATH)
+            rig.cluster.put(SECRET, whole)
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+# --- what fails in the operator -----------------------------------------------------------------
+
+
+async def paused_for_long(rig: Rig) -> None:
+    """All workers hold their requests, and one of them takes long to load: leases must be renewed."""
+    await rig.until(lambda: ready(rig))
+    for worker in rig.workers.workers.values():
+        worker.slow_seconds = 3 * LEASE_SECONDS if worker.ordinal == 0 else 0.0
+    rig.publish("2")
+    await rig.until(lambda: rig.worker(0).phase is Phase.LOADING, seconds=300)
+
+
+def break_decision(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "plan_rollout", raising)
+
+
+def break_statuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "fleet_status", raising)
+    monkeypatch.setattr(decision, "weights_status", raising)
+
+
+def break_decide(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "decide", raising)
+
+
+def break_observing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.operator.reconcile, "_observe", raising)
+
+
+def break_objects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.operator.objects, "_apply", raising)
+    rig.operator.objects.forget_written()
+
+
+@pytest.mark.parametrize(
+    "breaks", [break_decision, break_statuses, break_decide, break_observing, break_objects]
+)
+def test_pauses_outlast_their_leases_whatever_raises_and_internal_error_is_said(
+    breaks: Callable[[Rig, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await paused_for_long(rig)
+            breaks(rig, monkeypatch)
+            began = now()
+            await rig.until(lambda: now() - began > 2 * LEASE_SECONDS, seconds=3 * LEASE_SECONDS)
+            phases = {w.phase for w in rig.workers.workers.values()}
+            assert phases <= {Phase.PAUSED, Phase.LOADING}
+            assert all(w.admitted for w in rig.workers.workers.values())
+            condition = stalled(rig, "InternalError")
+            assert condition is not None
+            assert "KeyError" in condition["message"]
+            monkeypatch.undo()
+            rig._clock.stop()
+            rig._clock.start()
+            await heals(rig)
+            assert rig.serving == ["2", "2"]
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("hangs", ["writes", "all"])
+def test_an_api_server_that_hangs_does_not_keep_pauses_from_being_renewed(hangs):
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await paused_for_long(rig)
+            lease = rig.operator.lease
+            lease._kube = rig.cluster.client()  # it has a connection of its own
+            rig.kube.hangs = True
+            if hangs == "all":
+                rig.operator.reconcile.forget_tokens()
+            await rig.until(lambda: rig.serving == ["2", "2"], seconds=600)
+
+    virtual_time.run(story())
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+def test_an_overlay_that_breaks_in_a_rollout_is_an_invalid_spec_and_the_rollout_ends():
+    """Findings D1 and 6: `tolerations: null` stopped everything, and nothing said so."""
+
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await paused_for_long(rig)
+            rig.change(FLEET_PATH, podOverlay={"spec": {"tolerations": None}})
+            await rig.until(lambda: stalled(rig, "InvalidSpec"))
+            await rig.until(lambda: rig.serving == ["2", "2"], seconds=600)
+            assert rig.fleet["observedGeneration"] == 2
+            rig.change(FLEET_PATH, podOverlay={})
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+def test_a_fleet_that_cannot_be_read_in_a_rollout_ends_it_and_says_so_at_its_generation():
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await paused_for_long(rig)
+            rig.change(FLEET_PATH, replicas=-1)
+            condition = None
+            await rig.until(lambda: stalled(rig, "InvalidSpec"))
+            condition = stalled(rig, "InvalidSpec")
+            assert condition is not None
+            assert (condition["observedGeneration"], rig.fleet["observedGeneration"]) == (2, 2)
+            assert "spec.replicas" in condition["message"]
+            assert stalled(rig, "InvalidSpec", of=WEIGHTS_PATH)
+            await rig.until(lambda: rig.serving == ["2", "2"], seconds=600)
+            rig.change(FLEET_PATH, replicas=2)
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+def test_a_fleet_that_cannot_be_read_when_the_operator_starts_says_so():
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            rig.change(FLEET_PATH, replicas=-1)
+            await rig.restart_operator()
+            await rig.until(lambda: stalled(rig, "InvalidSpec"))
+            assert stalled(rig, "InvalidSpec", of=WEIGHTS_PATH)
+            assert rig.serving == ["1"], "its workers are left alone"
+            rig.change(FLEET_PATH, replicas=1)
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+TOO_LONG = {"path": "/weights/" + "/".join(["{version}"] * 20)}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_weightversion_that_cannot_be_read_says_so_and_the_fleet_serves_on(restarts):
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            rig.change(WEIGHTS_PATH, version="a" * 63, source=TOO_LONG)
+            if restarts:
+                await rig.restart_operator()
+            await rig.until(lambda: stalled(rig, "InvalidSpec", of=WEIGHTS_PATH))
+            assert rig.weights["observedGeneration"] == 2
+            assert rig.serving == ["1"]
+            rig.change(WEIGHTS_PATH, version="2", source={"path": "/weights/step_{version}"})
+            await heals(rig)
+            assert rig.serving == ["2"]
+
+    virtual_time.run(story())
