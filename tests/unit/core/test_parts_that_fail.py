@@ -217,6 +217,7 @@ def unread(**fields: Any) -> UnreadWeights:
         "uid": "wv-0",
         "generation": 3,
         "created_at": NOW - timedelta(days=1),
+        "fleet": "policy",
         "unreadable": "spec.source: odd",
         "adapter": "",
     }
