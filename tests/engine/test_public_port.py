@@ -114,5 +114,5 @@ def test_the_openai_library_hands_the_versions_on(worker: WorkerProcess) -> None
     whole, *chunks = json.loads(done.stdout)
 
     assert [span["version"] for span in whole] == [worker.state()["version"]]
-    assert chunks[-1] == [{"version": worker.state()["version"], "start": 0, "end": 4}]
+    assert chunks[-1] == [worker.span(0, 4)]
     assert set(map(str, chunks[:-1])) == {"None"}

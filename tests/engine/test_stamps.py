@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -56,9 +57,7 @@ def test_a_whole_reply_carries_spans_in_each_choice_and_both_headers(
     reply = worker.public.post(path, json=body)
 
     choices = reply.json()["choices"]
-    assert [c["weight_versions"] for c in choices] == [
-        [{"version": home, "start": 0, "end": 5}]
-    ] * n
+    assert [c["weight_versions"] for c in choices] == [[worker.span(0, 5)]] * n
     assert reply.headers["x-weight-version-start"] == home
     assert reply.headers["x-weight-version-end"] == home
     assert int(reply.headers["content-length"]) == len(reply.content)
@@ -75,7 +74,7 @@ def test_a_stream_carries_the_spans_on_the_last_chunk_of_each_choice(
     assert "x-weight-version-end" not in reply.headers
     ends = _ends(reply)
     assert sorted(ends) == list(range(n))
-    assert all(spans == [{"version": home, "start": 0, "end": 5}] for spans in ends.values())
+    assert all(spans == [worker.span(0, 5)] for spans in ends.values())
     assert reply.text.rstrip().endswith("data: [DONE]")
 
 
@@ -84,7 +83,7 @@ def test_several_prompts_keep_the_order_of_their_choices(worker: WorkerProcess, 
     choices = worker.public.post(path, json=body).json()["choices"]
 
     assert [choice["index"] for choice in choices] == list(range(6))
-    assert all(c["weight_versions"] == [{"version": home, "start": 0, "end": 4}] for c in choices)
+    assert all(c["weight_versions"] == [worker.span(0, 4)] for c in choices)
 
 
 def test_spans_end_where_a_stop_string_cuts_the_tokens_off(
@@ -139,7 +138,7 @@ def test_a_stream_that_is_held_over_a_swap_is_announced_as_what_makes_its_first_
         worker.must("resume", version=version)
 
     assert replies[0].headers["x-weight-version-start"] == version
-    assert _ends(replies[0]) == {0: [{"version": version, "start": 0, "end": 5}]}
+    assert _ends(replies[0]) == {0: [worker.span(0, 5)]}
 
 
 def test_a_request_that_is_aborted_before_its_first_token_has_no_spans(
@@ -205,3 +204,34 @@ def _ends(reply: httpx.Response) -> dict[int, Any]:
             else:
                 assert choice.get("weight_versions") is None
     return ends
+
+
+def test_two_runs_that_count_alike_make_two_spans_in_one_reply(
+    worker: WorkerProcess, weights: Weights, home: str, new_version: NewVersion
+) -> None:
+    """A run that is begun again counts from 0, and its first swap may come under a request."""
+    version = new_version()
+    digests = []
+
+    def swap(run: str, path: Path) -> None:
+        worker.stage(version, path, run_id=run)
+        worker.must("pause", mode="keep", lease_seconds=60)
+        worker.must("load", version=version, run_id=run)
+        state = worker.must("resume", version=version, run_id=run)
+        digests.append(state["digest"].removeprefix("sha256:")[:12])
+
+    swap("run-7", weights.b)
+    path, body = _tokens(max_tokens=LONG)
+    with _running(worker, path, body, requests=1) as replies:
+        swap("run-8", weights.c)
+
+    (reply,) = replies
+    first, second = reply.json()["choices"][0]["weight_versions"]
+    assert (first["version"], first["run_id"], first["digest"]) == (version, "run-7", digests[0])
+    assert (second["version"], second["run_id"], second["digest"]) == (version, "run-8", digests[1])
+    assert 0 < first["end"] == second["start"] < second["end"] == LONG
+    assert reply.headers["x-weight-run-start"] == "run-7"
+    assert reply.headers["x-weight-digest-end"] == digests[1]
+    demand = {"x-weight-run": "run-7", "x-weight-version-min": "0"}
+    assert worker.public.post(path, json=body, headers=demand).status_code == 409
+    assert f"{version}@" not in reply.text

@@ -98,7 +98,7 @@ def test_a_paused_worker_holds_requests_stays_ready_and_answers_them_after_the_s
     worker.must("resume", version=version)
     held.join(timeout=20)
     spans = replies[0].json()["choices"][0]["weight_versions"]
-    assert spans == [{"version": version, "start": 0, "end": 4}]
+    assert spans == [worker.span(0, 4)]
 
 
 def test_loading_needs_a_pause(

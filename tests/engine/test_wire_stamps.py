@@ -285,7 +285,7 @@ def test_a_kept_cache_shows_in_the_spans_of_whatever_reads_it(
         reply = driven.admin.post(path, json=body)
         assert reply.status_code == 200, reply.text
 
-    assert spans_of("one") == [{"version": before, "start": 0, "end": 4}]
+    assert spans_of("one") == [driven.span(0, 4)]
     running: list[list[Json]] = []
     thread = threading.Thread(target=lambda: running.append(spans_of("one", max_tokens=LONG)))
     thread.start()
@@ -304,7 +304,7 @@ def test_a_kept_cache_shows_in_the_spans_of_whatever_reads_it(
     (found,) = spans_of("one")
     assert (found["version"], found["kv_from"]) == (after, before)
     (apart,) = spans_of("two")
-    assert apart == {"version": after, "start": 0, "end": 4}, "nothing in the cache was its own"
+    assert apart == driven.span(0, 4), "nothing in the cache was its own"
     control("/reset_prefix_cache")
     (clean,) = spans_of("one")
-    assert clean == {"version": after, "start": 0, "end": 4}
+    assert clean == driven.span(0, 4)

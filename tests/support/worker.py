@@ -209,6 +209,12 @@ class WorkerProcess:
         self.must("load", version=version)
         return self.must("resume", version=version)
 
+    def span(self, start: int, end: int, **more: Any) -> dict[str, Any]:
+        """What a reply says of tokens that the weights in the engine now have made."""
+        state = self.state()
+        digest = state["digest"].removeprefix("sha256:")[:12]
+        return {"version": state["version"], "digest": digest, "start": start, "end": end, **more}
+
     # --- the public port -----------------------------------------------------------------------
 
     def generate(self, prompt: Sequence[int], **sampling: Any) -> dict[str, Any]:

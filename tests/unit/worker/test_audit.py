@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tiny import BASE_DIGEST, write_tiny
 
 from fleet_worker.audit.command import UNUSABLE, WRONG_LABEL, audit
 from fleet_worker.audit.judge import Tally, judge
 from fleet_worker.audit.records import BadRecordError, Record, read_records
 from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError, neighbours
+from fleet_worker.runtime.manifest import digest_in
 
 # What each checkpoint would have said of every token: far apart, as with random weights.
 TRUTH = {"/w/1": -1.0, "/w/2": -4.0, "/w/3": -7.0}
@@ -245,3 +247,84 @@ def test_an_adapter_that_nothing_names_cannot_be_judged(tmp_path: Path) -> None:
 
     assert run(tmp_path, [reply]) == UNUSABLE
     assert run_adapted(tmp_path, reply, adapters="6=/a/6") == UNUSABLE
+
+
+# --- runs and digests -----------------------------------------------------------------------------
+
+DIGESTS = {"/w/1": "sha256:" + "1" * 64, "/w/2": "sha256:" + "2" * 64, "/w/3": "sha256:" + "3" * 64}
+
+
+def of(run_id: str | None, digest: str | None, made_by: str) -> dict[str, Any]:
+    """A reply of version 40 of some run."""
+    reply = record((made_by, 0, 3))
+    (span,) = reply["weight_versions"]
+    span |= {"version": "40", "run_id": run_id, "digest": digest}
+    return reply
+
+
+def run_40(tmp_path: Path, records: Sequence[dict[str, Any]], *checkpoints: str) -> int:
+    file = tmp_path / "replies.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in records))
+    return audit([str(file), "--checkpoints", *checkpoints], recompute, DIGESTS.__getitem__)
+
+
+TWO_RUNS = (of("run-7", "1" * 12, "1"), of("run-8", "2" * 12, "2"))
+
+
+@pytest.mark.parametrize(
+    "checkpoints",
+    [
+        ("run-7/40=/w/1", "run-8/40=/w/2"),
+        ("40@111111111111=/w/1", "40@222222222222=/w/2"),
+        ("run-7/40@111111111111=/w/1", "40=/w/2"),
+    ],
+    ids=str,
+)
+def test_two_runs_that_count_alike_are_judged_each_by_its_own_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpoints: tuple[str, ...]
+) -> None:
+    assert run_40(tmp_path, TWO_RUNS, *checkpoints) == 0
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert rows == [["run-7/40@111111111111", "1", "3"], ["run-8/40@222222222222", "1", "3"]]
+
+
+def test_a_directory_with_other_bytes_than_the_reply_names_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One directory for a version of two runs: the tokens of one would be judged wrongly."""
+    assert run_40(tmp_path, TWO_RUNS, "40=/w/1") == UNUSABLE
+    error = capsys.readouterr().err
+    for named in ("/w/1", "1" * 12, "run-8/40@222222222222"):
+        assert named in error
+
+
+def test_replies_without_runs_and_digests_are_judged_as_ever(tmp_path: Path) -> None:
+    assert run_40(tmp_path, [of(None, None, "1")], "40=/w/1") == 0
+
+
+def test_a_template_may_name_the_run() -> None:
+    checkpoints = Checkpoints.parse(["/weights/{run}/step_{version}"])
+
+    assert checkpoints.directory_of("run-8/40@222222222222") == "/weights/run-8/step_40"
+    with pytest.raises(UnknownVersionError, match="has none"):
+        checkpoints.directory_of("40")
+
+
+def test_an_adapters_bytes_are_compared_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = adapted("1", "5", made_by="/a/5")
+    reply["weight_versions"][0]["adapter_digest"] = "5" * 12
+    file = tmp_path / "replies.jsonl"
+    file.write_text(json.dumps(reply))
+    command = [str(file), "--checkpoints", "/w/{version}", "--adapters", "/a/{version}"]
+
+    assert audit(command, recompute, lambda _: "sha256:" + "5" * 64) == 0
+    assert audit(command, recompute, lambda _: "sha256:" + "6" * 64) == UNUSABLE
+    assert "/a/5" in capsys.readouterr().err
+
+
+def test_the_digest_of_a_directory_is_that_of_its_manifest(tmp_path: Path) -> None:
+    assert digest_in(str(write_tiny(tmp_path / "base", 0.0))).startswith(f"sha256:{BASE_DIGEST}")
+    with pytest.raises(OSError, match="nothing"):
+        digest_in(str(tmp_path / "nothing"))

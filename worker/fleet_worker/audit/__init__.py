@@ -6,5 +6,7 @@ float32, teacher forcing on prompt and tokens, under the checkpoint of that vers
 versions next to it. Where the claim is true the two numbers agree to the engine's rounding; where
 it is not they are far apart, unless the two versions hardly differ.
 
-It knows nothing of how a worker makes its labels, and shares no code with it.
+It knows nothing of how a worker makes its labels, and shares no code with that. Weights are told
+apart by run, version and digest, as spans name them: a directory is refused for tokens that were
+made by other bytes, whatever it is called.
 """

@@ -10,7 +10,14 @@ from pathlib import Path
 from fleet_worker.audit.judge import Tally, judge
 from fleet_worker.audit.records import BadRecordError, Record, read_records
 from fleet_worker.audit.report import table
-from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError, neighbours
+from fleet_worker.audit.versions import (
+    Checkpoints,
+    Source,
+    UnknownVersionError,
+    WrongBytesError,
+    neighbours,
+)
+from fleet_worker.runtime.manifest import digest_in
 
 WRONG_LABEL = 1
 UNUSABLE = 2
@@ -23,12 +30,17 @@ Recompute = Callable[[Source, Sequence[Record]], list[list[float]]]
 """(weights, records) → log-probability of every sampled token of every record."""
 
 
-def audit(arguments: Sequence[str], recompute: Recompute | None = None) -> int:
+def audit(
+    arguments: Sequence[str],
+    recompute: Recompute | None = None,
+    digest: Callable[[str], str] = digest_in,
+) -> int:
     """Audit a file of replies and print the table.
 
     Args:
         arguments: Command line.
         recompute: How to compute log-probabilities; None for transformers in float32.
+        digest: Directory → digest of the weights in it.
 
     Returns:
         0 if every token fits its label, 1 if one does not, 2 if the input cannot be judged.
@@ -37,10 +49,12 @@ def audit(arguments: Sequence[str], recompute: Recompute | None = None) -> int:
     try:
         checkpoints = Checkpoints.parse(parsed.checkpoints, parsed.adapters)
         records = _records(Path(parsed.replies))
+        seen = {span.weights for record in records for span in record.weight_versions}
+        checkpoints.check_bytes(seen, digest)
         tallies, order = run(
             records, checkpoints, recompute or _by_transformers(parsed.device), parsed.tolerance
         )
-    except (BadRecordError, UnknownVersionError, ValueError, OSError) as error:
+    except (BadRecordError, UnknownVersionError, WrongBytesError, ValueError, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)  # noqa: T201 - a command
         return UNUSABLE
     for line in table(tallies, order):
@@ -105,14 +119,14 @@ def _parser() -> argparse.ArgumentParser:
         "--checkpoints",
         nargs="+",
         required=True,
-        metavar="VERSION=DIR|TEMPLATE",
-        help="where versions are, in the order of the run; a template holds {version}",
+        metavar="[RUN/]VERSION[@DIGEST]=DIR|TEMPLATE",
+        help="where versions are, in the order of the run; a template holds {version}, maybe {run}",
     )
     parser.add_argument(
         "--adapters",
         nargs="+",
         default=[],
-        metavar="VERSION=DIR|TEMPLATE",
+        metavar="VERSION[@DIGEST]=DIR|TEMPLATE",
         help="the same for the versions of a LoRA adapter",
     )
     parser.add_argument("--tolerance", type=float, default=_TOLERANCE, help="nats (%(default)s)")

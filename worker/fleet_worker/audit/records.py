@@ -10,21 +10,39 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 WITH = "+"
 """Stands between the two versions in the name of base weights with an adapter; labels have none."""
 
+OF = "/"
+"""Stands behind the run in a name."""
+
+AT = "@"
+"""Stands before the digest in a name."""
+
 
 class SpanRecord(BaseModel):
-    """Tokens `start` ≤ i < `end` are said to come from `version`, with `adapter` if there was one."""
+    """Tokens `start` ≤ i < `end` are said to come from `version`, with `adapter` if there was one.
+
+    Fields:
+        digest, adapter_digest: first 12 hex digits; None where a reply does not tell.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: str
     start: int
     end: int
+    run_id: str | None = None
+    digest: str | None = None
     adapter: str | None = None
+    adapter_digest: str | None = None
 
     @property
     def weights(self) -> str:
-        """Name of the weights that made them: `version`, or `version+adapter`."""
-        return self.version if self.adapter is None else f"{self.version}{WITH}{self.adapter}"
+        """Name of the weights that made them: `[run/]version[@digest][+adapter[@digest]]`."""
+        name = f"{self.run_id}{OF}" if self.run_id is not None else ""
+        name += self.version + (f"{AT}{self.digest}" if self.digest is not None else "")
+        if self.adapter is None:
+            return name
+        digest = f"{AT}{self.adapter_digest}" if self.adapter_digest is not None else ""
+        return f"{name}{WITH}{self.adapter}{digest}"
 
 
 class Record(BaseModel):

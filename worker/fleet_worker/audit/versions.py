@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from fleet_worker.audit.records import WITH
+from fleet_worker.audit.records import AT, OF, WITH
 
 _DIGITS = "0123456789"
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAME = re.compile(rf"(?:({_LABEL})/)?({_LABEL})(?:@([0-9a-f]{{12}}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,46 @@ class UnknownVersionError(Exception):
     """No checkpoint was named for a version that a reply carries."""
 
 
+class WrongBytesError(Exception):
+    """The directory that is named for some weights does not hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a checkpoint or an adapter is called: `[run/]version[@digest]`."""
+
+    run_id: str | None
+    version: str
+    digest: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """A name, or None for text that is none."""
+        found = _NAME.fullmatch(text)
+        return None if found is None else cls(found[1], found[2], found[3])
+
+    def __str__(self) -> str:
+        run = f"{self.run_id}{OF}" if self.run_id is not None else ""
+        return run + self.version + (f"{AT}{self.digest}" if self.digest is not None else "")
+
+    @property
+    def shorter(self) -> tuple[str, ...]:
+        """Under what it may have been named on a command line, the most exact name first."""
+        runs, digests = dict.fromkeys((self.run_id, None)), dict.fromkeys((self.digest, None))
+        return tuple(str(Name(run, self.version, digest)) for run in runs for digest in digests)
+
+
+def _named(text: str) -> Name:
+    return Name.parse(text) or Name(None, text, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Named checkpoints and a template for the others.
 
     Fields:
-        named: version → directory, in the order of the run.
-        template: directory with `{version}` in it, or None.
+        named: name → directory, in the order of the run.
+        template: directory with `{version}`, and maybe `{run}`, in it, or None.
         adapters: the same for versions of adapters; None if there are none.
     """
 
@@ -39,7 +75,7 @@ class Checkpoints:
 
     @classmethod
     def parse(cls, arguments: Sequence[str], adapters: Sequence[str] = ()) -> Checkpoints:
-        """From `VERSION=DIR` and `DIR/with/{version}`, and the same of adapters.
+        """From `[RUN/]VERSION[@DIGEST]=DIR` and `DIR/with/{version}`, and the same of adapters.
 
         Errors:
             ValueError: neither, or two templates.
@@ -48,12 +84,15 @@ class Checkpoints:
         templates = []
         for argument in arguments:
             version, equals, directory = argument.partition("=")
-            if version and equals and "/" not in version and directory:
+            if equals and directory and Name.parse(version) and "{version}" not in directory:
                 named[version] = directory
             elif "{version}" in argument:
                 templates.append(argument)
             else:
-                raise ValueError(f"{argument!r} is neither VERSION=DIR nor a path with {{version}}")
+                raise ValueError(
+                    f"{argument!r} is neither VERSION=DIR (or RUN/VERSION@DIGEST=DIR)"
+                    " nor a path with {version}"
+                )
         if len(templates) > 1:
             raise ValueError("at most one template can be given")
         beside = cls.parse(adapters) if adapters else None
@@ -65,41 +104,78 @@ class Checkpoints:
         Errors:
             UnknownVersionError: nothing names them.
         """
-        version, _, adapter = weights.partition(WITH)
-        directory = self.directory_of(version)
+        base, _, adapter = weights.partition(WITH)
+        directory = self.directory_of(base)
         if not adapter:
             return Source(directory)
         if self.adapters is None:
             raise UnknownVersionError(f"no --adapters are given, and a reply names {adapter}")
         return Source(directory, self.adapters.directory_of(adapter))
 
-    def directory_of(self, version: str) -> str:
-        """The directory of a version's checkpoint.
+    def directory_of(self, weights: str) -> str:
+        """The directory of a checkpoint: what is named most exactly, else by the template.
 
         Errors:
             UnknownVersionError: nothing names it.
         """
-        if version in self.named:
-            return self.named[version]
+        name = _named(weights)
+        for shorter in name.shorter:
+            if shorter in self.named:
+                return self.named[shorter]
         if self.template is None:
-            raise UnknownVersionError(f"no checkpoint is named for version {version}")
-        return self.template.replace("{version}", version)
+            raise UnknownVersionError(f"no checkpoint is named for version {weights}")
+        if "{run}" in self.template and name.run_id is None:
+            raise UnknownVersionError(f"the template names a run, and version {weights} has none")
+        return self.template.replace("{version}", name.version).replace("{run}", name.run_id or "")
+
+    def check_bytes(self, seen: Iterable[str], digest_in: Callable[[str], str]) -> None:
+        """Make sure that the directories hold the very weights that replies name.
+
+        Args:
+            seen: Weights, as `SpanRecord.weights` names them.
+            digest_in: Directory → digest of its files.
+
+        Errors:
+            UnknownVersionError: nothing names some of them.
+            WrongBytesError: a directory holds others.
+        """
+        known: dict[str, str] = {}
+        for weights in sorted(set(seen)):
+            source, (base, _, adapter) = self.source_of(weights), weights.partition(WITH)
+            for part, directory in ((base, source.directory), (adapter, source.adapter)):
+                digest = _named(part).digest
+                if digest is None or directory is None:
+                    continue
+                if directory not in known:
+                    known[directory] = digest_in(directory).rpartition(":")[2][: len(digest)]
+                if known[directory] != digest:
+                    raise WrongBytesError(
+                        f"{directory} holds weights with digest {known[directory]}, and the tokens"
+                        f" of {part} were made by others; name the directory of each run and"
+                        f" digest: {part}=DIR"
+                    )
 
     def in_order(self, seen: Iterable[str]) -> list[str]:
-        """All versions in the order of the run: the named ones as given, then those of the
+        """All weights in the order of the run: the named ones as given, then those of the
         template by number; behind each those with an adapter over it.
         """
         over: dict[str, set[str]] = {}
         for weights in seen:
-            version, _, adapter = weights.partition(WITH)
-            over.setdefault(version, set()).update({adapter} - {""})
-        others = sorted({v for v in over if v not in self.named}, key=_natural)
+            base, _, adapter = weights.partition(WITH)
+            over.setdefault(base, set()).update({adapter} - {""})
+        by_name: dict[str, list[str]] = {name: [] for name in self.named}
+        others: list[str] = []
+        for base in sorted(over, key=_natural):
+            given = next((n for n in _named(base).shorter if n in self.named), None)
+            (others if given is None else by_name[given]).append(base)
+        # What is named and was not seen stays in: the versions next to it are compared with it.
+        bases = [base for name, seen_as in by_name.items() for base in seen_as or [name]]
         return [
             weights
-            for version in (*self.named, *others)
+            for base in (*bases, *others)
             for weights in (
-                version,
-                *(f"{version}{WITH}{a}" for a in sorted(over.get(version, ()), key=_natural)),
+                base,
+                *(f"{base}{WITH}{a}" for a in sorted(over.get(base, ()), key=_natural)),
             )
         ]
 

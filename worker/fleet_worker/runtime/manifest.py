@@ -22,7 +22,7 @@ def manifest(path: str, *, only_digest: bool) -> int:
         only_digest: Print the digest instead, as `spec.digest` wants it.
     """
     try:
-        hashes = _hashes(os.path.realpath(path))
+        hashes = _hashes(path)
     except Refusal as refusal:
         print(f"{path}: {refusal.message}", file=sys.stderr)  # noqa: T201 - for people
         return _REFUSED
@@ -32,7 +32,20 @@ def manifest(path: str, *, only_digest: bool) -> int:
     return 0
 
 
+def digest_in(path: str) -> str:
+    """The digest of the checkpoint or the adapter in a directory.
+
+    Errors:
+        OSError: it holds none.
+    """
+    try:
+        return digest_of(_hashes(path))
+    except Refusal as refusal:
+        raise OSError(f"{path}: {refusal.message}") from refusal
+
+
 def _hashes(path: str) -> dict[str, str]:
+    path = os.path.realpath(path)
     directory = OpenDirectory(path, None)
     directory.close()
     is_adapter = ADAPTER_CONFIG_FILE in directory.names
