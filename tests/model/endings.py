@@ -36,6 +36,7 @@ class Endings:
             self.return_node(node)
         for pod in self.pods.values():
             pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
+            pod.worker.stubborn_until = 0
             if pod.trouble and not pod.ended:
                 self.crash_loop(pod, over=True)
 

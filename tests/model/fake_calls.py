@@ -32,6 +32,8 @@ from fleet_worker.protocol import Phase, ProbeReport, Reason
 if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
 
+FENCE_TRIES_SECONDS = 5.0
+"""So long does one fence try to end requests."""
 _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
 
 
@@ -59,6 +61,8 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
 def act(worker: FakeWorker, ticket: Ticket) -> None:
     """Its turn has come."""
     match ticket.action:
+        case Probe() | Admit() | Load() if worker.phase is Phase.JOINING and _is_restless(worker):
+            ticket.end(Reason.WRONG_PHASE)
         case Pause() if worker.phase is Phase.SERVING:
             _stop(worker, ticket)
         case Load() | Apply():
@@ -78,9 +82,8 @@ def act(worker: FakeWorker, ticket: Ticket) -> None:
 def go_on(worker: FakeWorker, ticket: Ticket) -> None:
     """A step of a call has ended."""
     match ticket.step, ticket.action:
-        case "drain", Fence():
-            worker.close("fence after its drain")
-            ticket.end()
+        case (("drain" | "rest"), Fence()):
+            _close(worker, ticket, "fence after its drain" if ticket.step == "drain" else "fence")
         case "drain", _:
             _stopped(worker, ticket)
         case "load", _:
@@ -89,6 +92,8 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
             worker.label, worker.weights = ticket.good, ticket.good_weights
             worker.phase = Phase.JOINING
             ticket.end(Reason.ENGINE_FAILED)
+            if worker.not_at_rest_since is not None and not worker.careless:
+                worker.kill(worker.now)  # the last good weights cannot be put under live requests
         case "probe", _:
             worker.probe = _report(worker)
             ticket.end()
@@ -284,9 +289,23 @@ def _fence(worker: FakeWorker, ticket: Ticket) -> None:
     elif action.drain_timeout_seconds and worker.phase is Phase.SERVING and left is not None:
         worker.phase = Phase.PAUSING
         _begin(worker, ticket, "drain", min(left, action.drain_timeout_seconds))
+    elif worker.now < worker.stubborn_until and not worker.careless:
+        _begin(worker, ticket, "rest", FENCE_TRIES_SECONDS)
     else:
-        worker.close("fence")
-        ticket.end()
+        _close(worker, ticket, "fence")
+
+
+def _close(worker: FakeWorker, ticket: Ticket, why: str) -> None:
+    worker.close(why)
+    ticket.end(Reason.ENGINE_FAILED if worker.not_at_rest_since is not None else None)
+
+
+def _is_restless(worker: FakeWorker) -> bool:
+    """Whether a closed worker is not at rest, and cannot be brought to it now."""
+    if worker.not_at_rest_since is None or worker.careless:
+        return False
+    worker.close("fence")
+    return worker.not_at_rest_since is not None
 
 
 def _report(worker: FakeWorker) -> ProbeReport:

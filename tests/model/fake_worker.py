@@ -19,6 +19,8 @@ from fleet_operator.core.actions import WorkerCall
 from fleet_worker.protocol import Epoch, Phase, ProbeReport, Reason, WorkerState
 
 ENGINE_START_SECONDS = 5.0
+REST_SECONDS = 60.0
+"""What the documentation promises: then a closed worker that is not at rest ends its process."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions"),
@@ -39,6 +41,10 @@ class FakeWorker:
             besides, the answer shows the state that was asked for.
         files: what lies under every path, shared by all workers.
         meant: digest that each version of a run has had in this process.
+        stubborn_until: until then its engine does not come to rest: requests do not end, whatever
+            the worker asks of it.
+        careless: it does with such an engine what workers did once: a fence that fails changes
+            nothing but the latch, and loads and admissions do not ask whether requests have ended.
         hung: it answers nobody; what it was generating goes on.
     """
 
@@ -82,6 +88,9 @@ class FakeWorker:
     now: float = 0
     slow_seconds: float = 0
     hung: bool = False
+    stubborn_until: float = 0
+    careless: bool = False
+    not_at_rest_since: float | None = None
     lie: str = ""
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
@@ -98,6 +107,12 @@ class FakeWorker:
     def generates(self) -> bool:
         """Whether it makes tokens for those who reach it: also for the last ones, in a drain."""
         return self.phase is Phase.PAUSING or (self.admitted and self.phase is Phase.SERVING)
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether requests may go on behind the closed latch, which could not be ended."""
+        restless = self.not_at_rest_since is not None and self.phase is not Phase.BROKEN
+        return restless and self.requests.left_seconds is not None
 
     @property
     def digest(self) -> str | None:
@@ -123,6 +138,9 @@ class FakeWorker:
             times.append(self.started_at + self.start_seconds)
         if self.lease_until is not None and self.work is None and self.phase is Phase.PAUSED:
             times.append(self.lease_until)
+        if self.not_at_rest_since is not None and self.work is None and not self.careless:
+            gives_up = self.not_at_rest_since + REST_SECONDS
+            times.append(max(self.now, min(self.stubborn_until, gives_up)))
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
@@ -149,6 +167,7 @@ class FakeWorker:
             ticket, self.work = self.work, None
             fake_calls.go_on(self, ticket)
         self._expire()
+        self._seek_rest()
         while self.waiting and self.work is None:
             fake_calls.act(self, self.waiting.pop(0))
             self._expire()
@@ -157,10 +176,21 @@ class FakeWorker:
         over = self.lease_until is not None and self.now >= self.lease_until
         if not over or self.work is not None or self.phase is not Phase.PAUSED:
             return
-        if self.loaded_since_pause:
+        if self.careless and not self.admitted:
+            self.phase, self.lease_until, self.paused_at = Phase.JOINING, None, None
+        elif self.loaded_since_pause or not self.admitted:
             self.close("lease")
         else:
             self.serve()
+
+    def _seek_rest(self) -> None:
+        """Go on ending the requests of a closed worker; end the process if they do not end."""
+        if self.not_at_rest_since is None or self.work is not None or self.careless:
+            return
+        if self.now >= self.stubborn_until:
+            self.close("fence")
+        elif self.now >= self.not_at_rest_since + REST_SECONDS:
+            self.kill(self.now)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -194,6 +224,7 @@ class FakeWorker:
         self.requests.end("drain")
         self.admitted, self.phase = False, Phase.DRAINING
         self.lease_until = self.paused_at = self.staging = self.work = None
+        self.not_at_rest_since = None
         self.waiting = []
 
     # --- calls --------------------------------------------------------------------------------
@@ -230,7 +261,19 @@ class FakeWorker:
         self.lease_until = self.paused_at = None
 
     def close(self, why: str) -> None:
-        """The latch is closed, requests end with the tokens that they have."""
+        """The latch is closed, requests end with the tokens that they have, if the engine lets go."""
+        if self.now < self.stubborn_until:
+            self.lose_rest()
+            return
         self.requests.end(why)
+        self.not_at_rest_since = None
         self.admitted, self.phase = False, Phase.JOINING
         self.lease_until = self.paused_at = None
+
+    def lose_rest(self) -> None:
+        """The latch is closed, and requests could not be ended."""
+        self.admitted = False
+        if self.not_at_rest_since is None:
+            self.not_at_rest_since = self.now
+        if not self.careless:
+            self.phase, self.lease_until, self.paused_at = Phase.JOINING, None, None

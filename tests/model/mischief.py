@@ -79,6 +79,7 @@ class Mischief:
             (0.05, self.kill),
             (0.05, self.hang),
             (0.04, self.cut_off),
+            (0.03, self.cling),
             (0.02, self.slow_down),
             (0.03, self.lie),
             (0.03, self.scale),
@@ -182,6 +183,10 @@ class Mischief:
     def hang(self) -> None:
         if pod := self._some_pod():
             self.fleet.hang(pod, hung=not pod.worker.hung)
+
+    def cling(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.cling(pod, self.chance.choice([2.0, 20.0, 100.0]))
 
     def cut_off(self) -> None:
         if pod := self._some_pod():

@@ -22,6 +22,11 @@ class Mishaps:
         if self.node_up(pod) and not pod.ended:
             pod.worker.kill(self.now, back_after_seconds=back_after_seconds)
 
+    def cling(self, pod: FakePod, seconds: float) -> None:
+        """A worker's engine does not come to rest for a while: its requests cannot be ended."""
+        self.note("fault", f"{pod.name} cannot end its requests for {seconds:.0f} s")
+        pod.worker.stubborn_until, pod.suspect = self.now + seconds, True
+
     def hang(self, pod: FakePod, *, hung: bool = True) -> None:
         """A worker answers nobody any more, though what it was generating goes on; or it does again."""
         self.note("fault", f"{pod.name} {'hangs' if hung else 'goes on'}")

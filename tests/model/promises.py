@@ -1,7 +1,8 @@
 """The eight promises, checked after every step of every simulated run.
 
  1. A worker generates only with weights whose label it reports, never with a half-loaded model, and
-    never with a version that its canary has refused.
+    never with a version that its canary has refused. Requests that could not be ended behind a closed
+    latch count, too.
  2. Where versions must not mix, no two workers in service generate with different weights at once.
  3. A pause ends: it does not outlive its lease, nor the time-outs of its rollout, whoever died.
  4. Who is taken away for a template or by a rolling swap leaves at least so many workers serving.
@@ -135,7 +136,7 @@ class Promises:
 
     def _labels_are_true(self, pod: FakePod) -> None:
         worker = pod.worker
-        if not worker.generates:
+        if not worker.generates and not worker.lives_on:
             return
         if worker.label != version_in(worker.weights):
             self.sim.fail(1, f"{pod.name} labels {worker.weights} as {worker.label}")

@@ -126,6 +126,11 @@ def expel(worker: WorkerView, *, reason: str) -> Fence | Quarantine:
     """Take a worker out of service: by its own latch if it listens, else by the Service."""
     if worker.standing is Standing.UNKNOWN:
         return Quarantine(name=worker.pod.name, uid=worker.pod.uid, reason=reason)
+    return close(worker, reason=reason)
+
+
+def close(worker: WorkerView, *, reason: str) -> Fence:
+    """Close a worker's latch at once, and end its requests."""
     return Fence(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason)
 
 

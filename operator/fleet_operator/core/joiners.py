@@ -54,11 +54,19 @@ class Joining:
     requeue_after_seconds: float | None = None
 
 
+_HALF_CLOSED = frozenset({Phase.SERVING, Phase.PAUSED})
+"""What a closed worker never is, but for one of an earlier release whose fence has failed."""
+
+
 def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> Joining:
     """Decide the next call to every joiner."""
     ready = [j for j in joiners if j.state is not None and j.state.phase is Phase.JOINING]
     wanted, problem = _wanted(ready, admission, settings)
-    actions: list[WorkerCall] = []
+    actions: list[WorkerCall] = [
+        calls.close(j, reason=f"its latch is closed and it is {j.state.phase}: a fence has failed")
+        for j in joiners
+        if j.state is not None and j.state.phase in _HALF_CLOSED and not j.busy
+    ]
     retries: list[float] = []
     for joiner in ready:
         own = _own_goal(joiner, wanted, admission)
@@ -70,7 +78,7 @@ def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollou
                 actions.append(calls.admit(joiner, reason=reason))
         elif joiner.has_loaded(own) or _has(joiner, admission.coming):
             continue  # it waits for the others to get there
-        elif joiner.operation.startswith("load"):
+        elif joiner.operation.startswith(("load", "fence")):
             continue
         elif (failure := calls.failure_of(joiner, own)) and calls.failed_lately(joiner, own):
             retries.append(calls.retry_in_seconds(joiner, failure))

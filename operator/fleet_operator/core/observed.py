@@ -18,6 +18,7 @@ from fleet_operator.core.identity import Named, WeightsId, label, same_weights
 from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
 
+_CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
 PROBE_SECONDS = 10.0
 """Within this time the kubelet's readiness probe sees what a worker does."""
 
@@ -100,15 +101,12 @@ class WorkerView:
             admitted = self.state is not None and self.state.admitted
             lately = admitted and self.silent_seconds < PROBE_SECONDS
             return Standing.UNKNOWN if self.pod.ready or lately else Standing.ABSENT
-        match self.state.phase:
-            case Phase.SERVING | Phase.PAUSING:
-                return Standing.OPEN
-            case Phase.PAUSED | Phase.LOADING:
-                return Standing.HELD if self.state.admitted else Standing.CLOSED
-            case Phase.STARTING | Phase.JOINING | Phase.BROKEN | Phase.DRAINING:
-                return Standing.CLOSED
-            case _:  # of a newer release: whoever is admitted may generate
-                return Standing.OPEN if self.state.admitted else Standing.CLOSED
+        phase = self.state.phase
+        if phase is not Phase.PAUSING and (phase in _CLOSED or not self.state.admitted):
+            # Whatever its phase says: of an earlier release, whose phase did not follow its latch.
+            return Standing.CLOSED
+        # A phase of a newer release: whoever is admitted may generate.
+        return Standing.HELD if phase in (Phase.PAUSED, Phase.LOADING) else Standing.OPEN
 
     @property
     def may_reopen(self) -> bool:

@@ -63,6 +63,18 @@ def test_nobody_is_admitted_in_the_middle_of_work():
     assert done(joiner(version="42").doing("load", "43")) == []
 
 
+def test_one_that_is_not_at_rest_is_left_alone():
+    assert done(joiner().staged("42").doing("fence")) == []
+    assert done(joiner(version="42").doing("fence")) == []
+
+
+def test_one_that_is_closed_and_says_that_it_serves_or_is_paused_is_fenced_again():
+    half_closed = make_worker(0).serving("42")._says(admitted=False)
+    assert done(half_closed) == ["fence on policy-0"]
+    assert done(make_worker(0).paused("42")._says(admitted=False)) == ["fence on policy-0"]
+    assert done(half_closed.doing("fence")) == []
+
+
 def test_one_that_has_what_is_coming_waits_for_it():
     assert done(joiner(version="43"), coming="43") == []
     assert done(joiner(version="43")) == ["stage 42 on policy-0"]

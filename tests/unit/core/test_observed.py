@@ -17,6 +17,16 @@ WORKER = make_worker()
     [
         pytest.param(WORKER.serving("1"), Standing.OPEN, id="who serves generates"),
         pytest.param(WORKER.pausing("1"), Standing.OPEN, id="who is pausing still generates"),
+        pytest.param(
+            WORKER.serving("1")._says(admitted=False),
+            Standing.CLOSED,
+            id="a closed worker is closed, though it says that it serves",
+        ),
+        pytest.param(
+            WORKER.pausing("1")._says(admitted=False),
+            Standing.OPEN,
+            id="a closed worker that lets requests end still generates",
+        ),
         pytest.param(WORKER.paused("1"), Standing.HELD, id="who is paused holds its requests"),
         pytest.param(WORKER.loading("1", "2"), Standing.HELD, id="who loads holds its requests"),
         pytest.param(WORKER.joining("1"), Standing.CLOSED, id="a joiner is closed"),

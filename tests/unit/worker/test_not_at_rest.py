@@ -219,6 +219,13 @@ async def test_a_probe_whose_end_fails_leaves_a_worker_that_is_not_at_rest(joini
     assert joining.state.phase is Phase.SERVING
 
 
+async def test_a_worker_that_is_not_at_rest_is_not_probed(serving: Bench) -> None:
+    await fenced_in_vain(serving)
+
+    assert (await refused(serving.probe())).reason is Reason.WRONG_PHASE
+    assert "resume" not in serving.engine.calls
+
+
 async def test_an_engine_that_was_woken_behind_a_closed_latch_generates_nothing(
     trainer: Trainer,
 ) -> None:

@@ -32,6 +32,8 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
     if worker.phase not in (Phase.SERVING, Phase.JOINING) or worker.version is None:
         raise Refusal(Reason.WRONG_PHASE, f"a worker that is {worker.phase} is not probed")
     closed = worker.phase is Phase.JOINING
+    if closed and not worker.is_at_rest:
+        await worker.come_to_rest()
     with worker.working("probe", worker.version):
         try:
             if closed:

@@ -1,0 +1,103 @@
+"""Workers whose engine does not come to rest: requests that a fence cannot end."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.promises import PromiseBroken
+from tests.model.simulator import Simulation
+
+from fleet_operator.core.actions import Fence, Load
+from fleet_worker.protocol import Epoch, Phase
+
+FOR_EVER = 10_000.0
+
+
+def fenced_while_paused(fleet: Simulation, *, careless: bool) -> Epoch:
+    """The operator fences a paused worker, whose engine does not let go of its request, and is gone."""
+    (pod,) = fleet.pods.values()
+    worker = pod.worker
+    worker.careless = careless
+    fleet.publish("2")
+    fleet.until(lambda: worker.phase is Phase.PAUSED and worker.staged == "2")
+    worker.requests.generate(0.5)
+    fleet.cling(pod, FOR_EVER)
+    epoch = Epoch(term=fleet.leader.term + 1, sequence=1)
+    worker.take(Fence(pod_uid=worker.uid, pod_name=pod.name, reason="a test"), epoch, fleet.now)
+    return epoch
+
+
+def load(fleet: Simulation, epoch: Epoch) -> None:
+    (worker,) = fleet.workers.values()
+    action = Load(
+        pod_uid=worker.uid, pod_name=worker.name, reason="a test", version="2", timeout_seconds=60
+    )
+    worker.take(action, epoch, fleet.now)
+
+
+def test_the_first_promise_catches_workers_that_loaded_under_requests_they_could_not_end() -> None:
+    fleet = Simulation(seed=1, replicas=1, slow_seconds=2.5)
+    fleet.settle()
+    epoch = fenced_while_paused(fleet, careless=True)
+    fleet.tick(31.0)
+    (worker,) = fleet.workers.values()
+    assert worker.phase is Phase.JOINING, "the end of its lease has resumed its engine"
+    load(fleet, epoch)
+    with pytest.raises(PromiseBroken) as broken:
+        fleet.check()
+
+    assert broken.value.number == 1
+
+
+def test_a_worker_that_is_not_at_rest_takes_no_load_and_ends_its_process() -> None:
+    fleet = Simulation(seed=1, replicas=1, slow_seconds=2.5)
+    fleet.settle()
+    epoch = fenced_while_paused(fleet, careless=False)
+    fleet.tick(31.0)
+    (worker,) = fleet.workers.values()
+    load(fleet, epoch)
+    fleet.check()
+    assert worker.label == worker.weights == "1"
+    assert worker.lives_on
+    fleet.tick(60.0)
+
+    assert worker.restarts == 1
+    assert not worker.lives_on
+
+
+@pytest.mark.parametrize("seconds", [2.0, 20.0, 100.0])
+@pytest.mark.parametrize("strategy", ["Synchronized", "Rolling", "InFlight"])
+def test_a_fleet_converges_though_a_worker_could_not_end_its_requests(
+    strategy: str, seconds: float
+) -> None:
+    fleet = Simulation(seed=3, replicas=3, slow_seconds=1.0, rollout={"strategy": strategy})
+    fleet.settle()
+    pod = fleet.pod(1)
+    fleet.cling(pod, seconds)
+    pod.worker.take(
+        Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
+        Epoch(term=fleet.leader.term, sequence=fleet.leader.sequence + 1),
+        fleet.now,
+    )
+    fleet.publish("2")
+    fleet.look(200)
+
+    assert fleet.serving == ["2", "2", "2"]
+    assert fleet.converged()
+
+
+def test_a_worker_of_an_earlier_release_that_is_half_closed_is_closed_and_admitted_again() -> None:
+    fleet = Simulation(seed=4, replicas=2)
+    fleet.settle()
+    pod = fleet.pod(0)
+    pod.worker.careless = True
+    fleet.cling(pod, 10.0)
+    pod.worker.take(
+        Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
+        Epoch(term=fleet.leader.term, sequence=fleet.leader.sequence),
+        fleet.now,
+    )
+    assert (pod.worker.phase, pod.worker.admitted) == (Phase.SERVING, False)
+    fleet.look(60)
+
+    assert fleet.serving == ["1", "1"]
+    assert fleet.converged()
