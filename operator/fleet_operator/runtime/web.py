@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from fleet_operator.errors import Terminal
 from fleet_operator.runtime.metrics import Metrics
 
 Check = Callable[[], str]
@@ -17,7 +18,10 @@ Check = Callable[[], str]
 
 
 async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> web.AppRunner:
-    """Start listening; the caller cleans the runner up."""
+    """Start listening; the caller cleans the runner up.
+
+    Errors: Terminal if the port cannot be had.
+    """
 
     async def show_metrics(_: web.Request) -> web.Response:
         headers = {"Content-Type": metrics.content_type}
@@ -35,7 +39,13 @@ async def serve(port: int, metrics: Metrics, *, live: Check, ready: Check) -> we
     app.router.add_get("/readyz", readyz)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, port=port).start()
+    try:
+        await web.TCPSite(runner, port=port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise Terminal(
+            f"port {port} cannot be listened on ({error.strerror}): choose another one with --port"
+        ) from error
     return runner
 
 

@@ -7,6 +7,7 @@ import socket
 import aiohttp
 import pytest
 
+from fleet_operator.errors import Terminal
 from fleet_operator.runtime import web
 from fleet_operator.runtime.metrics import Metrics
 
@@ -60,5 +61,14 @@ async def test_nothing_else_is_served(port):
     runner = await web.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
     try:
         assert (await answer(port, "/"))[0] == 404
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_port_in_use_ends_the_operator_with_one_sentence(port):
+    runner = await web.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    try:
+        with pytest.raises(Terminal, match=f"port {port} cannot be listened on"):
+            await web.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
     finally:
         await runner.cleanup()
