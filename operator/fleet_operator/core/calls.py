@@ -42,6 +42,8 @@ standby to take over (20 s)."""
 RENEW_BELOW_SECONDS = 15.0
 RETRY_SECONDS = 10.0
 """A refusal is asked about again after this long: a file may have been missing only for now."""
+LONGEST_RETRY_SECONDS = 300.0
+"""A worker that asks for more time than this before a retry gets this much."""
 WAIT_SECONDS = 1.0
 """What passes by itself is looked at again after this long."""
 _UNKNOWN = WeightsId("None")
@@ -249,4 +251,7 @@ def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float =
 def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
     """Seconds until a refusal is asked about again; negative when that time has come."""
     pause_seconds = WAIT_SECONDS if failure.reason in _NOT_YET else RETRY_SECONDS
+    if failure.retry_after_seconds is not None:
+        # A worker's word moves its own retries only, and not beyond what a fleet can wait for.
+        pause_seconds = min(max(failure.retry_after_seconds, WAIT_SECONDS), LONGEST_RETRY_SECONDS)
     return pause_seconds - failure.age_seconds - worker.state_age_seconds

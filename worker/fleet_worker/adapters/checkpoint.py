@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet_worker.adapters.reading import (
     FileContent,
     Look,
     ZeroBlocks,
+    blocks_between,
     looks_at_nothing,
     read_files,
 )
@@ -35,6 +36,7 @@ class Checkpoint:
         specs: File name → tensors of the file.
         companions: Name → (state, SHA-256) of the small files that count as part of it.
         held: File name → its sealed bytes in memory; empty if they were only read.
+        zero_blocks: Blocks of tensors that hold nothing but zeros; None until they were looked at.
     """
 
     path: str
@@ -43,6 +45,7 @@ class Checkpoint:
     specs: dict[str, tuple[TensorSpec, ...]]
     companions: dict[str, tuple[FileState, str]]
     held: dict[str, memory.MemoryFile] = field(default_factory=dict)
+    zero_blocks: ZeroBlocks | None = None
     _content: dict[str, FileContent] = field(default_factory=dict)
     _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
 
@@ -111,6 +114,8 @@ class Checkpoint:
             )
             for file in self.files:
                 file.check_unchanged()
+            if look is not looks_at_nothing:
+                self.zero_blocks = _merged(each.zero_blocks for each in self._content.values())
             go_on()
             for each in self._filling.values():
                 each.seal()
@@ -139,13 +144,21 @@ class Checkpoint:
         hashes = {name: digest for name, (_, digest) in self.companions.items()}
         return hashes | {name: content.sha256 for name, content in self._content.items()}
 
-    @property
-    def zero_blocks(self) -> ZeroBlocks:
-        """Blocks of tensors that hold nothing but zeros, as the last pass over the bytes saw."""
-        found: dict[str, frozenset[int]] = {}
-        for content in self._content.values():
-            found |= content.zero_blocks
-        return found
+    def hollow_blocks(self) -> ZeroBlocks:
+        """Blocks of tensors that were never written, wholly or in part; they read as zeros."""
+        return _merged(
+            blocks_between(self.specs[file.name], begin, end)
+            for file in self.files
+            for begin, end in file.holes()
+        )
+
+    def written_ago_seconds(self, now: float) -> float:
+        """How long ago the latest of its files was written to.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        return now - max(file.state.modified_ns for file in self.files) / 1e9
 
     def check_unread(self) -> None:
         """Refuse with `CheckpointChanged` if files that a load would still read were written to.
@@ -199,3 +212,11 @@ class Checkpoint:
         for file in self.files:
             os.close(file.descriptor)
         self.files = ()
+
+
+def _merged(found: Iterable[ZeroBlocks]) -> ZeroBlocks:
+    merged: dict[str, frozenset[int]] = {}
+    for each in found:
+        for name, blocks in each.items():
+            merged[name] = merged.get(name, frozenset()) | blocks
+    return merged

@@ -98,6 +98,31 @@ class OpenFile:
         if now != self.state:
             raise Refusal(Reason.CHECKPOINT_CHANGED, f"{self.name} was changed while it was read")
 
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Begin and end of the parts that were never written, as far as the file system knows.
+
+        A file system that keeps no account of them says that there are none.
+        """
+        position = 0
+        while position < self.state.size:
+            begin = self._seek(position, os.SEEK_HOLE)
+            if begin >= self.state.size:
+                return
+            position = self._seek(begin, os.SEEK_DATA)
+            yield begin, position
+
+    def _seek(self, position: int, whence: int) -> int:
+        """The next hole or the next data; the file's length if there is none.
+
+        Nothing else goes by the descriptor's position: all reads name theirs.
+        """
+        try:
+            return min(os.lseek(self.descriptor, position, whence), self.state.size)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.EINVAL):  # no data, or not supported
+                return self.state.size
+            raise
+
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes, or `CheckpointTruncated`."""
         pieces = []
@@ -176,17 +201,25 @@ class OpenDirectory:
             return None
         return FileState(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
-    def size_and_time(self, name: str) -> tuple[int, int]:
-        """Size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
+    def opened_state_of(self, name: str) -> FileState | None:
+        """The state of an entry, or None if it cannot be opened.
+
+        By opening it: a network file system may answer `state_of` from memory for seconds, but not
+        this.
+        """
         try:
             descriptor = os.open(name, _READ, dir_fd=self._descriptor)
         except OSError:
-            return -1, 0
+            return None
         try:
-            status = os.fstat(descriptor)
+            return FileState.of(descriptor)
         finally:
             os.close(descriptor)
-        return status.st_size, status.st_mtime_ns
+
+    def size_and_time(self, name: str) -> tuple[int, int]:
+        """Size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
+        state = self.opened_state_of(name)
+        return (-1, 0) if state is None else (state.size, state.modified_ns)
 
     def close(self) -> None:
         """Close the directory; files opened from it stay open."""

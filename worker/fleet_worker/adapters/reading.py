@@ -228,6 +228,26 @@ def _pieces(specs: Sequence[TensorSpec], size: int) -> Iterator[tuple[int, int, 
         yield begin, end, parts
 
 
+def blocks_between(specs: Sequence[TensorSpec], begin: int, end: int) -> ZeroBlocks:
+    """The blocks of tensors that a part of a file touches.
+
+    Args:
+        specs: Of the file.
+        begin: First byte of the part.
+        end: Behind its last byte.
+    """
+    return {
+        spec.name: frozenset(
+            range(
+                (max(begin, spec.begin) - spec.begin) // BLOCK_BYTES,
+                (min(end, spec.end) - spec.begin - 1) // BLOCK_BYTES + 1,
+            )
+        )
+        for spec in specs
+        if spec.begin < end and begin < spec.end
+    }
+
+
 def _piece_length(size: int) -> int:
     return max(1, min(_PIECE_BYTES, size))
 

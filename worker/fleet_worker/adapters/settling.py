@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fleet_worker.adapters.files import OpenDirectory, Roots
+from fleet_worker.adapters.files import FileState, OpenDirectory, Roots
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Reason
 
@@ -61,6 +61,18 @@ def open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
         raise
 
 
+def states_of(path: str, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
+    """What tells whether any file of a directory has changed; empty if it cannot be opened."""
+    try:
+        directory = OpenDirectory(path, roots)
+    except Refusal:
+        return frozenset()
+    try:
+        return frozenset((name, directory.opened_state_of(name)) for name in directory.names)
+    finally:
+        directory.close()
+
+
 def files_of(path: str, roots: Roots) -> Look:
     """Name → size and modification time in ns of all that a directory holds.
 
@@ -92,10 +104,7 @@ def _changes(path: str, roots: Roots, before: Look) -> bool:
 
 
 def _look(path: str, roots: Roots) -> Look | None:
-    """Name → size and modification time of all files; None if the directory cannot be opened.
-
-    By opening each: a network file system may answer from memory for seconds, but not after that.
-    """
+    """Name → size and modification time of all files; None if the directory cannot be opened."""
     try:
         directory = OpenDirectory(path, roots)
     except Refusal:

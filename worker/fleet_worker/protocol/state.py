@@ -114,13 +114,19 @@ class PauseState(Message):
 
 
 class Failure(Message):
-    """The last refusal of a stage, or the last failure of a load; gone after the next success."""
+    """The last refusal of a stage, or the last failure of a load; gone after the next success.
+
+    Fields:
+        retry_after_seconds: when asking again may bring another answer; it grows from 10 s to 300 s
+            for files that were refused and do not change.
+    """
 
     version: _Label | None
     run_id: _Label | None = None
     reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
     message: Annotated[str, Field(max_length=1000)]
     age_seconds: _Seconds
+    retry_after_seconds: _Seconds | None = None
 
 
 class SwapTimings(Message):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.states import Event, after
@@ -67,7 +68,7 @@ class Agent(AdapterCalls):
             raise Refusal(reason, f"a worker that is {self.phase} stages nothing")
         try:
             # A branch may have moved since: by its commit, or it could be taken for the same.
-            source = await asyncio.to_thread(resolved, request.source)
+            source = await self.staging.threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
             if (digest := await self._digest_if_in_engine(request)) is not None:
                 return digest
@@ -286,8 +287,10 @@ class Agent(AdapterCalls):
             return None
         if request.digest is None:
             try:
-                await asyncio.to_thread(
-                    good.checkpoint.check_same_on_disk, self.staging.rules.roots
+                roots = self.staging.rules.roots
+                await self.staging.threads.run(
+                    partial(good.checkpoint.check_same_on_disk, roots),
+                    store=roots.root_of(good.checkpoint.path),
                 )
             except Refusal:
                 return None

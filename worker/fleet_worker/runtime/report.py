@@ -102,6 +102,7 @@ def _failure(fault: Fault | None, now: float) -> Failure | None:
         reason=fault.reason,
         message=fault.message,
         age_seconds=now - fault.at,
+        retry_after_seconds=fault.retry_after_seconds,
     )
 
 

@@ -15,13 +15,15 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.adapters.files import Roots
+from fleet_worker.adapters.files import FileState, Roots
+from fleet_worker.adapters.settling import states_of
 from fleet_worker.core.labels import Label, Labels
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.refused_sources import RefusedSources
 from fleet_worker.core.weight_names import WeightName, described, short_digest
 from fleet_worker.protocol import Reason, Source, Staged, StageRequest
 from fleet_worker.runtime.ports import Clock, Inspector
-from fleet_worker.runtime.reference import Reference, open_fitting
+from fleet_worker.runtime.reference import Reference, directory_of, open_fitting
 from fleet_worker.runtime.store_threads import SILENCE_SECONDS, Pulse, StoreThreads, leave
 
 T = TypeVar("T")
@@ -270,6 +272,7 @@ class Staging:
         self._clock = clock
         self._make_room = make_room
         self._overtaken: Checkpoint | None = None
+        self._refused = RefusedSources()
         self.threads = StoreThreads()
         self.silence_seconds = SILENCE_SECONDS
 
@@ -366,6 +369,19 @@ class Staging:
                 self.running = None
 
     async def _prepare(self, running: Running) -> Weights:
+        """Check a version and hold its bytes, unless the same files were refused before."""
+        request, rules = running.request, self.rules
+        asked = (str(request.source), request.digest)
+        seen = await self._wait_for(running, partial(_look, request.source, rules.roots))
+        self._refused.check(asked, seen)
+        try:
+            return await self._read(running)
+        except Refusal as refusal:
+            if seen:
+                raise self._refused.note(asked, seen, refusal) from refusal
+            raise
+
+    async def _read(self, running: Running) -> Weights:
         request, rules = running.request, self.rules
         opening = partial(
             open_fitting, request.source, rules.roots, rules.reference, rules.inspector
@@ -412,10 +428,16 @@ class Staging:
 
         Returns: whether they are held in memory, and their digest.
         """
+        # A digest says more than any look at the files.
+        trusted = running.request.digest is not None
         try:
+            if not trusted:
+                self.rules.reference.check_written(checkpoint)
             in_memory = self.rules.inspector.read(checkpoint, budget=budget, go_on=running.go_on)
             found = checkpoint.digest(running.go_on)
             _check_digest(running.request.digest, found)
+            if not trusted:
+                self.rules.reference.check_filled(checkpoint)
             checkpoint.check_same_on_disk(self.rules.roots)
             running.go_on()
         except BaseException:
@@ -424,7 +446,11 @@ class Staging:
         return in_memory, found
 
     async def _wait_for(
-        self, running: Running, work: Callable[[], T], *, late: Callable[[T], object]
+        self,
+        running: Running,
+        work: Callable[[], T],
+        *,
+        late: Callable[[T], object] = lambda _: None,
     ) -> T:
         running.pulse.beat()
         source = running.request.source
@@ -451,6 +477,14 @@ def _check_digest(wanted: str | None, found: str) -> None:
         raise Refusal(
             Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
         )
+
+
+def _look(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
+    """What the files of a source look like; empty if it cannot be opened, which is said later."""
+    try:
+        return states_of(directory_of(source), roots)
+    except Refusal:
+        return frozenset()
 
 
 def _same(one: StageRequest, other: StageRequest) -> bool:

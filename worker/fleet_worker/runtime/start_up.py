@@ -8,7 +8,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -111,6 +111,8 @@ def _prepare(
     engine_version = check_engine()
     rules = _rules(arguments, model)
     initial, failure = _choose(arguments.version, model, rules, environment)
+    reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
+    rules = replace(rules, reference=reference)
     has_accelerator = platform.has_accelerator()
     handover = Handover(
         worker=environment.get(ENV_WORKER_NAME) or socket.gethostname(),
@@ -208,6 +210,8 @@ def _choose(
         checkpoint = open_checkpoint(path, rules.roots)
         try:
             rules.reference.check(checkpoint, rules.inspector)
+            if wanted.digest is None:
+                rules.reference.check_written(checkpoint)
             rules.inspector.read(checkpoint, budget=0, go_on=lambda: None)
             digest = checkpoint.digest(lambda: None)
             check_digest(wanted.digest, digest, f"the files in {path}")
@@ -222,7 +226,7 @@ def _choose(
     start = choose_start(
         version=version,
         wanted=wanted,
-        own_digest=lambda: model.checkpoint.digest(lambda: None),
+        own_digest=lambda: _read_model(model.checkpoint, rules.inspector),
         check=check,
     )
     level = logging.WARNING if start.refused is not None else logging.INFO
@@ -232,7 +236,7 @@ def _choose(
     if start.refused is not None:
         failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
     if start.path is None:
-        digest = model.checkpoint.digest(lambda: None)
+        digest = _read_model(model.checkpoint, rules.inspector)
         return Weights(version, model.source, digest, model.checkpoint), failure
     model.checkpoint.close()
     return opened[0], failure
@@ -245,3 +249,14 @@ def _check_named(wanted: Wanted) -> None:
         TypeAdapter(WeightsDigest | None).validate_python(wanted.digest)
     except ValidationError as error:
         raise Refusal(Reason.BAD_REQUEST, f"{ENV_START_DIGEST} is not a digest") from error
+
+
+def _read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
+    """The digest of the model's own weights; their owner may have reasons for odd values."""
+    try:
+        if checkpoint.zero_blocks is None:
+            inspector.read(checkpoint, budget=0, go_on=lambda: None)
+    except Refusal as refusal:
+        if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
+            raise
+    return checkpoint.digest(lambda: None)

@@ -47,6 +47,7 @@ class Fault:
     at: float
     run_id: str | None = None
     source: str | None = None
+    retry_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,8 @@ class Worker:
         source: str | None = None,
     ) -> Fault:
         """A failure as the state document remembers it."""
-        return Fault(version, why.reason, why.message, self.clock(), run_id, source)
+        retry = why.retry_after_seconds if isinstance(why, Refusal) else None
+        return Fault(version, why.reason, why.message, self.clock(), run_id, source, retry)
 
     @contextmanager
     def working(
