@@ -19,12 +19,14 @@ from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.identity import WeightsId, same_weights
-from fleet_operator.core.observed import FleetObserved, PodView, Target, WorkerView
-from fleet_worker.protocol import Epoch, WorkerState
+from fleet_operator.core.observed import FleetObserved, PodView, Target, WeightsView, WorkerView
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.watch import Watch
+from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 REFUSED_SECONDS = 1.0
 IMAGE = "image"
+KEY = ("rl", "policy")
 
 
 def _remembered(revision_of: Callable[[FleetObserved, str], str]) -> Callable[..., str]:
@@ -88,9 +90,6 @@ class Flight:
     back_at: float | None = None
 
 
-_NO_GOAL = WeightsId("")
-
-
 @dataclass(frozen=True)
 class Heard:
     """The last answer of a worker's process, and when it came."""
@@ -110,6 +109,10 @@ class Leader:
     looked_at: when it decided the last two times.
     deleted: pods that it has deleted; it knows, also while its watch has not told so.
     todo: what it has decided and not done yet.
+    clock_ahead_seconds: how wrong its wall clock is.
+    slept_seconds: how long its monotonic clock stood still.
+    looks_left: how often it will look around yet, if it was suspended and another one leads.
+    epochs, watch: the real ones.
     """
 
     term: int
@@ -120,8 +123,11 @@ class Leader:
     flights: dict[str, Flight] = field(default_factory=dict)
     refused: dict[str, tuple[str, float]] = field(default_factory=dict)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
-    goal: WeightsId = _NO_GOAL
-    sequence: int = 0
+    clock_ahead_seconds: float = 0
+    slept_seconds: float = 0
+    looks_left: int = 0
+    epochs: Epochs = field(init=False)
+    watch: Watch = field(default_factory=Watch)
     seen_until: float = 0
     looked_at: tuple[float, float] = (0, 0)
     wanted: Wanted | None = None
@@ -132,40 +138,58 @@ class Leader:
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
 
+    def __post_init__(self) -> None:
+        term = self.term
+        self.epochs = Epochs(lambda: term)
+
     @property
     def epoch(self) -> Epoch:
-        return Epoch(term=self.term, sequence=self.sequence)
+        return self.epochs.last(KEY)
 
     def decide(self, now: float) -> Decision:
-        """Decide what to do, on what it knows."""
+        """Decide what to do, on what it knows, by its own clocks."""
         self.looked_at = (self.looked_at[1], now)
-        self.observed = self._observe(now)
-        decision = decide(self.observed, default_image=IMAGE, now=at(now))
-        goal = WeightsId.of(decision.rollout.step.goal)
-        new = not same_weights(goal, self.goal)
-        self.goal, self.sequence = goal, self.sequence + 1 if new else self.sequence
+        self.observed = self._observe(self.own(now))
+        wall = at(now + self.clock_ahead_seconds)
+        decision = decide(self.observed, default_image=IMAGE, now=wall)
+        self.epochs.for_step(KEY, decision.rollout.step.goal)
+        for uid, status in decision.weights.items():
+            self.watch.decided(KEY, uid, status, self.own(now))
         # As in the runtime, what is decided is known before anything is done.
         self.fleet = decision.fleet
         self.weights |= decision.weights
         self.decision = decision
         return decision
 
+    def own(self, now: float) -> float:
+        """A moment on its monotonic clock."""
+        return now - self.slept_seconds
+
+    def read_lease(self, *, ours: bool) -> None:
+        """It has read the Lease, as it does after a worker has refused a call as old."""
+        if ours:
+            self.epochs.raise_above(self.epochs.refused())
+
     def wants_to_send(self, call: WorkerCall, now: float) -> bool:
-        """Not what is in flight already, nor at once what was just refused."""
+        """Not what is in flight already, nor at once what was just refused; and nothing until the
+        Lease was read, after a call was refused as old.
+        """
+        if self.epochs.is_settling(KEY):
+            return False
         flight = self.flights.get(call.pod_uid)
         if flight is not None and flight.action.key == call.key:
             return False
         key, at_seconds = self.refused.get(call.pod_uid, ("", 0.0))
-        return key != call.key or now - at_seconds >= REFUSED_SECONDS
+        return key != call.key or self.own(now) - at_seconds >= REFUSED_SECONDS
 
     def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
         """A worker has answered."""
-        self.heard[uid] = Heard(state, now, restarts)
+        self.heard[uid] = Heard(state, self.own(now), restarts)
         self.silent_since.pop(uid, None)
 
     def miss(self, uid: str, now: float) -> None:
         """A worker has not answered."""
-        self.silent_since.setdefault(uid, now)
+        self.silent_since.setdefault(uid, self.own(now))
 
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""
@@ -177,7 +201,10 @@ class Leader:
         reason = flight.ticket.reason if flight.ticket else None
         self.refused.pop(uid, None)
         if reason is not None:
-            self.refused[uid] = (flight.action.key, now)
+            self.refused[uid] = (flight.action.key, self.own(now))
+        pod = next((p for p in self.pods if p.uid == uid), None)
+        if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
+            self.epochs.note_refusal(KEY, pod, flight.state.epoch)
 
     def look_at_pods(self, pods: tuple[PodView, ...]) -> None:
         """The informer has brought these. A new container starts a new entry."""
@@ -191,8 +218,7 @@ class Leader:
 
     def _observe(self, now: float) -> FleetObserved:
         assert self.wanted is not None
-        statuses = self.weights
-        views = (asked.view(uid) for uid, asked in self.wanted.weights)
+        views = (self._weights_view(asked.view(uid), now) for uid, asked in self.wanted.weights)
         workers = {p.ordinal: self._worker(p, now) for p in self.pods}
         return FleetObserved(
             name="policy",
@@ -201,9 +227,15 @@ class Leader:
             generation=self.wanted.generation,
             spec=self.wanted.fleet_spec,
             status=self.fleet,
-            weights=tuple(replace(v, status=statuses.get(v.uid, WeightsStatus())) for v in views),
+            weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
+
+    def _weights_view(self, view: WeightsView, now: float) -> WeightsView:
+        status = self.weights.get(view.uid, WeightsStatus())
+        calling = not self.epochs.is_settling(KEY)
+        watched = self.watch.look(KEY, view.uid, status, now, calling=calling)
+        return replace(view, status=status, watched=watched)
 
     def _worker(self, pod: PodView, now: float) -> WorkerView:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)

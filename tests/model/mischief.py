@@ -46,6 +46,8 @@ ROUGH = Faults(
 )
 LONGER_THAN_A_LEASE = 35.0
 """Seconds that loads take in some fleets."""
+CLOCKS = (0.0, 0.0, -90.0, 90.0)
+"""Seconds by which the wall clock of an operator's host is ahead."""
 ENDURES = 0.25
 """So many histories must come to a word while what is broken stays broken."""
 
@@ -94,6 +96,9 @@ class Mischief:
             (0.01, self.orphan),
             (0.03, self.lag),
             (0.02, self.be_away),
+            (0.02, self.set_clock),
+            (0.01, self.pause_machine),
+            (0.005, self.delete_lease),
             (0.20, self.haunt),
             (0.03, self.publish_adapter),
         ]
@@ -226,9 +231,17 @@ class Mischief:
     # --- operators --------------------------------------------------------------------------------
 
     def be_away(self) -> None:
-        self.fleet.note("fault", "no operator for a minute")
-        self.fleet.tick(self.chance.choice([25.0, 35.0, 70.0]))
-        self.fleet.start_operator()
+        seconds = self.chance.choice([25.0, 35.0, 70.0, 130.0, 200.0])
+        self.fleet.be_away(seconds, clock_ahead_seconds=self.chance.choice(CLOCKS))
+
+    def set_clock(self) -> None:
+        self.fleet.set_clock(self.chance.choice(CLOCKS))
+
+    def pause_machine(self) -> None:
+        self.fleet.suspend_operator(self.chance.choice([20.0, 60.0, 200.0]))
+
+    def delete_lease(self) -> None:
+        self.fleet.delete_lease()
 
     def haunt(self) -> None:
         if self.fleet.ghosts:

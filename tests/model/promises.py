@@ -8,7 +8,8 @@
  4. Who is taken away for a template or by a rolling swap leaves at least so many workers serving.
  5. What the fleet serves does not go back, unless the trainer says so.
  6. With faults ended, the fleet converges within a bound, or `Stalled` says why it does not. While
-    they last, no rollout stays in a phase beyond its time-outs without a word.
+    they last, no rollout stays in a phase beyond its time-outs without a word; and none is given up
+    for lateness by a leader that has not watched its phase for as long as that may take.
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
 
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING
 
 from tests.model.fake_state import version_in
 
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.amounts import at_most
 from fleet_operator.core.observed import Standing
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from tests.model.simulator import Simulation
     from tests.model.wanted import Wanted
 
+    from fleet_operator.api.weights import WeightsStatus
     from fleet_operator.core.decision import Decision
 
 LEASE_SECONDS = 30.0
@@ -63,6 +67,12 @@ def _one_voice(wanted: Wanted) -> bool:
     return wanted.fleet_spec.weights.management == "Operator" and last == "Synchronized"
 
 
+def _once(rollout: Rollout) -> float:
+    """How long a pause may take until it has begun and its load is done."""
+    timeouts, pause = rollout.timeouts, rollout.pause
+    return float(timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds)
+
+
 class Promises:
     """What must hold, and what must be remembered to tell.
 
@@ -75,6 +85,7 @@ class Promises:
             what the fleet says that it applied.
         forgotten: whether the leader cannot know what was served.
         taken: uids of pods that operators have taken away.
+        watching: the recorded phase that the leader decides on, and since when it does.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -85,6 +96,7 @@ class Promises:
         self.forgotten = False
         self.agree = True
         self.taken: set[str] = set()
+        self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.modes = {self.rollout.pause.mode}
 
     # --- what is promised ------------------------------------------------------------------------
@@ -105,9 +117,7 @@ class Promises:
     @property
     def longest_pause_seconds(self) -> float:
         """How long one worker may hold its requests: there, and back again after a failure."""
-        timeouts, pause = self.rollout.timeouts, self.rollout.pause
-        once = timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds
-        return 2 * (once + LEASE_SECONDS)
+        return 2 * (_once(self.rollout) + LEASE_SECONDS)
 
     @property
     def longest_rollout_seconds(self) -> float:
@@ -221,6 +231,8 @@ class Promises:
         It takes an operator that dies before its status is stored, and the loss of every worker that
         served the newer version, for nobody to know. Where versions mix workers prove nothing.
         """
+        if leader is self.sim.leader:
+            self._watch(self.sim.weights)
         newer, recorded = self.wishes[self.served], leader.fleet.applied
         heard = (h.state for h in leader.heard.values())
         self.forgotten = not (
@@ -240,6 +252,38 @@ class Promises:
                 if wish == (applied.version, applied.run_id)
             ]
             self.served = min(of_its_run, default=self.wishes.index(applied.version))
+
+    def note_status(self, before: WeightsStatus, after: WeightsStatus) -> None:
+        """The leader has decided a new status of the base weights."""
+        stalled = condition_of(after.conditions, ConditionType.STALLED)
+        halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
+        late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
+        timeouts, waited = self.rollout.timeouts, self.sim.now - self.watching[1]
+        limits = {
+            RolloutPhase.STAGING: timeouts.stage_seconds,
+            RolloutPhase.PAUSING: timeouts.pause_seconds,
+            RolloutPhase.LOADING: timeouts.load_seconds,
+            RolloutPhase.JUDGING: timeouts.stage_seconds,
+        }
+        held = max((p.worker.holds_for_seconds for p in self.sim.pods.values()), default=0.0)
+        if (
+            halts
+            and late
+            and waited < limits.get(before.phase, 0.0)
+            and held <= _once(self.rollout)
+        ):
+            text = f"{after.desired_version} is given up after {waited:.1f} s in {before.phase}"
+            self.sim.fail(6, f"{text}, of which nobody can be late")
+        self._watch(after)
+
+    def _watch(self, status: WeightsStatus) -> None:
+        """The leader has decided this status, or has come and found it."""
+        phase = (
+            *(self.sim.lease_term, status.desired_version, status.retried),
+            *(status.phase, status.phase_started_at),
+        )
+        if phase != self.watching[0]:
+            self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
         """Where versions mix, what counts is what the fleet says that it applied, unless it was told

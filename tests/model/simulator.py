@@ -36,6 +36,8 @@ from fleet_operator.core.transitions import fleet_transitions, weights_transitio
 
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")
+SLEEPERS_LOOKS = 6
+"""So often a suspended leader looks around after it woke up, at most: its Lease is read every 2 s."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Simulation(Mishaps, Endings):
         self.applied_written: Target | None = None
         self.files = Files()
         self.lag_seconds = 0.0
+        self.lease_term = 0
+        self.lease_deleted = False
+        self.clock_ahead_seconds = 0.0
         self.wanted = Wanted(fleet_of(replicas, management, rollout or {}, **spec))
         if management == "Operator":
             self.wanted = self.wanted.with_weights(BASE_UID, base_weights("1"))
@@ -205,14 +210,16 @@ class Simulation(Mishaps, Endings):
     # --- operators --------------------------------------------------------------------------------
 
     def start_operator(self) -> None:
-        """A new leader: nothing in memory, a new term."""
+        """A new leader: nothing in memory, a new term, and the wall clock of its host."""
         written = {"fleet": self.fleet_stored, **self.weights_stored}
+        self.lease_term += 1
         self.leader = Leader(
-            self.leader.term + 1,
+            self.lease_term,
             self.fleet_stored,
             dict(self.weights_stored),
             written=written,
             seen_until=self.now,  # it has listed everything
+            clock_ahead_seconds=self.clock_ahead_seconds,
         )
         self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")
@@ -224,23 +231,79 @@ class Simulation(Mishaps, Endings):
         self.ghosts.append(self.leader)
         self.start_operator()
 
+    def suspend_operator(self, seconds: float) -> None:
+        """The virtual machine of the leader is paused: its monotonic clock stands still, and another
+        process leads. It wakes up when it is haunted, with its caches of before.
+        """
+        self.note("operator", f"of term {self.leader.term} is suspended for {seconds:.0f} s")
+        sleeper = self.leader
+        sleeper.looks_left = SLEEPERS_LOOKS if sleeper.wanted else 0  # else it never looked
+        self.ghosts.append(sleeper)
+        self.tick(seconds)
+        sleeper.slept_seconds += seconds
+        self.start_operator()
+
+    def be_away(self, seconds: float, *, clock_ahead_seconds: float = 0.0) -> None:
+        """No operator leads, or the API server is out of reach, which ends every leader; the next
+        one runs on a host whose wall clock is wrong by so much.
+        """
+        self.note("fault", f"no operator for {seconds:.0f} s")
+        self.tick(seconds)
+        self.clock_ahead_seconds = clock_ahead_seconds
+        self.start_operator()
+
+    def set_clock(self, ahead_seconds: float) -> None:
+        """The wall clock of the leader's host is set."""
+        self.note("fault", f"the operator's clock is {ahead_seconds:+.0f} s off")
+        self.clock_ahead_seconds = self.leader.clock_ahead_seconds = ahead_seconds
+
+    def delete_lease(self) -> None:
+        """A person deletes the Lease while no process runs; the next one counts terms from 1 again."""
+        self.note("person", "deletes the Lease")
+        self.ghosts.clear()
+        self.lease_term = 0
+        self.lease_deleted = True
+        self.start_operator()
+
+    def read_lease(self, leader: Leader) -> None:
+        """A leader whose call was refused as old reads the Lease; if it is not its own, it ends."""
+        if not leader.epochs.refused():
+            return
+        ours = leader is self.leader
+        leader.read_lease(ours=ours)
+        if not ours:
+            self.note("ghost", f"of term {leader.term} has lost the Lease and ends")
+            leader.todo.clear()
+            leader.looks_left = 0
+
     def haunt(self, ghost: Leader) -> None:
-        """A leader that was frozen goes on where it was, unaware of its successor.
+        """A leader that was frozen or suspended goes on where it was, unaware of its successor.
 
         A worker that has not heard of the successor yet would let itself be opened. There the epoch
         does not help, but that the process asks itself before every call whether it leads
-        (`runtime.fenced`).
+        (`runtime.fenced`). One that was suspended also looks around again, and decides.
         """
+        self.read_lease(ghost)
+        if not ghost.todo and ghost.looks_left:
+            ghost.looks_left -= 1
+            self.wire.ask(ghost)
+            decision = ghost.decide(self.now)
+            calls = [c for c in decision.worker_calls if self._is_aware(c.pod_uid, ghost)]
+            ghost.todo = deque(calls)
+            self.note("ghost", f"of term {ghost.term} looks around")
         action = ghost.todo.popleft() if ghost.todo else None
-        if isinstance(action, Admit):
-            worker = self.workers.get(action.pod_uid)
-            unaware = worker is None or worker.epoch is None or worker.epoch.term <= ghost.term
-            action = None if unaware else action
+        if isinstance(action, Admit) and not self._is_aware(action.pod_uid, ghost):
+            action = None
         if action is not None:
             self.do(action, ghost)
-        if not ghost.todo:
+        if not ghost.todo and not ghost.looks_left:
             self.ghosts.remove(ghost)
         self.check()
+
+    def _is_aware(self, uid: str, ghost: Leader) -> bool:
+        """Whether a worker has heard of a newer leader."""
+        worker = self.workers.get(uid)
+        return worker is not None and worker.epoch is not None and worker.epoch.term > ghost.term
 
     def reconcile(self) -> bool:
         """Observe, decide, act, write. Returns: whether anything was done or written."""
@@ -260,11 +323,13 @@ class Simulation(Mishaps, Endings):
         self.tick(0.001)  # nothing takes no time at all
         leader = self.leader
         self._watch(leader)
+        self.read_lease(leader)
         self.wire.ask(leader)
         self.promises.note_look(leader)
         before = leader.fleet, dict(leader.weights)
         decision = leader.decide(self.now)
         self.promises.note_decision(leader, decision)
+        self.promises.note_status(before[1].get(BASE_UID, WeightsStatus()), self.weights)
         self._tell(*before)
         actions: list[Doing] = [*decision.worker_calls, *decision.pod_actions]
         actions += self._writes(leader)

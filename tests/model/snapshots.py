@@ -13,18 +13,20 @@ from tests.model.fake_requests import FakeRequests
 from tests.model.fake_state import Files, Note, Ticket
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
-from tests.model.leader import Doing, Flight, Leader
+from tests.model.leader import KEY, Doing, Flight, Leader
 from tests.model.promises import Promises
 from tests.model.simulator import Simulation
 from tests.model.wire import Wire
 
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.watch import Seen, Watch
 
 _MUTABLE = frozenset(
     {
         *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader, Files),
-        *(Promises, Faults, Simulation, Wire),
+        *(Promises, Faults, Simulation, Wire, Epochs, Watch, Seen),
     }
 )
 _START = EPOCH_START.timestamp()
@@ -114,13 +116,20 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         for uid, h in leader.heard.items()
     )
     return (
-        *(leader.goal, leader.sequence, _fleet(leader.fleet, now)),
+        *(leader.epochs.goal(KEY), leader.epoch.sequence, _fleet(leader.fleet, now)),
+        leader.epoch.term - leader.term,
+        tuple(_watched(leader, uid, status) for uid, status in leader.weights.items()),
         *(_weights(s, now) for s in leader.weights.values()),
         *(leader.written.get("fleet") == leader.fleet, tuple(flights), tuple(heard)),
         tuple((uid, _ago(t, now)) for uid, t in leader.silent_since.items()),
         tuple((uid, key, _ago(t, now)) for uid, (key, t) in leader.refused.items()),
         tuple(_what(action) for action in leader.todo),
     )
+
+
+def _watched(leader: Leader, uid: str, status: WeightsStatus) -> float | None:
+    seen = leader.watch.seen(KEY, uid)
+    return round(seen.phase_seconds, 1) if seen and status.phase in _TIMED else None
 
 
 def _what(action: Doing) -> tuple[object, ...]:

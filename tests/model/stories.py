@@ -276,6 +276,57 @@ def a_status_that_was_lost() -> Chronicle:
     return its.end()
 
 
+def a_leader_whose_clock_stood_still() -> Chronicle:
+    """A leader whose clock stood still wakes up: refused, it reads the Lease and ends"""
+    its = Chronicle()
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.decide()
+    sleeper = its.fleet.leader
+    its.fleet.suspend_operator(60.0)
+    its.show()
+    its.fleet.publish("3")
+    its.until(lambda: its.fleet.serving == ["3", "3", "3"])
+    while sleeper in its.fleet.ghosts:
+        its.fleet.haunt(sleeper)
+        its.fleet.tick(0.1)
+        its.show()
+    return its.end()
+
+
+def a_lease_that_is_deleted() -> Chronicle:
+    """A Lease that is deleted: one refusal and one reading, and the calls of one fleet outbid"""
+    its = Chronicle()
+    for _ in range(6):
+        its.fleet.start_operator()
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    its.fleet.delete_lease()
+    its.fleet.publish("3")
+    return its.end()
+
+
+def an_outage_of_130_seconds() -> Chronicle:
+    """No operator for 130 seconds in the middle of a pause: nobody is late, and all are asked again"""
+    its = Chronicle()
+    its.fleet.publish("2")
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.be_away(130.0)
+    its.show()
+    return its.end()
+
+
+def a_clock_that_is_ahead() -> Chronicle:
+    """The next leader's clock is 90 seconds ahead, and then 90 behind: nobody is late"""
+    its = Chronicle(slow_seconds=5.0, rollout={"timeouts": {"stageSeconds": 60}})
+    its.fleet.publish("2")
+    its.go(2, seconds=0.1)
+    its.fleet.be_away(1.0, clock_ahead_seconds=90.0)
+    its.until(lambda: its.all_are(Phase.PAUSED))
+    its.fleet.set_clock(-90.0)
+    return its.end()
+
+
 STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
@@ -294,4 +345,8 @@ STORIES: list[Story] = [
     a_run_that_starts_again,
     a_status_that_was_lost,
     a_load_that_lasts_longer_than_a_lease,
+    a_leader_whose_clock_stood_still,
+    a_lease_that_is_deleted,
+    an_outage_of_130_seconds,
+    a_clock_that_is_ahead,
 ]

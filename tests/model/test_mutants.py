@@ -175,6 +175,32 @@ MUTANTS = [
         SYNCHRONIZED,
     ),
     Mutant(
+        6,
+        "time without a leader counts",
+        "core/rollout_plan.py",
+        "phase_seconds=weights.watched.phase_seconds if weights else 0,",
+        "phase_seconds=(now - weights.status.phase_started_at).total_seconds()"
+        " if weights and weights.status.phase_started_at else 0,",
+        story="an_outage_of_130_seconds",
+    ),
+    Mutant(
+        6,
+        "deadlines are counted on a wall clock",
+        "core/rollout_plan.py",
+        "phase_seconds=weights.watched.phase_seconds if weights else 0,",
+        "phase_seconds=(now - weights.status.phase_started_at).total_seconds()"
+        " if weights and weights.status.phase_started_at else 0,",
+        story="a_clock_that_is_ahead",
+    ),
+    Mutant(
+        5,
+        "refused as old, a leader raises its own term",
+        "runtime/epochs.py",
+        "self._refused[key] = max(obeyed.term, self._refused.get(key, 0))",
+        "self._floors[key] = obeyed.term",
+        story="a_leader_whose_clock_stood_still",
+    ),
+    Mutant(
         7,
         "a rollout begins anew with every look",
         "core/weights_status.py",

@@ -47,7 +47,8 @@ class Wire:
                 leader.miss(seen.uid, sim.now)
                 continue
             worker = pod.worker
-            pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
+            if leader is sim.leader:
+                pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
             leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:
@@ -153,7 +154,8 @@ class Wire:
         sim, worker = self.simulation, pod.worker
         assert flight.ticket is not None
         assert flight.answer_seconds is not None
-        if flight.ticket.reason is Reason.STALE_EPOCH and leader is sim.leader:
+        refused = flight.ticket.reason is Reason.STALE_EPOCH and leader is sim.leader
+        if refused and not sim.lease_deleted:
             sim.fail(0, "the only leader was refused as old")
         flight.state = worker.state(sim.now)
         if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:

@@ -106,12 +106,14 @@ class FakeWorkers:
 
 
 class VirtualWallClock(datetime):
-    """The wall clock of the runtime: as fast as the loop's."""
+    """The wall clock of the runtime: as fast as the loop's. `ahead_seconds`: how wrong it is."""
+
+    ahead_seconds = 0.0
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         """The time of day."""
-        return cls(2026, 1, 1, tzinfo=tz) + timedelta(seconds=now())
+        return cls(2026, 1, 1, tzinfo=tz) + timedelta(seconds=now() + cls.ahead_seconds)
 
 
 class Rig:
@@ -153,6 +155,7 @@ class Rig:
 
     async def __aenter__(self) -> Self:
         self._clock.start()
+        VirtualWallClock.ahead_seconds = 0.0
         self.cluster.put(FLEET_PATH, self._fleet)
         self.cluster.put(WEIGHTS_PATH, self._weights)
         self._kubelet = asyncio.create_task(self._run_kubelet(), name="kubelet")

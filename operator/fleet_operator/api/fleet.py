@@ -222,9 +222,14 @@ class AppliedWeights(Resource):
 
 
 class FleetStatus(Resource):
-    """What the operator sees of a fleet."""
+    """What the operator sees of a fleet.
+
+    Fields:
+        operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
+    """
 
     observed_generation: int = 0
+    operator: str = ""
     replicas: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0

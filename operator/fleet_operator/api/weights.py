@@ -192,7 +192,8 @@ class WeightsStatus(Resource):
         workers_applied: `applied/wanted` for people, as a printer column.
         retried: the retry annotation that this status speaks of.
         effect: what the desired version changed; of its last loads, over operator restarts.
-        started_at / phase_started_at: deadlines are counted from these, over operator restarts.
+        started_at / phase_started_at: for people and timings. Time-outs count what the leader that
+            looks now has seen of the phase.
     """
 
     observed_generation: int = 0

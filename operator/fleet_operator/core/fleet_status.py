@@ -32,6 +32,7 @@ def fleet_status(
     live = [w for w in observed.workers if not w.pod.deleting]
     return FleetStatus(
         observed_generation=observed.generation,
+        operator=observed.operator,
         replicas=len(live),
         ready_replicas=sum(w.pod.ready for w in live),
         updated_replicas=sum(w.pod.revision == pods.revision for w in live),

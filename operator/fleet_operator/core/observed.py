@@ -267,6 +267,32 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """How long this leader has been watching a rollout, on its monotonic clock.
+
+    Time-outs count this and no recorded time: nothing is late of which nobody was asked, be it that
+    no process led, that the leader could not call, or that a wall clock was set.
+
+    Fields:
+        phase_seconds: since it first saw the recorded phase, without the time in which it did not
+            look or could not call.
+        attempt_seconds: since it first saw this attempt at the version.
+        saw_it_begin: the attempt began with a decision of this leader.
+    """
+
+    phase_seconds: float = 0
+    attempt_seconds: float = 0
+    saw_it_begin: bool = False
+
+    def seconds_since(self, began: datetime, now: datetime) -> float:
+        """Seconds of the attempt since a recorded time. Clocks differ and jump: never negative,
+        and never longer than an attempt has lasted that this leader saw begin.
+        """
+        seconds = max((now - began).total_seconds(), 0.0)
+        return min(seconds, self.attempt_seconds) if self.saw_it_begin else seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsView:
     """One WeightVersion object.
 
@@ -284,6 +310,7 @@ class WeightsView:
     retry: str = ""
     status: WeightsStatus = field(default_factory=WeightsStatus)
     unreadable: str = ""
+    watched: Watched = Watched()
 
     @property
     def fleet(self) -> str:
@@ -327,6 +354,7 @@ class FleetObserved:
     Shapes: workers in order of ordinal, at most 10,000; weights in order of creation.
 
     Fields:
+        operator: namespace and name of our Lease, as `ns/name`.
         unread: WeightVersions of this fleet that could not be read.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         troubles: what the runtime has failed at, and what has not succeeded since.
@@ -338,6 +366,7 @@ class FleetObserved:
     generation: int
     spec: FleetSpec
     status: FleetStatus = field(default_factory=FleetStatus)
+    operator: str = ""
     weights: tuple[WeightsView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
     unread: tuple[UnreadWeights, ...] = ()

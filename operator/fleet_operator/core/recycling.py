@@ -36,7 +36,7 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
     """Decide which of the failed workers are made anew now."""
     settings = observed.spec.recycle
     begin = now - timedelta(seconds=settings.window_seconds)
-    known = {r.pod: r for r in observed.status.recycled if r.last_at > begin}
+    known = {r.pod: _not_to_come(r, now) for r in observed.status.recycled if r.last_at > begin}
     used = sum(r.count for r in known.values())
     actions: list[DeletePod] = []
     waits: list[float] = []
@@ -65,6 +65,13 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
         problem=_problem(observed, exhausted),
         requeue_after_seconds=min(waits, default=None),
     )
+
+
+def _not_to_come(entry: RecycledWorker, now: datetime) -> RecycledWorker:
+    """What another clock has recorded, as of now where that is still to come: counted from there the
+    back-off could last for as long as the clocks differ.
+    """
+    return entry.model_copy(update={"last_at": now}) if entry.last_at > now else entry
 
 
 def _bounded(entries: list[RecycledWorker]) -> tuple[RecycledWorker, ...]:

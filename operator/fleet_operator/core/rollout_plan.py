@@ -2,8 +2,8 @@
 
 `plan_rollout(observed, now)` has no memory: desired comes from the WeightVersion, applied from the
 workers themselves while they speak with one voice, else from the fleet's status. What cannot be
-read off the workers stands in the WeightVersion's status: since when the phase lasts, and that a
-generation was halted.
+read off the workers stands in the WeightVersion's status: which phase it is, and that a generation
+was halted. How long the phase has lasted is what this leader has seen of it (`Watched`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
         one_voice=one_voice,
         replicas=observed.spec.replicas,
         phase=_recorded_phase(weights, wanted),
-        phase_seconds=_seconds_since(weights.status.phase_started_at if weights else None, now),
+        phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=_rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
         adapters=goals_of(observed),
@@ -157,11 +157,10 @@ def _recorded_phase(weights: WeightsView | None, wanted: Target | None) -> Rollo
 def _rollout_seconds(weights: WeightsView | None, wanted: Target | None, now: datetime) -> float:
     if weights is None or wanted is None:
         return math.inf
-    status = weights.status
+    status, watched = weights.status, weights.watched
     if not status.is_about(wanted.version, wanted.run_id) or status.retried != weights.retry:
         return 0
-    return _seconds_since(status.started_at, now)
-
-
-def _seconds_since(time: datetime | None, now: datetime) -> float:
-    return (now - time).total_seconds() if time is not None else 0
+    if watched.saw_it_begin or status.started_at is None:
+        return watched.attempt_seconds
+    # What failed before this leader came counts, if it did by the clock of the one that began.
+    return max(watched.seconds_since(status.started_at, now), watched.attempt_seconds)

@@ -51,7 +51,7 @@ def weights_status(
     fresh = not known or tried_again or before.started_at is None
     started_at = now if fresh or before.started_at is None else before.started_at
     moved = fresh or phase is not before.phase
-    timings = _timings(observed, before, rollout, phase, fresh=fresh, now=now)
+    timings = _timings(observed, weights, rollout, phase, fresh=fresh, now=now)
     serving = serving_count(observed, desired)
     effect = effect_of(observed, desired, None if fresh else before.effect)
     return WeightsStatus(
@@ -71,7 +71,7 @@ def weights_status(
         effect=effect,
         canary=rollout.step.verdict or before.canary,
         superseded_versions=before.superseded_versions + _was_overtaken(before, rollout),
-        history=_history(before, rollout, phase, timings, started_at, now=now),
+        history=_history(weights, rollout, phase, timings, started_at, now=now),
         conditions=_conditions(observed, weights, rollout, phase, serving, warning_of(effect), now),
     )
 
@@ -149,7 +149,7 @@ def _workers(observed: FleetObserved, rollout: RolloutPlan) -> RolloutWorkers:
 
 def _timings(
     observed: FleetObserved,
-    before: WeightsStatus,
+    weights: WeightsView,
     rollout: RolloutPlan,
     phase: RolloutPhase,
     *,
@@ -158,15 +158,16 @@ def _timings(
 ) -> RolloutTimings:
     if fresh:
         return RolloutTimings()
+    before, watched = weights.status, weights.watched
     timings = before.timings
     if _has_ended(before, before.started_at):
         return timings
     if phase is not before.phase and before.phase in _TIMED and before.phase_started_at:
         field = _TIMED[before.phase]
-        spent = getattr(timings, field) + (now - before.phase_started_at).total_seconds()
+        spent = getattr(timings, field) + watched.seconds_since(before.phase_started_at, now)
         timings = timings.model_copy(update={field: round(spent, 3)})
     if phase is RolloutPhase.APPLIED and before.phase is not phase and before.started_at:
-        total = (now - before.started_at).total_seconds()
+        total = watched.seconds_since(before.started_at, now)
         pauses = [
             w.state.timings.paused_seconds or 0.0
             for w in observed.workers
@@ -182,7 +183,7 @@ def _timings(
 
 
 def _history(
-    before: WeightsStatus,
+    weights: WeightsView,
     rollout: RolloutPlan,
     phase: RolloutPhase,
     timings: RolloutTimings,
@@ -190,6 +191,7 @@ def _history(
     *,
     now: datetime,
 ) -> tuple[HistoryEntry, ...]:
+    before, watched = weights.status, weights.watched
     entries = list(before.history)
     if _was_overtaken(before, rollout) and before.started_at:
         overtaken = HistoryEntry(
@@ -197,7 +199,7 @@ def _history(
             run_id=before.desired_run_id,
             result="Superseded",
             started_at=before.started_at,
-            total_seconds=round((now - before.started_at).total_seconds(), 3),
+            total_seconds=round(watched.seconds_since(before.started_at, now), 3),
             reason=f"version {rollout.desired.label} was asked for",
         )
         entries.insert(0, overtaken)
@@ -220,7 +222,7 @@ def _history(
             run_id=run_id,
             result="Halted",
             started_at=started_at,
-            total_seconds=round((now - started_at).total_seconds(), 3),
+            total_seconds=round(watched.seconds_since(started_at, now), 3),
             reason=str(rollout.step.problem.reason),
         )
         entries.insert(0, halted)

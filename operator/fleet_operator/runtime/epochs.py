@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.observed import PodView
@@ -40,6 +40,10 @@ class Epochs:
         """The epoch of the fleet's present goal."""
         _, sequence = self._goals.get(key, _NONE)
         return Epoch(term=max(self._term(), self._floors.get(key, -1) + 1), sequence=sequence)
+
+    def goal(self, key: FleetKey) -> WeightsId:
+        """The weights of the fleet's present goal."""
+        return self._goals.get(key, _NONE)[0]
 
     def for_step(self, key: FleetKey, goal: Named) -> Epoch:
         """The epoch of a step towards these weights. A digest that becomes known is no new goal."""
@@ -79,23 +83,34 @@ class Epochs:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            refused = dict(self._refused)  # only these came before the reading
+            refused = self.refused()  # only these came before the reading
             if not await confirm():
                 continue
-            for key, term in refused.items():
-                if self._refused.get(key, 0) <= term:
-                    self._refused.pop(key, None)
-                self._floors[key] = max(term, self._floors.get(key, 0))
-                logger.warning(
-                    "fleet %s/%s: a worker has obeyed term %d, and the Lease is ours: its calls "
-                    "carry term %d from now on",
-                    *key,
-                    term,
-                    self.last(key).term,
-                )
+            for key in self.raise_above(refused):
                 again(key, 0)
             if self._refused:
                 self._asked.set()
+
+    def refused(self) -> dict[FleetKey, int]:
+        """Fleets whose workers have refused a call since the Lease was read, and what they obey."""
+        return dict(self._refused)
+
+    def raise_above(self, refused: Mapping[FleetKey, int]) -> Iterable[FleetKey]:
+        """Raise the terms of these fleets above what their workers have obeyed. To be called when
+        the Lease, read after the refusals, names this process. Returns: the fleets.
+        """
+        for key, term in refused.items():
+            if self._refused.get(key, 0) <= term:
+                self._refused.pop(key, None)
+            self._floors[key] = max(term, self._floors.get(key, 0))
+            logger.warning(
+                "fleet %s/%s: a worker has obeyed term %d, and the Lease is ours: calls carry term "
+                "%d from now on",
+                *key,
+                term,
+                self.last(key).term,
+            )
+        return tuple(refused)
 
     def beyond(self, key: FleetKey, pods: Iterable[PodView]) -> list[str]:
         """Names of those of these pods that obey the highest term there is: no call reaches them

@@ -82,6 +82,8 @@ class Lease:
         self._renewed_at = 0.0
         self._questions: list[asyncio.Future[bool]] = []
         self._asked = asyncio.Event()
+        self._missing_since: float | None = None
+        self._last_term = 0
         self._term = 0
 
     @property
@@ -197,12 +199,12 @@ class Lease:
         try:
             lease = await self._kube.get(self._path)
         except NotFound:
-            await self._make(transitions=1)
-            self._term = 1
-            return True
+            return await self._make_after_its_holder()
+        self._missing_since = None
         spec = lease["spec"]
         # It may be held by this very process, which took it and did not hear the answer.
         by_another = spec.get("holderIdentity") not in {None, "", self._identity}
+        self._last_term = self._next_term(spec) - 1
         if by_another and not self._has_expired(lease):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + 1
@@ -216,6 +218,27 @@ class Lease:
         await self._kube.replace(self._path, lease)
         self._term = transitions
         return True
+
+    async def _make_after_its_holder(self) -> bool:
+        """Make a Lease that is not there.
+
+        One that was there is left to its holder for as long as that may lead: it makes it again
+        at its next renewal, and two would lead until then.
+        """
+        now = self._clock()
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        if self._seen[0] and now - self._missing_since < DEADLINE_SECONDS:
+            return False
+        await self._make(transitions=self._last_term + 1)
+        self._term = self._last_term + 1
+        return True
+
+    def _next_term(self, spec: dict[str, Any]) -> int:
+        """The term of the next holder. A count beyond every term is not ours: begun again, it is
+        what a Lease that was deleted is.
+        """
+        transitions = int(spec.get("leaseTransitions") or 0)
+        return transitions + 1 if 0 <= transitions < MAX_TERM else 1
 
     async def _try_renew(self) -> bool:
         try:

@@ -31,6 +31,7 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.reconcile import Reconciler
 from fleet_operator.runtime.recorder import Recorder
+from fleet_operator.runtime.rivals import Rivals
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.statuses import Statuses
 from fleet_operator.runtime.store import Store
@@ -98,6 +99,7 @@ class Operator:
             objects=self.objects,
             statuses=Statuses(self.objects, self.recorder),
             epochs=self.epochs,
+            rivals=Rivals(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
             metrics=metrics,
             troubles=self.troubles,
             default_image=settings.default_image,

@@ -48,6 +48,10 @@ class Metrics:
             "rlfleet_queue_stuck_seconds",
             "Longest time that a fleet has been due, or being reconciled.", registry=registry,
         )  # fmt: skip
+        self.left_to_others = Gauge(
+            "rlfleet_fleets_of_other_operators",
+            "Fleets in the watched namespaces that another release drives.", registry=registry,
+        )  # fmt: skip
         self._replicas = Gauge(
             "rlfleet_fleet_replicas", "Workers of a fleet by state.", (*_FLEET, "state"),
             registry=registry,

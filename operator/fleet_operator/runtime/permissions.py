@@ -25,6 +25,7 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("policy", "poddisruptionbudgets", ("get", "list", "watch", "create", "patch")),
     ("", "secrets", ("get", "create")),
     ("", "events", ("create",)),
+    ("coordination.k8s.io", "leases", ("get",)),
 )
 """Group, resource and verbs of every request in the watched namespaces; the chart's role grants
 exactly these, and a test compares them."""

@@ -35,9 +35,11 @@ from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects, Write
+from fleet_operator.runtime.rivals import Rivals, left_to
 from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.troubles import PODS, STATUS, Troubles, status_part
+from fleet_operator.runtime.watch import Watch
 from fleet_operator.runtime.worker_book import WorkerBook
 from fleet_operator.runtime.writes import Writes
 
@@ -64,6 +66,7 @@ class Reconciler:
         objects: Objects,
         statuses: Statuses,
         epochs: Epochs,
+        rivals: Rivals,
         metrics: Metrics,
         troubles: Troubles,
         default_image: str,
@@ -77,6 +80,7 @@ class Reconciler:
         self._objects = objects
         self._statuses = statuses
         self._epochs = epochs
+        self._rivals = rivals
         self._metrics = metrics
         self._default_image = default_image
         self._resync_seconds = resync_seconds
@@ -86,6 +90,8 @@ class Reconciler:
         self._troubles = troubles
         self._writes = Writes(troubles, metrics, again)
         self._reported: dict[FleetKey, set[tuple[str, type[Exception]]]] = {}
+        self._watch = Watch()
+        self._others: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
         self._deleted: dict[FleetKey, set[str]] = {}
 
@@ -113,6 +119,10 @@ class Reconciler:
         record = self._store.fleet(key)
         if record is None:
             return await self._refuse_orphans(key)
+        if other := await self._rivals.driver(record.status.operator):
+            return self._leave(key, record, other)
+        if self._others.pop(key, None):
+            self._metrics.left_to_others.set(len(self._others))
         if record.spec is None:
             return await self._report_unread(key, record)
         caller = await self._caller(key, record, record.spec)
@@ -123,6 +133,8 @@ class Reconciler:
         decision = decide(observed, default_image=self._default_image, now=now)
         self._report_defects(key, decision.defects)
         rollout = decision.rollout
+        for uid, status in decision.weights.items():
+            self._watch.decided(key, uid, status, asyncio.get_running_loop().time())
         sent, failures = await asyncio.gather(
             self._call(key, caller, observed, decision),
             self._writes.run(key, self._writes_of(key, observed, decision)),
@@ -233,7 +245,7 @@ class Reconciler:
         Each of the two is tried whatever becomes of the other one.
         """
         record = self._store.fleet(key)
-        if record is None or record.spec is None:
+        if record is None or record.spec is None or key in self._others:
             return
         observed = FleetObserved(
             name=key[1],
@@ -384,7 +396,8 @@ class Reconciler:
         # Of two pods with one name the one that is going is not a worker any more.
         pods = (_judged(p, record.uid, going) for p in seen)
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
-        weights = tuple(self._statuses.weights(w) for w in self._store.weights_of(key))
+        weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
+        self._watch.forget_all_but(key, {w.uid for w in weights})
         deaf = deaf_workers(self._epochs.beyond(key, (w.pod for w in workers.values())))
         unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
         observed = FleetObserved(
@@ -394,6 +407,7 @@ class Reconciler:
             generation=record.generation,
             spec=spec,
             status=self._statuses.fleet(record),
+            operator=self._rivals.own,
             weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
             unread=unread,
@@ -424,6 +438,27 @@ class Reconciler:
             self._troubles.note(key, part, NameTaken(message, may_pass=True))
         self._troubles.forget_all_but(key, _POD, parts)
 
+    def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
+        """The WeightVersion with its last status, and how long we have watched its rollout."""
+        known = self._statuses.weights(weights)
+        calling = not self._epochs.is_settling(key)
+        return replace(
+            known, watched=self._watch.look(key, known.uid, known.status, now, calling=calling)
+        )
+
+    def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
+        """Leave a fleet to another release, and report it once. Returns: seconds to the next look."""
+        if self._others.get(key) != other:
+            self._others[key] = other
+            self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
+        self._metrics.left_to_others.set(len(self._others))
+        self._metrics.forget_fleet(key)
+        # What is computed next begins with what the other one has written.
+        self._statuses.forget_all_but(key, set())
+        self._watch.forget_all_but(key, ())
+        self._restless.discard(key)
+        return self._resync_seconds
+
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
         """Tell WeightVersions without a fleet so, and forget the fleet."""
         now = datetime.now(UTC)
@@ -437,6 +472,9 @@ class Reconciler:
         self._restless.discard(key)
         self._deleted.pop(key, None)
         self._epochs.forget(key)
+        self._watch.forget_all_but(key, ())
+        self._others.pop(key, None)
+        self._metrics.left_to_others.set(len(self._others))
         writes: dict[str, Write] = {}
         for orphan in orphans:
             status = refused_status(orphan, *orphan_refusal(key), now=now)

@@ -15,7 +15,12 @@ from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.core.transitions import fleet_transitions, is_urgent, weights_transitions
+from fleet_operator.core.transitions import (
+    Transition,
+    fleet_transitions,
+    is_urgent,
+    weights_transitions,
+)
 from fleet_operator.errors import FleetError
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.objects import Objects
@@ -102,6 +107,12 @@ class Statuses:
             await self._write(fleet, names.FLEET_PLURAL)
         elif (weights := self._weights.get(uid)) is not None:
             await self._write(weights, names.WEIGHTS_PLURAL)
+
+    def report(self, key: FleetKey, uid: str, transition: Transition) -> None:
+        """Post an Event on a fleet whose status is not ours to write."""
+        namespace, name = key
+        subject = Subject(kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=key)
+        self._recorder.record(subject, transition)
 
     def held_back_seconds(self, key: FleetKey) -> float:
         """Seconds until a status of this fleet that was held back is due; infinite if none is."""

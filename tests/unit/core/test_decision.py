@@ -9,7 +9,7 @@ from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.observed import FleetObserved, Watched
 
 IMAGE = "rlfleet/worker:1"
 TODAY = decide(make_fleet(), default_image=IMAGE, now=NOW).pods.revision
@@ -75,7 +75,7 @@ def test_who_is_expelled_from_the_service_is_a_change_of_a_pod():
         phase_started_at=long_ago,
     )
     workers = [up(0).silent(3600), up(1).staged("1")]
-    weights = make_weights("1", status=status)
+    weights = make_weights("1", status=status, watched=Watched(phase_seconds=3600))
     made = decision(make_fleet(*workers, rollout={"maxFailures": 1}, wants=weights))
 
     assert told(made.pod_actions) == ["Quarantine policy-0"]

@@ -8,13 +8,16 @@ from tests.support.builders import NOW, make_fleet, make_weights, make_worker, t
 
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
 
 APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
 
 
 def plan(*workers, status: WeightsStatus, **rollout) -> RolloutPlan:
-    weights = make_weights("42", status=status)
+    seconds = (NOW - status.started_at).total_seconds() if status.started_at else 0
+    watched = Watched(phase_seconds=seconds, attempt_seconds=seconds, saw_it_begin=True)
+    weights = make_weights("42", status=status, watched=watched)
     fleet = make_fleet(*workers, wants=weights, status=APPLIED, rollout=rollout)
     return plan_rollout(fleet, now=NOW)
 

@@ -10,6 +10,7 @@ from tests.support.builders import NOW, make_fleet, make_weights, make_worker, t
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_worker.protocol import Reason
 
@@ -34,7 +35,8 @@ def _fleet(
     strategy: str = "Synchronized",
     reason: Reason = UNREADY,
 ):
-    weights = make_weights("42", status=_staging(since_seconds))
+    watched = Watched(phase_seconds=since_seconds, attempt_seconds=since_seconds)
+    weights = make_weights("42", status=_staging(since_seconds), watched=watched)
     applied = {"version": "41", "source": {"path": "/weights/step_41"}}
     return make_fleet(
         *(

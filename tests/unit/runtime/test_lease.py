@@ -313,6 +313,34 @@ class TestHolding:
 
         virtual_time.run(story())
 
+    def test_a_lease_that_is_deleted_stays_with_its_holder_and_is_not_the_standbys(self):
+        """`kubectl delete lease` under two healthy processes: at no moment do both lead."""
+
+        async def story() -> None:
+            cluster = FakeCluster()
+            held_by_another(cluster, holderIdentity="")
+            lease, client = await self.leading(cluster)
+            standby = lease_of(cluster.client(), "standby")
+            waiting = asyncio.create_task(standby.acquire())
+            holding = asyncio.create_task(lease.hold())
+            await asyncio.sleep(30)
+            cluster.drop(PATH)
+            for _ in range(300):
+                await asyncio.sleep(0.1)
+                assert (lease.held, standby.held) == (True, False)
+            assert stored(cluster)["holderIdentity"] == "me"
+            client.hangs = True
+            await asyncio.sleep(1)
+            cluster.drop(PATH)
+            while not standby.held:
+                await asyncio.sleep(0.1)
+                assert not (lease.held and standby.held)
+            assert standby.term == stored(cluster)["leaseTransitions"] == 6, "terms go on"
+            await waiting
+            holding.cancel()
+
+        virtual_time.run(story())
+
 
 class TestReleasing:
     def test_a_standby_takes_over_at_its_next_look(self):
