@@ -111,7 +111,9 @@ class Statuses:
     def report(self, key: FleetKey, uid: str, transition: Transition) -> None:
         """Post an Event on a fleet whose status is not ours to write."""
         namespace, name = key
-        subject = Subject(kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=key)
+        subject = Subject(
+            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
+        )
         self._recorder.record(subject, transition)
 
     def held_back_seconds(self, key: FleetKey) -> float:
