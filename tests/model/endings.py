@@ -37,6 +37,7 @@ class Endings:
         for pod in self.pods.values():
             pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
             pod.worker.stubborn_until = 0
+            pod.address_of, pod.garbled, pod.worker.ahead = "", False, False
             if pod.trouble and not pod.ended:
                 self.crash_loop(pod, over=True)
 

@@ -20,6 +20,7 @@ NODE_SILENT_SECONDS = 40.0
 EVICTED_SECONDS = 60.0
 """and deletes them this long after that (`pods.LOST_NODE_SECONDS`)."""
 GRACE_SECONDS = 60.0
+STRANGER = "a stranger"
 GONE_SECONDS = 1.0
 """How long a worker takes to drain and to end."""
 
@@ -37,6 +38,9 @@ class FakePod:
         ready: what the kubelet, or the node controller, has written last.
         wrong_since: since when that has not been true.
         cut_off: the operator does not reach it; the kubelet and clients do.
+        address_of: uid of the pod that has its address now, as far as the operator knows addresses;
+            `STRANGER` for one of another fleet, empty while it is its own.
+        garbled: its answers are none that the protocol knows.
         mute: its next answer to a call is lost.
         grace: it has said that it has weights which it has not; so many more times the operator may
             hear from it before it must have been set apart.
@@ -54,6 +58,8 @@ class FakePod:
     wrong_since: float | None = None
     deleted_at: float | None = None
     cut_off: bool = False
+    address_of: str = ""
+    garbled: bool = False
     mute: bool = False
     grace: int = 0
     suspect: bool = False
@@ -161,6 +167,8 @@ def told(pod: FakePod) -> str:
         "not ready": not pod.ready,
         "hung": worker.hung,
         "cut off": pod.cut_off,
+        "its address is another's": pod.address_of,
+        "garbles": pod.garbled,
         "going": pod.deleted_at is not None,
         pod.ended: pod.ended,
         f"quarantined: {pod.quarantine}": pod.quarantine,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_worker.protocol import (
+    PROTOCOL_VERSION,
     AdapterFailure,
     AdapterSlots,
     AdapterState,
@@ -16,6 +17,7 @@ from fleet_worker.protocol import (
     Operation,
     PauseMode,
     PauseState,
+    Phase,
     Reason,
     Source,
     Staged,
@@ -103,6 +105,21 @@ def digest_of(weights: str) -> str:
 
 def state_of(worker: FakeWorker) -> WorkerState:
     """The state document of a worker now."""
+    state = _state_of(worker)
+    return _in_newer_words(state) if worker.ahead else state
+
+
+def _in_newer_words(state: WorkerState) -> WorkerState:
+    """As a worker of an imagined next release would say it."""
+    phase = "verifying" if state.phase is Phase.LOADING else state.phase
+    working = state.operation
+    if working is not None and working.kind in {"stage", "load"}:
+        working = working.model_copy(update={"kind": "fetch"})
+    changed = {"protocol": PROTOCOL_VERSION + 1, "phase": phase, "operation": working}
+    return state.model_copy(update=changed)
+
+
+def _state_of(worker: FakeWorker) -> WorkerState:
     now = worker.now
     return WorkerState(
         worker=worker.name,

@@ -23,7 +23,7 @@ REST_SECONDS = 60.0
 """What the documentation promises: then a closed worker that is not at rest ends its process."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
-    *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions"),
+    *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
     *("start_run_id", "start_digest", "files"),
 )
 
@@ -45,6 +45,7 @@ class FakeWorker:
             the worker asks of it.
         careless: it does with such an engine what workers did once: a fence that fails changes
             nothing but the latch, and loads and admissions do not ask whether requests have ended.
+        ahead: it is of a newer release, which has words of its own for a load and for staging.
         hung: it answers nobody; what it was generating goes on.
     """
 
@@ -87,6 +88,7 @@ class FakeWorker:
     restarts: int = 0
     now: float = 0
     slow_seconds: float = 0
+    ahead: bool = False
     hung: bool = False
     stubborn_until: float = 0
     careless: bool = False

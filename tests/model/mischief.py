@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model.fake_pods import FakePod
+from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.faults import Faults
 from tests.model.simulator import Simulation
 
@@ -101,6 +101,9 @@ class Mischief:
             (0.005, self.delete_lease),
             (0.20, self.haunt),
             (0.03, self.publish_adapter),
+            (0.03, self.move_address),
+            (0.02, self.garble),
+            (0.02, self.get_ahead),
         ]
 
     def now_and_then(self, scale: float = 1.0) -> None:
@@ -196,6 +199,19 @@ class Mischief:
     def cut_off(self) -> None:
         if pod := self._some_pod():
             self.fleet.cut_off(pod, cut=not pod.cut_off)
+
+    def move_address(self) -> None:
+        if pod := self._some_pod():
+            others = [p.uid for p in self.fleet.pods.values() if p is not pod]
+            self.fleet.move_address(pod, self.chance.choice(["", STRANGER, *others]))
+
+    def garble(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.garble(pod, garbled=not pod.garbled)
+
+    def get_ahead(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.get_ahead(pod, ahead=not pod.worker.ahead)
 
     def slow_down(self) -> None:
         if pod := self._some_pod(suspect=True):

@@ -37,6 +37,24 @@ class Mishaps:
         self.note("fault", f"{pod.name} is {'cut off' if cut else 'reached again'}")
         pod.cut_off, pod.suspect = cut, True
 
+    def move_address(self, pod: FakePod, to: str) -> None:
+        """Another pod gets the address under which the operator knows this one; or all is well again.
+
+        `to`: uid of the other one, `STRANGER`, or empty.
+        """
+        self.note("fault", f"the address of {pod.name} is that of {to or 'its own pod'}")
+        pod.address_of, pod.suspect = to, True
+
+    def garble(self, pod: FakePod, *, garbled: bool = True) -> None:
+        """What a worker answers is refused by its reader, though it does what it is asked."""
+        self.note("fault", f"{pod.name} {'garbles' if garbled else 'speaks clearly'}")
+        pod.garbled, pod.suspect = garbled, True
+
+    def get_ahead(self, pod: FakePod, *, ahead: bool = True) -> None:
+        """A worker is of a newer release, with words that the operator does not know."""
+        self.note("fault", f"{pod.name} is of {'a newer' if ahead else 'this'} release")
+        pod.worker.ahead, pod.suspect = ahead, True
+
     def spoil(self, version: str, *pods: FakePod) -> None:
         """A version's files are no good for some workers."""
         self.note("fault", f"{version} is no good for {', '.join(p.name for p in pods)}")

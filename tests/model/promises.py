@@ -1,4 +1,4 @@
-"""The eight promises, checked after every step of every simulated run.
+"""The promises, checked after every step of every simulated run.
 
  1. A worker generates only with weights whose label it reports, never with a half-loaded model, and
     never with a version that its canary has refused. Requests that could not be ended behind a closed
@@ -12,6 +12,8 @@
     for lateness by a leader that has not watched its phase for as long as that may take.
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
+
+11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
 
 (6 and 7 are asked at the end of a run: `Simulation.endure`, `settle` and `run_quietly`.)
 """
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     from fleet_operator.api.weights import WeightsStatus
     from fleet_operator.core.decision import Decision
+    from fleet_operator.core.observed import PodView
+    from fleet_worker.protocol import WorkerState
 
 LEASE_SECONDS = 30.0
 """What the documentation promises, on purpose not what the code says."""
@@ -321,6 +325,16 @@ class Promises:
             return  # it has come back to clients, and the operator cannot know yet
         least = spec.replicas - spec.update.max_unavailable
         self._enough_serve(least, seen, f"{pod.name} is deleted")
+
+    def note_taken(self, pod: FakePod, flight: Flight) -> None:
+        """A worker does what it is asked."""
+        if flight.action.pod_uid != pod.uid:
+            self.sim.fail(11, f"{pod.name} takes {flight.action.key} of {flight.action.pod_name}")
+
+    def note_answer(self, asked: PodView, state: WorkerState) -> None:
+        """An operator believes an answer."""
+        if state.pod_uid != asked.uid:
+            self.sim.fail(11, f"what {state.worker} says is booked for {asked.name}")
 
     def note_call(self, pod: FakePod, flight: Flight) -> None:
         """A call is about to be taken by a worker."""

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "operator" / "fleet_operator"
+PACKAGES = {"fleet_operator": ROOT / "operator", "fleet_worker": ROOT / "worker"}
 HISTORIES = 200
 
 
@@ -30,6 +30,7 @@ class Mutant:
     """A mistake.
 
     Fields:
+        package: where the file is.
         rollout: settings under which it shows soonest.
         story: tells of it; luck would take too long.
     """
@@ -41,6 +42,7 @@ class Mutant:
     instead: str
     rollout: dict[str, Any] | None = field(default=None)
     story: str | None = None
+    package: str = "fleet_operator"
 
 
 SYNCHRONIZED: dict[str, Any] = {}
@@ -240,6 +242,21 @@ MUTANTS = [
         "drain_timeout_seconds=0,\n    )\n\n\ndef probe(",
         CANARY,
     ),
+    Mutant(
+        11,
+        "a worker takes calls that are for another pod",
+        "core/addressing.py",
+        "if wanted != own:",
+        "if False:",
+        package="fleet_worker",
+    ),
+    Mutant(
+        11,
+        "an operator believes whoever has the address",
+        "core/answers.py",
+        "if not other and reason != Reason.WRONG_POD:",
+        "if True:",
+    ),
 ]
 
 
@@ -266,16 +283,18 @@ def test_another_promise_is_no_catch(tmp_path):
 def test_every_promise_has_its_mistakes():
     counts = Counter(m.promise for m in MUTANTS)
 
-    assert set(counts) == set(range(1, 9))
+    assert set(counts) == {*range(1, 9), 11}
     assert min(counts.values()) >= 2
 
 
 def a_copy_with(mutant: Mutant, folder: Path) -> Path:
-    """A folder with `fleet_operator` in which the mistake was made."""
-    text = (PACKAGE / mutant.file).read_text()
+    """A folder with a package in which the mistake was made."""
+    package = PACKAGES[mutant.package] / mutant.package
+    text = (package / mutant.file).read_text()
     assert text.count(mutant.line) == 1, "the line is not there any more, or not once"
-    shutil.copytree(PACKAGE, folder / "fleet_operator", ignore=shutil.ignore_patterns("*.pyc"))
-    (folder / "fleet_operator" / mutant.file).write_text(text.replace(mutant.line, mutant.instead))
+    copied = folder / mutant.package
+    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("*.pyc"))
+    (copied / mutant.file).write_text(text.replace(mutant.line, mutant.instead))
     return folder
 
 
@@ -287,12 +306,12 @@ def breaks(
     histories: int = HISTORIES,
     story: str | None = None,
 ) -> bool:
-    """Whether the promise breaks with this source of `fleet_operator`; None is any of them."""
+    """Whether the promise breaks with this source of a package; None is any of them."""
     command = [sys.executable, "-m", "tests.model.hunt", "--histories", str(histories)]
     command += ["--story", story] if story is not None else []
     command += ["--promise", str(promise)] if promise is not None else []
     command += ["--rollout", json.dumps(rollout)] if rollout is not None else []
-    path = os.pathsep.join(map(str, (source, ROOT / "worker", ROOT)))
+    path = os.pathsep.join(map(str, (source, *PACKAGES.values(), ROOT)))
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from tests.model.leader import Flight, Leader
 
 from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
+from fleet_operator.core.answers import problem_of_answer
+from fleet_worker.core.addressing import check_pod
+from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Phase, Reason, Source
 
 if TYPE_CHECKING:
@@ -42,14 +45,18 @@ class Wire:
             known = seen.uid in leader.heard
             if not seen.running or seen.deleting or (known and sim.happens(sim.faults.stale_view)):
                 continue
-            pod = sim.pods.get(seen.uid)
+            pod = self._at_address_of(seen.uid)
             if pod is None or not self._reaches(pod) or sim.happens(sim.faults.call_lost):
                 leader.miss(seen.uid, sim.now)
                 continue
-            worker = pod.worker
+            worker, state = pod.worker, pod.worker.state(sim.now)
+            if pod.garbled or problem_of_answer(seen.uid, state, _refusal(pod, seen.uid)):
+                leader.miss(seen.uid, sim.now)
+                continue
+            sim.promises.note_answer(seen, state)
             if leader is sim.leader:
                 pod.grace = max(0, pod.grace - 1) if worker.admitted else 0
-            leader.hear(seen.uid, worker.state(sim.now), worker.restarts, sim.now)
+            leader.hear(seen.uid, state, worker.restarts, sim.now)
 
     def send(self, leader: Leader, call: WorkerCall) -> None:
         """A call leaves the operator."""
@@ -68,7 +75,7 @@ class Wire:
         pod = sim.pods.get(uid)
         lost = sim.happens(sim.faults.answer_lost)
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
-        if pod is not None and pod.mute:
+        if pod is not None and (pod.mute or pod.garbled):
             lost, pod.mute = True, False
         flight = Flight(
             action=call,
@@ -143,8 +150,12 @@ class Wire:
     def _arrive(self, flight: Flight) -> bool:
         """Returns: whether anybody was there to take it."""
         sim = self.simulation
-        pod = sim.pods.get(flight.action.pod_uid)
-        if pod is None or not self._reaches(pod) or pod.worker.restarts != flight.restarts:
+        uid = flight.action.pod_uid
+        pod = self._at_address_of(uid)
+        if pod is None or not self._reaches(pod) or _refusal(pod, uid) is not None:
+            return False
+        sim.promises.note_taken(pod, flight)
+        if pod.worker.restarts != flight.restarts:
             return False
         sim.promises.note_call(pod, flight)
         flight.ticket = pod.worker.take(flight.action, flight.epoch, sim.now)
@@ -166,9 +177,24 @@ class Wire:
             pod.grace = GRACE_AFTER_A_LIE
         flight.back_at = sim.now + flight.answer_seconds
 
+    def _at_address_of(self, uid: str) -> FakePod | None:
+        """Which pod of the fleet has the address under which the operator knows this one, if any."""
+        pods = self.simulation.pods
+        pod = pods.get(uid)
+        return pods.get(pod.address_of) if pod is not None and pod.address_of else pod
+
     def _reaches(self, pod: FakePod) -> bool:
         gone = pod.cut_off or pod.ended or pod.trouble or not self.simulation.node_up(pod)
         return not gone and not pod.worker.hung and pod.worker.phase not in _UNHEARD
+
+
+def _refusal(pod: FakePod, wanted: str) -> Reason | None:
+    """Why a worker does not even look at what is asked of the pod `wanted`."""
+    try:
+        check_pod(wanted, pod.uid)
+    except Refusal as refusal:
+        return refusal.reason
+    return None
 
 
 def _patience_seconds(call: WorkerCall) -> float:

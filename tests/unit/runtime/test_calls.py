@@ -236,6 +236,9 @@ class TestOutcomes:
             pytest.param(
                 WorkerAnswer(state=state(), reason=Reason.NOT_STAGED), "NotStaged", id="refused"
             ),
+            pytest.param(
+                WorkerAnswer(state=state(), reason="KeyMissing"), "other", id="of a newer release"
+            ),
             pytest.param(WorkerAnswer(silent=True, message="reset"), "silent", id="silent"),
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from tests.support import virtual_time
@@ -286,3 +287,26 @@ def test_time_is_what_the_caller_says():
         assert book.view(POD, 6).state_age_seconds == 1
 
     virtual_time.run(story())
+
+
+def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
+    book = WorkerBook()
+    ask(book, 5, says("1"))
+    assert not book.is_due(POD, 6, max_age_seconds=100)
+    task = mock.Mock()
+    book.begin_call(POD.uid, "load 2", task)
+    refused = WorkerAnswer(
+        state=says("1").state, reason=Reason.STALE_CALL, message="another process"
+    )
+    book.end_call(POD.uid, "load 2", refused, 7)
+
+    assert book.is_due(POD, 8, max_age_seconds=100)
+
+
+def test_the_process_that_answered_last_is_known():
+    book = WorkerBook()
+    assert book.instance(POD.uid) == ""
+    ask(book, 5, says("1", instance="i-7"))
+    assert book.instance(POD.uid) == "i-7"
+    ask(book, 6, SILENT)
+    assert book.instance(POD.uid) == "i-7"
