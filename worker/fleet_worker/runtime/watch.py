@@ -80,16 +80,21 @@ class Watch:
         """Go on ending the requests of a closed worker; end the process if they do not end."""
         agent = self._agent
         seeking: asyncio.Task[None] | None = None
-        while True:
-            since = agent.not_at_rest_since
-            if since is not None and agent.clock() - since >= _REST_SECONDS:
-                self._end_process(
-                    f"the engine has not come to rest within {_REST_SECONDS:.0f} s of a closed latch"
-                )
-                return
-            if since is not None and (seeking is None or seeking.done()):
-                seeking = asyncio.ensure_future(self._seek_rest())
-            await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            while True:
+                since = agent.not_at_rest_since
+                if since is not None and agent.clock() - since >= _REST_SECONDS:
+                    seconds = f"{_REST_SECONDS:.0f} s"
+                    self._end_process(
+                        f"the engine of a closed worker is not at rest after {seconds}"
+                    )
+                    return
+                if since is not None and (seeking is None or seeking.done()):
+                    seeking = asyncio.ensure_future(self._seek_rest())
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            if seeking is not None:
+                seeking.cancel()
 
     async def _seek_rest(self) -> None:
         try:
