@@ -72,14 +72,17 @@ class Fleet:
         """Where a step lies on this machine."""
         return self.weights / f"step_{step}"
 
-    def checkpoints(self) -> list[tuple[str, Path]]:
-        """(version, folder) of everything that may have been served, oldest first.
+    def checkpoints(self) -> dict[str, Path]:
+        """Name → folder of everything that may have been served, as the audit wants it.
 
-        A version is there once for every run that has published one of that number.
+        A version that another run has published again is named `run/version`.
         """
-        steps = ((f.name.removeprefix("step_"), f) for f in self.weights.glob("**/step_*"))
-        in_order = sorted(steps, key=lambda step: (int(step[0]), str(step[1])))
-        return [("base", self.weights / "base"), *in_order]
+        steps = sorted(self.weights.glob("**/step_*"), key=lambda f: int(f.name[5:]))
+        named = {"base": self.weights / "base"}
+        for folder in steps:
+            run = "" if folder.parent == self.weights else f"{folder.parent.name}/"
+            named[run + folder.name[5:]] = folder
+        return named
 
     def begin_run(self, version: str) -> str:
         """Recreate the WeightVersion for another run, whose weights of a version are others.

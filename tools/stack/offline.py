@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,10 @@ def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def audit(
-    file: Path,
-    checkpoints: Mapping[str, Path] | Sequence[tuple[str, Path]],
-    adapters: Mapping[str, Path] | None = None,
+    file: Path, checkpoints: Mapping[str, Path], adapters: Mapping[str, Path] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Audit a file of replies. Both maps: version → directory, in the order of the run.
-
-    As pairs, a version may be named once for each run.
-    """
-    pairs = checkpoints.items() if isinstance(checkpoints, Mapping) else checkpoints
-    named = [f"{version}={directory}" for version, directory in pairs]
+    """Audit a file of replies. Both maps: `[run/]version` → directory, in the order of the run."""
+    named = [f"{version}={directory}" for version, directory in checkpoints.items()]
     if adapters:
         named += ["--adapters", *(f"{v}={directory}" for v, directory in adapters.items())]
     python = str(envs.interpreter_of("worker"))
