@@ -71,8 +71,8 @@ MUTANTS = [
         2,
         "the barrier does not wait for silent workers",
         "core/strategies/synchronized.py",
-        "behind = tuple(m for m in view.members if m.version != goal.version)",
-        "behind = tuple(m for m in view.members if m.version != goal.version"
+        "behind = tuple(m for m in view.members if not m.has_loaded(goal))",
+        "behind = tuple(m for m in view.members if not m.has_loaded(goal)"
         " and m.standing is not Standing.UNKNOWN)",
         SYNCHRONIZED,
     ),

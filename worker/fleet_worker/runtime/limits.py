@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -249,7 +249,8 @@ class TimedEngine:
         """A fence or a drain waits for this call: give it less time from then on."""
         await self._cut.wait()
         soon = asyncio.get_running_loop().time() + self._limits.cut_seconds
-        timer.reschedule(min(soon, timer.when() or soon))
+        with suppress(RuntimeError):  # the call has ended in this very moment
+            timer.reschedule(min(soon, timer.when() or soon))
 
 
 @asynccontextmanager
