@@ -14,7 +14,7 @@ from tests.model.fake_pods import at, judged
 from tests.model.fake_state import Ticket
 from tests.model.wanted import Wanted
 
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.fleet import FleetSpec, FleetStatus, PinnedWeights
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
@@ -227,6 +227,7 @@ class Leader:
             generation=self.wanted.generation,
             spec=self.wanted.fleet_spec,
             status=self.fleet,
+            stored_pins=self._stored_pins(),
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
@@ -236,6 +237,10 @@ class Leader:
         calling = not self.epochs.is_settling(KEY)
         watched = self.watch.look(KEY, view.uid, status, now, calling=calling)
         return replace(view, status=status, watched=watched)
+
+    def _stored_pins(self) -> tuple[PinnedWeights, ...]:
+        written = self.written.get("fleet")
+        return written.pinned if isinstance(written, FleetStatus) else ()
 
     def _worker(self, pod: PodView, now: float) -> WorkerView:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)

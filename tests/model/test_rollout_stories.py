@@ -118,7 +118,7 @@ class TestRefused:
 
     def test_a_new_worker_that_cannot_take_what_is_served_is_said(self, fleet):
         fleet.bad_versions.add("1")
-        fleet.applied_written = None
+        fleet.applied_written, fleet.shuffles = None, False  # its pod is made before it is written
         fleet.scale(4)
         fleet.until(lambda: fleet.stalled)
 

@@ -79,6 +79,9 @@ class ConditionReason(StrEnum):
     """The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for."""
     REWIND_REFUSED = "RewindRefused"
     """The version is older than the one that this run has applied, and `rollback` is not set."""
+    VERSION_REUSED = "VersionReused"
+    """The version stands for other files of its run already: its source, its digest or the files
+    under its path have changed since the fleet first saw it."""
     EXTERNALLY_MANAGED = "ExternallyManaged"
     """The fleet's trainer drives the workers itself; a WeightVersion has no effect on it."""
     VERSIONS_DIFFER = "VersionsDiffer"

@@ -16,6 +16,7 @@ from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
 MAX_RECYCLED = 20
+MAX_PINNED = 100
 
 
 IntOrPercent = (
@@ -221,6 +222,21 @@ class AppliedWeights(Resource):
     run_id: str | None = None
 
 
+class PinnedWeights(Resource):
+    """What a version of a run has stood for since the fleet first saw it.
+
+    Fields:
+        source: as it was asked for.
+        commit: what a revision that may move stood for then; empty if the source cannot move.
+    """
+
+    version: str
+    run_id: str | None = None
+    digest: ManifestDigest
+    source: WeightSource
+    commit: str = ""
+
+
 class FleetStatus(Resource):
     """What the operator sees of a fleet.
 
@@ -238,6 +254,7 @@ class FleetStatus(Resource):
     desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
+    pinned: tuple[PinnedWeights, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     recycled: tuple[RecycledWorker, ...] = ()

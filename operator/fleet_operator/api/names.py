@@ -40,6 +40,8 @@ WORKER_CONTAINER = "worker"
 ADMIN_TOKEN_KEY = "token"  # noqa: S105 - the name of a key, not a secret
 APPLIED_VERSION_KEY = "version"
 APPLIED_PATH_KEY = "path"
+APPLIED_RUN_ID_KEY = "runId"
+APPLIED_DIGEST_KEY = "digest"
 
 
 def pod_name(fleet: str, ordinal: int) -> str:

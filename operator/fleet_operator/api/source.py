@@ -54,6 +54,11 @@ class WeightSource(Resource):
             return WeightSource(hugging_face=filled)
         return WeightSource(path=(self.path or "").replace(VERSION_PLACEHOLDER, version))
 
+    @property
+    def revision(self) -> str | None:
+        """Branch, tag or commit of a repository; None for a directory."""
+        return self.hugging_face.revision if self.hugging_face is not None else None
+
     def __str__(self) -> str:
         if self.hugging_face is not None:
             return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"

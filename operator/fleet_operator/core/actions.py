@@ -55,6 +55,7 @@ class WorkerAction:
     """Base of the calls to one worker's admin port."""
 
     kind: ClassVar[str]
+    reused: ClassVar[bool] = False
 
     pod_uid: str
     pod_name: str

@@ -59,6 +59,10 @@ def applied_config_map(observed: FleetObserved, applied: Target) -> dict[str, An
     data = {names.APPLIED_VERSION_KEY: applied.version}
     if applied.source.path is not None:
         data[names.APPLIED_PATH_KEY] = applied.source.path
+    if applied.run_id is not None:
+        data[names.APPLIED_RUN_ID_KEY] = applied.run_id
+    if applied.digest is not None:
+        data[names.APPLIED_DIGEST_KEY] = applied.digest
     name = names.applied_config_map_name(observed.name)
     return _object(observed, "ConfigMap", name) | {"data": data}
 

@@ -41,6 +41,7 @@ def fleet_status(
         desired_run_id=rollout.desired.run_id,
         applied_version=rollout.serving,
         applied=rollout.applied.to_record(),
+        pinned=rollout.pinned,
         workers=_counts(live),
         laggards=laggards_of(observed, rollout.desired),
         recycled=pods.recycled,

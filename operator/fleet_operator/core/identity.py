@@ -31,6 +31,10 @@ class Named(Protocol):
     def digest(self) -> str | None:
         """Of the files, if it is known."""
 
+    @property
+    def reused(self) -> bool:
+        """Whether the version stands for other weights, so that no weights are these."""
+
 
 class WeightsId(NamedTuple):
     """The name of one set of weights. Cheap: thousands are made in one decision."""
@@ -38,6 +42,11 @@ class WeightsId(NamedTuple):
     version: str
     run_id: str | None = None
     digest: str | None = None
+
+    @property
+    def reused(self) -> bool:
+        """Weights that workers have are what they are."""
+        return False
 
     @classmethod
     def of(cls, named: Named) -> WeightsId:
@@ -54,6 +63,7 @@ def same_weights(one: Named, other: Named) -> bool:
         one.version == other.version
         and one.run_id == other.run_id
         and (one.digest is None or other.digest is None or one.digest == other.digest)
+        and not (one.reused or other.reused)
     )
 
 

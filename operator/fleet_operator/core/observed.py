@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Self
 
-from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus
+from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.identity import Named, WeightsId, label, same_weights
@@ -228,12 +228,16 @@ class Target:
 
     Fields:
         digest: of their files, if the trainer has named it or the fleet has pinned it.
+        pinned: the digest is the fleet's, not the trainer's.
+        reused: the version stands for other weights: nothing that workers have is this.
     """
 
     version: str
     source: WeightSource
     digest: str | None = None
     run_id: str | None = None
+    pinned: bool = False
+    reused: bool = False
 
     def __str__(self) -> str:
         return f"{self.label} ({self.source})"
@@ -367,6 +371,7 @@ class FleetObserved:
     spec: FleetSpec
     status: FleetStatus = field(default_factory=FleetStatus)
     operator: str = ""
+    stored_pins: tuple[PinnedWeights, ...] | None = None
     weights: tuple[WeightsView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
     unread: tuple[UnreadWeights, ...] = ()

@@ -212,6 +212,8 @@ def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
     for name, key in (
         (protocol.ENV_START_VERSION, names.APPLIED_VERSION_KEY),
         (protocol.ENV_START_PATH, names.APPLIED_PATH_KEY),
+        (protocol.ENV_START_RUN_ID, names.APPLIED_RUN_ID_KEY),
+        (protocol.ENV_START_DIGEST, names.APPLIED_DIGEST_KEY),
     ):
         reference = {"name": applied, "key": key, "optional": True}
         own.append({"name": name, "valueFrom": {"configMapKeyRef": reference}})

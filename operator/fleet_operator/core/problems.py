@@ -8,6 +8,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.identity import short
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
 from fleet_worker.protocol import Reason
@@ -26,6 +27,8 @@ def problem_of(
 ) -> Problem:
     """The problem that more workers than allowed failed to take the goal."""
     reason = _reason(failed, goal, phase)
+    if reason is ConditionReason.VERSION_REUSED:
+        return Problem(reason=reason, message=_rewritten(failed, goal), halt=halt)
     way_out = (
         "It will not be tried again: publish another version."
         if halt
@@ -64,14 +67,25 @@ def problem_of_missing(
 
 
 def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> Problem:
+    reason = _reason(failed, goal, RolloutPhase.STAGING)
+    if reason is ConditionReason.VERSION_REUSED:
+        return Problem(reason=reason, message=_rewritten(failed, goal), halt=False)
     message = (
         f"{len(failed)} workers {what}. {_causes(failed, goal)}. Checked again every "
         f"{calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
     )
-    reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
         reason = ConditionReason.WORKERS_FAILING
     return Problem(reason=reason, message=message, halt=False)
+
+
+def _rewritten(failed: Sequence[WorkerView], goal: Target) -> str:
+    return (
+        f"version {goal} stands for files with digest {short(goal.digest)}, and {some(failed)} "
+        f"found others: {_causes(failed, goal)}. What is applied keeps serving. Restore the files, "
+        "publish these under another version, or set another spec.runId if another run has made "
+        "them. Delete a pod whose process has seen the other files already."
+    )
 
 
 def why(worker: WorkerView, goal: Target) -> str:
@@ -118,6 +132,9 @@ def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> 
     failures = [f for w in failed if (f := calls.failure_of(w, goal))]
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
+    reasons = {f.reason for f in failures}
+    if Reason.VERSION_REUSED in reasons or (goal.pinned and Reason.DIGEST_MISMATCH in reasons):
+        return ConditionReason.VERSION_REUSED
     said = failures[0].reason
     # A word that this release does not know is no reason of a condition, whatever it spells.
     if phase is RolloutPhase.STAGING and isinstance(said, Reason) and said.value in _REFUSALS:

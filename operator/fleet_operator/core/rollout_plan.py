@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.fleet import PinnedWeights, Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.adapter_goals import goals_of
 from fleet_operator.core.applied import applied_of, came_before, opened_by
@@ -25,6 +25,8 @@ from fleet_operator.core.observed import (
     WorkerView,
 )
 from fleet_operator.core.one_voice import expel_strays, keep_out
+from fleet_operator.core.pins import Pins, pins_of
+from fleet_operator.core.reuse import reuse_problem
 from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.step import RolloutView, Step, Strategy
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
@@ -47,6 +49,8 @@ class RolloutPlan:
             or nobody serves.
         halted: the desired version was given up in this generation.
         suspended: the rollout is held back.
+        pinned: what versions stand for, for the status.
+        waits_for_pin: calls wait until this is stored.
     """
 
     desired: Target
@@ -55,17 +59,24 @@ class RolloutPlan:
     halted: bool
     suspended: bool
     step: Step
+    pinned: tuple[PinnedWeights, ...] = ()
+    waits_for_pin: bool = False
 
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
     weights = observed.base_weights
-    view = _view(observed, weights, now)
+    wanted = weights.desired if weights else None
+    pins = pins_of(observed, wanted)
+    reuse = reuse_problem(wanted, observed, pins) if wanted else None
+    if wanted is not None:
+        wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
+    view = _view(observed, weights, wanted, pins, now)
     strategy = external.step if observed.is_external else _strategy(view.settings)
-    rewind = rewind_problem(weights, view.applied) if weights else None
-    if weights is not None and rewind is not None:
-        step = replace(strategy(replace(view, target=view.applied)), problem=rewind)
-        return _plan(observed, view, weights.desired, step, halted=False)
+    refused = reuse or (rewind_problem(weights, view.applied) if weights else None)
+    if refused is not None:
+        step = replace(strategy(replace(view, target=view.applied)), problem=refused)
+        return _plan(observed, view, pins, step, halted=False)
     step = strategy(view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
@@ -73,7 +84,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
-    return _plan(observed, view, view.target, step, halted=halted)
+    return _plan(observed, view, pins, step, halted=halted)
 
 
 def _strategy(settings: Rollout) -> Strategy:
@@ -82,15 +93,20 @@ def _strategy(settings: Rollout) -> Strategy:
     return STRATEGIES[settings.strategy]
 
 
-def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -> RolloutView:
+def _view(
+    observed: FleetObserved,
+    weights: WeightsView | None,
+    wanted: Target | None,
+    pins: Pins,
+    now: datetime,
+) -> RolloutView:
     members = tuple(w for w in observed.workers if _is_member(w))
-    wanted = weights.desired if weights else None
     settings = observed.spec.rollout
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
     one_voice = last == "Synchronized" or observed.is_external
-    applied = applied_of(observed, members, wanted, one_voice=one_voice)
+    applied = pins.resolved(applied_of(observed, members, wanted, one_voice=one_voice))
     return RolloutView(
         target=wanted or applied,
         applied=applied,
@@ -110,13 +126,16 @@ def _view(observed: FleetObserved, weights: WeightsView | None, now: datetime) -
 
 
 def _plan(
-    observed: FleetObserved, view: RolloutView, desired: Target, step: Step, *, halted: bool
+    observed: FleetObserved, view: RolloutView, pins: Pins, step: Step, *, halted: bool
 ) -> RolloutPlan:
+    desired = view.target
     if view.one_voice and not observed.is_external:
         step = keep_out(step, [w for w in observed.workers if w.may_reopen])
         loaded = {m.loaded for m in view.members} - {None}
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = expel_strays(step, view, older=older)
+    step = pins.expel_others(step, view.members, view.settings)
+    step, waits = pins.gate(step, view.held)
     behind = any(not m.has_loaded(desired) for m in view.members)
     return RolloutPlan(
         desired=desired,
@@ -125,6 +144,8 @@ def _plan(
         halted=halted,
         suspended=view.suspended and behind and not step.disturbed,
         step=step,
+        pinned=pins.entries,
+        waits_for_pin=waits,
     )
 
 

@@ -87,6 +87,9 @@ def is_urgent(before: FleetStatus | WeightsStatus, after: FleetStatus | WeightsS
     was = (before.observed_generation, before.desired_version, before.desired_run_id)
     if was != (after.observed_generation, after.desired_version, after.desired_run_id):
         return True
+    # Workers are not asked to load before a pin is stored.
+    if getattr(after, "pinned", None) != getattr(before, "pinned", None):
+        return True
     return _verdicts(before.conditions) != _verdicts(after.conditions)
 
 

@@ -9,6 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.identity import short
 from fleet_operator.runtime.informer import FleetKey
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
@@ -57,8 +58,10 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self._versions = Gauge(
-            "rlfleet_fleet_version_info", "Desired and applied version of a fleet.",
-            (*_FLEET, "desired", "applied"), registry=registry,
+            "rlfleet_fleet_version_info",
+            "Desired and applied version of a fleet, their runs, and the applied digest.",
+            (*_FLEET, "desired", "applied", "desired_run_id", "applied_run_id", "applied_digest"),
+            registry=registry,
         )  # fmt: skip
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
@@ -78,7 +81,7 @@ class Metrics:
             "that is served; smallest and largest over the workers, absent if none could compare.",
             (*_FLEET, "bound"), registry=registry,
         )  # fmt: skip
-        self._shown: dict[FleetKey, tuple[str, str]] = {}
+        self._shown: dict[FleetKey, tuple[str, ...]] = {}
 
     def render(self) -> bytes:
         """All series in the Prometheus text format."""
@@ -89,7 +92,14 @@ class Metrics:
         counts = status.workers
         for state in _STATES:
             self._replicas.labels(*key, state).set(getattr(counts, state))
-        shown = (status.desired_version or "", status.applied_version or "")
+        applied = status.applied if status.applied_version else None
+        shown = (
+            status.desired_version or "",
+            status.applied_version or "",
+            status.desired_run_id or "",
+            (applied.run_id if applied else None) or "",
+            short(applied.digest) if applied and applied.digest else "",
+        )
         if (before := self._shown.get(key)) != shown:
             if before is not None:
                 self._versions.remove(*key, *before)

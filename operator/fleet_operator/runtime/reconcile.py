@@ -158,6 +158,8 @@ class Reconciler:
         )
         if sent:
             return QUICKLY_SECONDS
+        if rollout.waits_for_pin and not failures:
+            return QUICKLY_SECONDS  # it is stored now
         waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
@@ -408,6 +410,7 @@ class Reconciler:
             spec=spec,
             status=self._statuses.fleet(record),
             operator=self._rivals.own,
+            stored_pins=self._statuses.stored_pins(record),
             weights=weights,
             workers=tuple(workers[n] for n in sorted(workers)),
             unread=unread,

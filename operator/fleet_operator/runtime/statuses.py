@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from fleet_operator.api import names
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet import FleetStatus, PinnedWeights
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.transitions import (
@@ -57,6 +57,11 @@ class Statuses:
         """The fleet's last status: our own if we computed one, else the stored one."""
         known = self._fleets.get(record.uid)
         return known.computed if known else record.status
+
+    def stored_pins(self, record: FleetRecord) -> tuple[PinnedWeights, ...]:
+        """What is known to be stored of the fleet's pins, in contrast to what was computed."""
+        known = self._fleets.get(record.uid)
+        return known.written.pinned if known else record.status.pinned
 
     def weights(self, view: W) -> W:
         """The WeightVersion with its last status."""

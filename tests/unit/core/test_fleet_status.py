@@ -193,16 +193,19 @@ class TestWhatNeedsAPerson:
         )
 
 
+BASE = make_weights("base", source={"path": "/models/base"})
+
+
 @pytest.mark.parametrize(
     ("workers", "wants", "status", "reason"),
     [
-        pytest.param([up(0), up(1)], "base", "False", "UpToDate", id="all serve"),
+        pytest.param([up(0), up(1)], BASE, "False", "UpToDate", id="all serve"),
         pytest.param(
-            [up(0), up(1).joining("base")], "base", "True", "WaitingForWorkers", id="one joins"
+            [up(0), up(1).joining("base")], BASE, "True", "WaitingForWorkers", id="one joins"
         ),
         pytest.param(
             [up(0), make_worker(1).of_revision(TODAY).not_running().troubled("ErrImagePull")],
-            "base",
+            BASE,
             "False",
             "WorkersFailing",
             id="one cannot run",

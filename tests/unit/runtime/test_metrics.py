@@ -55,7 +55,7 @@ def test_a_thousand_versions_leave_one_series():
         metrics.show_fleet(KEY, status(str(version + 1), str(version)))
 
     assert list(series(metrics, "rlfleet_fleet_version_info")) == [
-        '{applied="999",desired="1000",fleet="policy",namespace="rl"}'
+        '{applied="999",applied_digest="",applied_run_id="",desired="1000",desired_run_id="",fleet="policy",namespace="rl"}'
     ]
 
 
@@ -64,7 +64,7 @@ def test_a_version_that_is_not_known_is_empty():
     metrics.show_fleet(KEY, FleetStatus())
 
     assert list(series(metrics, "rlfleet_fleet_version_info")) == [
-        '{applied="",desired="",fleet="policy",namespace="rl"}'
+        '{applied="",applied_digest="",applied_run_id="",desired="",desired_run_id="",fleet="policy",namespace="rl"}'
     ]
 
 
