@@ -163,7 +163,10 @@ def test_names_are_looked_up_on_objects_as_well() -> None:
         reload_weights=lambda: None,
         weight_transfer_engine=None,
         _weight_update_active=False,
-        vllm_config=SimpleNamespace(model_config=SimpleNamespace(quantization=None)),
+        vllm_config=SimpleNamespace(
+            model_config=SimpleNamespace(quantization=None),
+            parallel_config=SimpleNamespace(enable_eplb=False),
+        ),
         model_runner=SimpleNamespace(
             reload_weights=lambda weights_iterator: None,
             _dummy_run=lambda num_tokens, **options: None,

@@ -6,6 +6,7 @@ memory it takes is that of the sample; see `core.effect`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,20 +56,19 @@ class Memory:
             self._left_out.append("experts are rebalanced: their slots hold others at every load")
             return
         padded = _padded_experts(model)
-        flats: dict[str, torch.Tensor] = {}
+        flats: list[tuple[str, tuple[Any, ...], torch.Tensor]] = []
         for name, parameter in _parameters(model):
             if name.startswith(padded):
                 self._left_out.append(f"{name} holds padded experts: its padding is never written")
             elif why := _why_not(parameter):
                 self._left_out.append(f"{name} {why}")
             else:
-                flats[name] = _flat(parameter)
-        parameters = dict(_parameters(model))
-        counts = shares_of_sample([flat.numel() for flat in flats.values()], sample=sample)
-        for (name, flat), count in zip(flats.items(), counts, strict=True):
-            places = None if count == flat.numel() else _places(flat, count)
+                flats.append((name, _shape(parameter), _flat(parameter)))
+        counts = shares_of_sample([flat.numel() for _, _, flat in flats], sample=sample)
+        for (name, shape, flat), count in zip(flats, counts, strict=True):
+            size = flat.numel()
+            places = None if count == size else _places(size, count, flat.device)
             values = flat.clone() if places is None else flat.index_select(0, places)
-            shape = _shape(parameters[name])
             self._seen[name] = _Seen(shape, places, values, _sum(flat))
 
     def compared(self, model: Any) -> dict[str, Any]:
@@ -159,22 +159,23 @@ def _shape(parameter: Any) -> tuple[Any, ...]:
     return (parameter.dtype, tuple(parameter.shape), tuple(parameter.stride()))
 
 
-def _places(flat: torch.Tensor, count: int) -> torch.Tensor:
+@functools.lru_cache(maxsize=64)  # the layers of a model are alike, and a load is like the next
+def _places(size: int, count: int, device: torch.device) -> torch.Tensor:
     """One place in each of `count` equal stretches, where in it is drawn with a fixed seed."""
     generator = torch.Generator().manual_seed(_SEED)
     drawn = torch.rand(count, generator=generator, dtype=torch.float64)
-    places = (torch.arange(count, dtype=torch.float64) + drawn) * (flat.numel() / count)
-    return places.to(torch.int64).clamp_(max=flat.numel() - 1).to(flat.device)
+    places = (torch.arange(count, dtype=torch.float64) + drawn) * (size / count)
+    return places.to(torch.int64).clamp_(max=size - 1).to(device)
 
 
 def _sum(flat: torch.Tensor) -> torch.Tensor:
     """Over all bits, as whole numbers that wrap: one pass at the speed of the memory."""
     raw = flat.view(torch.uint8)
-    whole = raw.numel() // _WORD * _WORD
-    aligned = raw.storage_offset() % _WORD == 0
-    if not aligned:
+    if raw.storage_offset() % _WORD:
         return raw.to(torch.int64).sum()
-    return raw[:whole].view(torch.int64).sum() + raw[whole:].to(torch.int64).sum()
+    rest = raw.numel() % _WORD
+    total = raw[: raw.numel() - rest].view(torch.int64).sum()
+    return total + raw[raw.numel() - rest :].to(torch.int64).sum() if rest else total
 
 
 def _in_words(left_out: list[str], *, of: int) -> str:

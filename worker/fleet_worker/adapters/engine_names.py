@@ -78,6 +78,7 @@ API_SERVER_NAMES = (
 WORKER_NAMES = (
     ("reload_weights", ()),
     ("vllm_config.model_config.quantization", ()),
+    ("vllm_config.parallel_config.enable_eplb", ()),
     ("weight_transfer_engine", ()),
     ("_weight_update_active", ()),
     ("model_runner.reload_weights", ("weights_iterator",)),

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SAMPLE = 1 << 18
-"""Elements that a process compares: the share of a model is known to 0.1 percentage points (one
+SAMPLE = 1 << 16
+"""Elements that a process compares: the share of a model is known to 0.2 percentage points (one
 standard error, at worst)."""
 LEAST_OF_EACH = 64
 """Elements of each parameter that are compared at least, so that small ones are seen at all."""
