@@ -18,5 +18,7 @@ def problem_of_answer(pod_uid: str, state: WorkerState | None, reason: str | Non
     other = state is not None and state.pod_uid != pod_uid
     if not other and reason != Reason.WRONG_POD:
         return ""
+    if state is not None and state.pod_uid is None:
+        return "the worker at this address does not know its pod: its RLFLEET_POD_UID is not set"
     name = state.worker[:_NAMED_CHARACTERS] if state is not None else "without a name"
     return f"another pod answers at this address: {name}"
