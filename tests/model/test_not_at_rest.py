@@ -21,7 +21,8 @@ def fenced_while_paused(fleet: Simulation, *, careless: bool) -> Epoch:
     fleet.until(lambda: worker.phase is Phase.PAUSED and worker.staged == "2")
     worker.requests.generate(0.5)
     fleet.cling(pod, FOR_EVER)
-    epoch = Epoch(term=fleet.leader.term + 1, sequence=1)
+    assert worker.epoch is not None
+    epoch = Epoch(term=worker.epoch.term + 1, sequence=0)
     worker.take(Fence(pod_uid=worker.uid, pod_name=pod.name, reason="a test"), epoch, fleet.now)
     return epoch
 
@@ -75,7 +76,7 @@ def test_a_fleet_converges_though_a_worker_could_not_end_its_requests(
     fleet.cling(pod, seconds)
     pod.worker.take(
         Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
-        Epoch(term=fleet.leader.term, sequence=fleet.leader.sequence + 1),
+        pod.worker.epoch or Epoch(term=0, sequence=0),
         fleet.now,
     )
     fleet.publish("2")
@@ -93,7 +94,7 @@ def test_a_worker_of_an_earlier_release_that_is_half_closed_is_closed_and_admitt
     fleet.cling(pod, 10.0)
     pod.worker.take(
         Fence(pod_uid=pod.uid, pod_name=pod.name, reason="a test"),
-        Epoch(term=fleet.leader.term, sequence=fleet.leader.sequence),
+        pod.worker.epoch or Epoch(term=0, sequence=0),
         fleet.now,
     )
     assert (pod.worker.phase, pod.worker.admitted) == (Phase.SERVING, False)
