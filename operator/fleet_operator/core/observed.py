@@ -274,8 +274,8 @@ class Target:
 class Watched:
     """How long this leader has been watching a rollout, on its monotonic clock.
 
-    Time-outs count this and no recorded time: nothing is late of which nobody was asked, be it that
-    no process led, that the leader could not call, or that a wall clock was set.
+    Timeouts count this and no recorded time: a worker that was not asked is not late, be it that no
+    process led, that the leader could not call, or that a wall clock was set.
 
     Fields:
         phase_seconds: since it first saw the recorded phase, without the time in which it did not

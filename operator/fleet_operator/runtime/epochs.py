@@ -3,8 +3,8 @@ within that term, so that a call for an older goal that arrives late is refused.
 
 The term is the leader's. Where a worker has obeyed a newer one, which it can have seen only if the
 Lease was deleted and made again, the term of *its fleet* is raised above that, and only after the
-Lease was read again and names this process. The Lease and other fleets are not touched: whoever may
-create a fleet chooses what its workers answer.
+Lease was read again and names this process. The Lease and other fleets are not touched: what
+the workers of a fleet answer is up to the image that its spec names.
 """
 
 from __future__ import annotations

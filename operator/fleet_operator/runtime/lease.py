@@ -155,7 +155,7 @@ class Lease:
         return renewed_at + DEADLINE_SECONDS - self._clock() if renewed_at > 0 else 0.0
 
     async def _renew(self) -> None:
-        """Renew once, and answer those who asked before the Lease was read."""
+        """Renew once, and answer the questions that came before the Lease was read."""
         waiting, self._questions = self._questions, []
         self._asked.clear()
         try:

@@ -1,4 +1,4 @@
-"""Other releases of the operator that watch the same namespaces: who drives a fleet.
+"""Other releases of the operator that watch the same namespaces, and which of them drives a fleet.
 
 Every fleet's status names the Lease whose holder drives it. A process with another Lease leaves such
 a fleet alone, and reports it, until that Lease is gone or has not been renewed for a minute, by its

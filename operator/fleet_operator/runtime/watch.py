@@ -1,4 +1,4 @@
-"""How long this leader has been watching each rollout, on a clock that nobody sets.
+"""How long this leader has been watching each rollout, on a monotonic clock.
 
 Memory only: a new leader begins at 0, so that time without a leader delays no worker.
 """

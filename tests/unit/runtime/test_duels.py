@@ -32,7 +32,7 @@ VIEW = make_worker(0).paused("41").view()
 
 
 class FakeWorker:
-    """One worker behind a fake wire. `log`: who called with which term, and whether it obeyed."""
+    """One worker behind a fake wire. `log`: caller and term of each call, and whether it obeyed."""
 
     def __init__(self) -> None:
         self.epoch: Epoch | None = None
@@ -122,7 +122,6 @@ def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
         await new.resume("42")
         old.behind_seconds = now() - frozen_at
         assert old.lease.held, "to its own clock it has renewed a moment ago"
-        old.calls._again = lambda _key, _seconds: None
         old.tasks = [
             asyncio.create_task(old.lease.hold()),
             asyncio.create_task(old.epochs.settle(old.lease.confirm, lambda _k, _s: None)),
@@ -135,7 +134,6 @@ def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
             await asyncio.sleep(REFUSED_SECONDS + 0.1)
             await old.resume("41")
             await new.resume("42")
-        assert {entry for entry in worker.log if entry[0] == "old"} <= {("old", 1, False)}
         assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
         assert all(obeyed for name, _, obeyed in worker.log if name == "new")
         assert new.lease.held
