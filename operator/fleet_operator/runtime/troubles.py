@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet_operator.api.conditions import ConditionReason
@@ -37,9 +38,10 @@ class _Failing:
 
 
 class Troubles:
-    """Failing parts of all fleets. Times are seconds of the event loop's clock."""
+    """Failing parts of all fleets. `clock`: seconds; by default the event loop's."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._failing: dict[FleetKey, dict[str, _Failing]] = {}
 
     def note(self, key: FleetKey, part: str, error: Exception | None) -> None:
@@ -47,7 +49,7 @@ class Troubles:
         parts = self._failing.setdefault(key, {})
         before = parts.pop(part, None)
         if error is not None:
-            now = asyncio.get_running_loop().time()
+            now = self._clock()
             parts[part] = _Failing(error, before.since if before else now)
         elif not parts:
             del self._failing[key]
@@ -68,7 +70,7 @@ class Troubles:
 
     def of(self, key: FleetKey) -> tuple[Trouble, ...]:
         """The troubles of a fleet, in order of their parts."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         found = sorted(self._failing.get(key, {}).items())
         return tuple(
             trouble_of(part, failing.error)
