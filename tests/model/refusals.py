@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -141,7 +141,8 @@ class RefusingSimulation(Simulation):
         self.looks.clear()
         self.objects = Objects(self.api, Metrics())  # type: ignore[arg-type] - what it uses
         troubles = Troubles(lambda: self.now)
-        self.leader = RefusedLeader(**vars(self.leader), troubles=troubles, odd=self.odd)
+        given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
+        self.leader = RefusedLeader(**given, troubles=troubles, odd=self.odd)
 
     def decide(self) -> Decision:
         """Decide with the parts that raise, write the children, and see whether all is said."""
