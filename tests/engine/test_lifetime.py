@@ -21,6 +21,8 @@ from tests.support.environments import ENGINE_ARGUMENTS, engine_environment, wor
 from tests.support.waiting import eventually
 from tests.support.worker import TOKEN, WorkerProcess, token_request
 
+from fleet_worker.runtime.manifest import digest_in
+
 ORDERLY_SECONDS = 5
 
 
@@ -52,7 +54,13 @@ def _are_partial(replies: list[httpx.Response]) -> bool:
 def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_process_ends_well(
     weights: Weights, tmp_path: Path
 ) -> None:
-    started_on = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(weights.b)}
+    digest = digest_in(str(weights.b))
+    started_on = {
+        "RLFLEET_START_VERSION": "7",
+        "RLFLEET_START_PATH": str(weights.b),
+        "RLFLEET_START_RUN_ID": "run-7",
+        "RLFLEET_START_DIGEST": digest,
+    }
     with WorkerProcess(
         tmp_path, model=weights.a, roots=[weights.root], environment=started_on
     ) as worker:
@@ -60,7 +68,8 @@ def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_pro
         # Started on the version that the fleet serves: no second load before it is admitted.
         state = worker.state()
         assert (state["version"], state["source"]["path"]) == ("7", str(weights.b))
-        worker.must("admit", version="7")
+        assert (state["run_id"], state["digest"]) == ("run-7", digest)
+        worker.must("admit", version="7", run_id="run-7", digest=digest)
         swapped = worker.greedy()
         worker.swap("8", weights.a)
         worker.swap("9", weights.b)
@@ -76,8 +85,12 @@ def test_on_sigterm_with_requests_in_flight_clients_get_their_tokens_and_the_pro
 def test_the_pre_stop_hook_ends_a_paused_worker_with_queued_requests(
     weights: Weights, tmp_path: Path
 ) -> None:
-    outside = copy_of(weights.b, tmp_path / "elsewhere")
-    not_usable = {"RLFLEET_START_VERSION": "7", "RLFLEET_START_PATH": str(outside)}
+    rewritten = copy_of(weights.b, weights.root / "rewritten")
+    not_usable = {
+        "RLFLEET_START_VERSION": "7",
+        "RLFLEET_START_PATH": str(rewritten),
+        "RLFLEET_START_DIGEST": digest_in(str(weights.c)),
+    }
     with WorkerProcess(
         tmp_path,
         model=weights.a,
@@ -86,12 +99,14 @@ def test_the_pre_stop_hook_ends_a_paused_worker_with_queued_requests(
         options=["--log-format=json"],
     ) as worker:
         worker.wait_until_up()
-        # The start version is outside of the roots: the model's own weights, and the log says why.
-        assert worker.state()["version"] == "base"
+        # Other bytes lie there now: the model's own weights, and the log and the state say why.
+        state = worker.state()
+        assert (state["version"], state["digest"]) == ("base", digest_in(str(weights.a)))
+        assert state["stage_failure"]["reason"] == "DigestMismatch"
         lines = [json.loads(line) for line in worker.log().splitlines() if line.startswith("{")]
         start = next(line for line in lines if line.get("event") == "start")
         assert start["level"] == "warning"
-        assert "SourceOutsideRoots" in start["message"]
+        assert "DigestMismatch" in start["message"]
         assert TOKEN not in worker.log()
         ours = [line for line in lines if line.get("logger", "").startswith("fleet_worker")]
         assert all(line["time"] and line["message"] for line in ours)
