@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.model.fake_state import version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.wanted import BASE_UID
@@ -60,7 +61,8 @@ class Endings:
         versions = {p.worker.weights for p in serving}
         return (
             len(self.pods) == len(serving) == self.replicas
-            and versions == {self.version}
+            and len(versions) == 1
+            and {version_in(v) for v in versions} == {self.version}
             and self.weights.phase is RolloutPhase.APPLIED
             and self._statuses_are_of_today()
             and self.fleet.updated_replicas == self.replicas

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.fake_pods import FakePod
+from tests.model.fake_state import Files, content_of
 
 
 class Mishaps:
@@ -13,6 +14,7 @@ class Mishaps:
     pods: dict[str, FakePod]
     nodes: dict[str, float | None]
     now: float
+    files: Files
     note: Any
     node_up: Any
 
@@ -67,6 +69,16 @@ class Mishaps:
         self.note("fault", f"{version} will break the engine of {pod.name}")
         pod.worker.breaking_versions.add(version)
         pod.suspect = True
+
+    def rewrite(self, path: str) -> None:
+        """Other files take the place of those under a path."""
+        self.note("fault", f"the files of {path} are rewritten")
+        self.files.rewritten[path] = f"{content_of(path)}~rewritten"
+
+    def restore(self, path: str) -> None:
+        """The first files are back under a path."""
+        self.note("person", f"restores the files of {path}")
+        self.files.rewritten.pop(path, None)
 
     def evict(self, pod: FakePod) -> None:
         """The kubelet ends a pod for good."""

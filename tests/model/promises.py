@@ -12,6 +12,8 @@
     for lateness by a leader that has not watched its phase for as long as that may take.
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
+ 9. A version of a run stands for one digest, ever: no two tokens of one name come from different
+    files, whatever was rewritten, restarted or forgotten in between.
 
 11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
 
@@ -88,6 +90,7 @@ class Promises:
         agree: whether versions do not mix; after a change of strategy, from when they do not, and are
             what the fleet says that it applied.
         forgotten: whether the leader cannot know what was served.
+        meant: digest of the first token of every run and version.
         taken: uids of pods that operators have taken away.
         watching: the recorded phase that the leader decides on, and since when it does.
     """
@@ -100,6 +103,7 @@ class Promises:
         self.forgotten = False
         self.agree = True
         self.taken: set[str] = set()
+        self.meant: dict[tuple[str | None, str | None], str] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.modes = {self.rollout.pause.mode}
 
@@ -135,11 +139,12 @@ class Promises:
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
         for pod in self.sim.pods.values():
             self._labels_are_true(pod)
+            self._names_stand_for_one_digest(pod)
             self._pauses_end(pod)
             self._requests_are_kept(pod)
         voices = {str(p.worker.weights) for p in serving}
         admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
-        agreed, heard = self.agree, admitted | voices
+        agreed, heard = self.agree, admitted | {version_in(v) for v in voices}
         applied = self.sim.leader.fleet.applied
         account = {applied.version} if applied is not None else set()
         self.agree = self.one_voice and (agreed or heard <= account)
@@ -157,12 +162,22 @@ class Promises:
         if worker.weights in self.sim.odd_versions:
             self.sim.fail(1, f"clients get tokens of {worker.weights}, which no canary lets pass")
 
+    def _names_stand_for_one_digest(self, pod: FakePod) -> None:
+        worker = pod.worker
+        external = self.sim.wanted.fleet_spec.weights.management == "External"
+        if external or not worker.generates or worker.digest is None or pod.grace:
+            return
+        first = self.meant.setdefault((worker.run_id, worker.label), worker.digest)
+        if first != worker.digest:
+            told = f"{pod.name} makes tokens of {worker.label} with other files than others did"
+            self.sim.fail(9, told)
+
     def _versions_do_not_mix(self, versions: set[str]) -> None:
         if self.agree and len(versions) > 1:
             self.sim.fail(2, f"{sorted(versions)} generate at the same time")
         if self.agree and len(versions) == 1:
             (version,) = versions
-            self._is_not_older(version, "the fleet went back")
+            self._is_not_older(version_in(version), "the fleet went back")
 
     def _pauses_end(self, pod: FakePod) -> None:
         worker = pod.worker

@@ -254,6 +254,47 @@ def a_run_that_starts_again() -> Chronicle:
     return its.end()
 
 
+def a_run_that_counts_from_0_again() -> Chronicle:
+    """Another run that counts alike: its weights are loaded, though the version is the same"""
+    its = Chronicle()
+    its.fleet.control(runId="run-7", source={"path": "/weights/run-7/step_{version}"})
+    its.until(lambda: its.fleet.serving == ["1~run-7"] * 3)
+    its.fleet.control(runId="run-8", source={"path": "/weights/run-8/step_{version}"})
+    its.until(lambda: its.fleet.serving == ["1~run-8"] * 3)
+    return its
+
+
+def files_that_are_rewritten_under_their_path() -> Chronicle:
+    """Files that are rewritten under their path: workers that restart do not serve them"""
+    its = Chronicle()
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    its.fleet.rewrite("/weights/step_2")
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.until(lambda: its.fleet.stalled)
+    its.go(3)
+    its.fleet.restore("/weights/step_2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    return its.end()
+
+
+def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
+    """Nothing can be written down, and files are rewritten: they were not served before"""
+    its = Chronicle()
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.fleet.publish("2")
+    its.go(6)
+    its.fleet.rewrite("/weights/step_2")
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.fleet.faults = Faults()
+    its.fleet.start_operator()
+    its.until(lambda: its.fleet.serving == ["2~rewritten"] * 3)
+    return its
+
+
 def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
     """A load that lasts longer than a lease: the pause is renewed meanwhile"""
     its = Chronicle(replicas=1, slow_seconds=35.0)
@@ -345,6 +386,9 @@ STORIES: list[Story] = [
     a_run_that_starts_again,
     a_status_that_was_lost,
     a_load_that_lasts_longer_than_a_lease,
+    a_run_that_counts_from_0_again,
+    files_that_are_rewritten_under_their_path,
+    files_that_are_rewritten_before_anything_is_written_down,
     a_leader_whose_clock_stood_still,
     a_lease_that_is_deleted,
     an_outage_of_130_seconds,

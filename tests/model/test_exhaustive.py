@@ -13,9 +13,9 @@ from tests.model.snapshots import copied, essence
 @pytest.mark.parametrize(
     ("workers", "moments", "histories"),
     [
-        pytest.param(1, 20, 6_961, id="one worker"),
-        pytest.param(2, 24, 33_661, id="two workers"),
-        pytest.param(3, 28, 97_217, id="three workers"),
+        pytest.param(1, 24, 10_081, id="one worker"),
+        pytest.param(2, 28, 46_047, id="two workers"),
+        pytest.param(3, 32, 127_489, id="three workers"),
     ],
 )
 def test_every_history_with_two_faults_comes_to_a_good_end(
@@ -33,7 +33,7 @@ def test_fewer_faults_are_counted_as_they_should_be():
     explorer = Explorer(1)
 
     assert explorer.explore(0) == 1
-    assert explorer.explore(1) == 1 + 20 * 6
+    assert explorer.explore(1) == 1 + 24 * 6
 
 
 def test_a_fleet_that_comes_to_no_good_end_is_told(monkeypatch):

@@ -251,6 +251,22 @@ MUTANTS = [
         package="fleet_worker",
     ),
     Mutant(
+        9,
+        "what a version stands for is not written down",
+        "core/pins.py",
+        "if observed.is_external:",
+        "if observed.workers:",
+        story="files_that_are_rewritten_under_their_path",
+    ),
+    Mutant(
+        9,
+        "workers load before it is written down what the version stands for",
+        "core/pins.py",
+        "kept += [action] if stored else []",
+        "kept += [action]",
+        story="files_that_are_rewritten_before_anything_is_written_down",
+    ),
+    Mutant(
         11,
         "an operator believes whoever has the address",
         "core/answers.py",
@@ -283,7 +299,7 @@ def test_another_promise_is_no_catch(tmp_path):
 def test_every_promise_has_its_mistakes():
     counts = Counter(m.promise for m in MUTANTS)
 
-    assert set(counts) == {*range(1, 9), 11}
+    assert set(counts) == {*range(1, 10), 11}
     assert min(counts.values()) >= 2
 
 
