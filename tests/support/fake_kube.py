@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet_operator.errors import Conflict, FleetError, NotFound, Unknown
+from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal, Unknown
 from fleet_operator.ports import Json
 
 
@@ -194,8 +194,10 @@ class FakeKube:
                 raise NotFound(path)
             if owner["metadata"]["uid"] != uid:
                 raise Conflict(path)
-        elif uid is not None and (known is None or known["metadata"]["uid"] != uid):
+        elif uid is not None and known is None:
             raise Conflict(path)
+        elif uid is not None and known is not None and known["metadata"]["uid"] != uid:
+            raise Terminal(f"422 {path}: metadata.uid: field is immutable")
         return self.cluster.put(path, body)
 
     async def _begin(self, verb: str, path: str) -> None:

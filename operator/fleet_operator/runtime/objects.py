@@ -20,7 +20,7 @@ from fleet_operator.core import children
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, PodAction, Quarantine
 from fleet_operator.core.differences import holds
 from fleet_operator.core.observed import FleetObserved, Target
-from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, TokenUnusable
+from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal, TokenUnusable
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.metrics import Metrics
 
@@ -201,8 +201,10 @@ class Objects:
         body = manifest | {"metadata": manifest["metadata"] | ({"uid": uid} if uid else {})}
         try:
             stored = await self._kube.apply(path, body)
-        except Conflict:
-            self._written.pop(path, None)  # another object has its name now: look at it
+        except (Conflict, Terminal):
+            # Perhaps another object has its name now: the API server answers 422 to a uid that is
+            # not the object's, and 409 if there is no object. It is looked at before the next try.
+            self._written.pop(path, None)
             raise
         self._written[path] = _Written(manifest, stored["metadata"]["uid"])
 

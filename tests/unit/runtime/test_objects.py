@@ -15,7 +15,7 @@ from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quaranti
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.core.pod_view import pod_view
 from fleet_operator.core.pods import build_pod, owner_reference
-from fleet_operator.errors import Conflict, NameTaken, Terminal
+from fleet_operator.errors import NameTaken, Terminal
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_worker.wire.admin.bearer import BearerFile
@@ -282,7 +282,7 @@ class TestObjectsOfOthers:
         await ensure_children(owned, self.OBSERVED, target("41"))
         owned.cluster.drop(CONFIG_MAP)
         before = owned.cluster.put(CONFIG_MAP, foreign(CONFIG_MAP))
-        with pytest.raises(Conflict):
+        with pytest.raises(Terminal, match="field is immutable"):
             await ensure_children(owned, self.OBSERVED, target("42"))
         with pytest.raises(NameTaken):
             await ensure_children(owned, self.OBSERVED, target("42"))
