@@ -73,6 +73,10 @@ test-e2e: ## Chart, operator, workers and a trainer on a real node
 bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
 	@$(PYTHON) -m bench_worker
 
+.PHONY: bench-staging
+bench-staging: ## What the digest of every checkpoint costs: bench/results/staging.json, docs/performance.md
+	@$(PYTHON) -m bench_staging
+
 .PHONY: lint
 lint: ## Style, imports between layers, generated files
 	@$(PYTHON) -m ruff check

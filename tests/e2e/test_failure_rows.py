@@ -68,23 +68,22 @@ def test_a_fleet_survives(fleet: Fleet, record: Record, row: Row, phase: Phase) 
 def test_a_checkpoint_that_changes_after_staging_is_never_served(
     fleet: Fleet, record: Record
 ) -> None:
+    """The bytes that were staged are served, and the version's digest stays theirs."""
     applied = fleet.applied()
+    versions: list[str] = []
 
     def work() -> None:
         with held_in(fleet, "Pausing") as held:
+            versions.append(held.version)
             file = fleet.folder(int(held.version)) / "model.safetensors"
-            data = bytearray(file.read_bytes())
-            data[-64:] = bytes(64)
-            file.write_bytes(data)
-        stalled = fleet.eventually(lambda: fleet.condition("Stalled"), "Stalled")
-        assert "CheckpointChanged" in stalled["message"]
-        fleet.eventually(
-            lambda: fleet.get(f"ifl/{fleet.name}")["status"]["workers"]["serving"] == 2, "all serve"
-        )
+            data = file.read_bytes()
+            file.write_bytes(data[:-64] + bytes(64))
+        fleet.eventually(lambda: fleet.applied() == versions[0], "the staged bytes are served")
+        file.write_bytes(data)  # for the audit, which computes every token again
 
     samples = fleet.while_sampling(record.replies, work)
 
-    assert samples.tokens.keys() == {applied}
+    assert samples.tokens.keys() <= {applied, *versions}
     assert samples.lost == []
     fleet.roll_out(fleet.next_step())
 
