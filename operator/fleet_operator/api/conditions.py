@@ -128,6 +128,8 @@ class ConditionReason(StrEnum):
     """The Secret with the token of the workers' admin ports is missing, or holds no usable token."""
     WRITE_REFUSED = "WriteRefused"
     """The API server refuses a request of the operator, or has failed it for a minute."""
+    READ_REFUSED = "ReadRefused"
+    """The API server refuses to list or watch what the operator follows: what it knows may be outdated."""
     INTERNAL_ERROR = "InternalError"
     """A part of the operator failed: a defect of rlfleet, whose traceback is in the operator's log."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from fleet_operator.api import names
 from fleet_operator.ports import Json, Kube
 from fleet_operator.runtime.informer import FleetKey
-from fleet_operator.runtime.list_watch import ListWatch
+from fleet_operator.runtime.list_watch import ListWatch, OnRead
 
 FOLLOWED = (("/api/v1", "services"), ("/apis/policy/v1", "poddisruptionbudgets"))
 
@@ -25,6 +25,7 @@ class ChildWatch:
         namespaces: Where.
         differs: Whether what is at a path now (None: nothing) is not what was written there.
         on_change: Told of the fleet if so.
+        on_read: Takes how each list and watch ends.
     """
 
     def __init__(
@@ -33,9 +34,17 @@ class ChildWatch:
         namespaces: Iterable[str | None],
         differs: Callable[[str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
+        on_read: OnRead,
     ) -> None:
         self._streams = [
-            ListWatch(kube, root, plural, namespace, _Children(root, plural, differs, on_change))
+            ListWatch(
+                kube,
+                root,
+                plural,
+                namespace,
+                _Children(root, plural, differs, on_change),
+                on_read,
+            )
             for namespace in namespaces
             for root, plural in FOLLOWED
         ]

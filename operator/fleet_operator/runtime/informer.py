@@ -16,7 +16,7 @@ from fleet_operator.api import names
 from fleet_operator.core.observed import PodView
 from fleet_operator.core.pod_view import pod_view
 from fleet_operator.ports import Kube
-from fleet_operator.runtime.list_watch import ListWatch
+from fleet_operator.runtime.list_watch import ListWatch, OnRead
 
 FleetKey = tuple[str, str]
 """Namespace and name of a fleet."""
@@ -30,9 +30,12 @@ class PodInformer:
         kube: Kube,
         namespaces: Iterable[str | None],
         on_change: Callable[[FleetKey], None],
+        on_read: OnRead,
     ) -> None:
         self._pods = PodStore(on_change)
-        self._streams = [ListWatch(kube, "/api/v1", "pods", n, self._pods) for n in namespaces]
+        self._streams = [
+            ListWatch(kube, "/api/v1", "pods", n, self._pods, on_read) for n in namespaces
+        ]
 
     async def run(self) -> None:
         """Keep the views up to date until cancelled."""

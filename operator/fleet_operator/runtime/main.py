@@ -18,15 +18,17 @@ from fleet_operator.adapters.kube import KubeClient
 from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.api import names
 from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
-from fleet_operator.ports import Json, Kube, Workers
-from fleet_operator.runtime import logs, permissions, triggers, web
+from fleet_operator.ports import Kube, Workers
+from fleet_operator.runtime import logs, permissions, web
 from fleet_operator.runtime.calls import Calls
 from fleet_operator.runtime.child_watch import ChildWatch
+from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.fenced import FencedKube, FencedWorkers
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.lease import Leadership
 from fleet_operator.runtime.lease_thread import LeaseThread
+from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.reconcile import Reconciler
@@ -51,10 +53,6 @@ a reconcile end after 15 s each, and a leader without its API server ends after 
 EXIT_LOST_LEASE = 3
 EXIT_CANNOT_START = 2
 _FIRST = asyncio.FIRST_COMPLETED
-_NO_CRDS = (
-    f"the cluster does not know {names.API_VERSION}: install the CRDs "
-    "(helm value crds.enabled, or kubectl apply -f crds/)"
-)
 
 
 class Operator:
@@ -78,10 +76,15 @@ class Operator:
         self.recorder = Recorder(kube, metrics, self.troubles, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
-        self.pods = PodInformer(kube, scopes, self.queue.add)
+        self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read)
         self.book = WorkerBook()
         self.objects = Objects(kube, metrics)
-        self.children = ChildWatch(kube, scopes, self.objects.differs, self.queue.add)
+        self.children = ChildWatch(
+            kube, scopes, self.objects.differs, self.queue.add, self._note_read
+        )
+        self.resources = CustomResources(
+            self._kube, self.store, settings.namespaces, self._note_read
+        )
         self.calls = Calls(
             FencedWorkers(worker_client, lambda: self.lease.held),
             self.book,
@@ -141,7 +144,7 @@ class Operator:
                 tasks.append(asyncio.create_task(self._settle_terms(), name="terms"))
                 tasks.append(asyncio.create_task(self.children.run(), name="children"))
                 watching = asyncio.Event()
-                watches = triggers.run(self.store, self._settings.namespaces, watching)
+                watches = self.resources.follow(watching, lambda: take_signals(stop))
                 tasks.append(asyncio.create_task(watches, name="watches"))
                 await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
                 take_signals(stop)
@@ -173,7 +176,7 @@ class Operator:
                 await rights.check()
                 await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
             except NotFound as error:
-                raise Terminal(_NO_CRDS) from error
+                raise Terminal(NO_CRDS) from error
             except Retryable as error:
                 logger.warning("%s; again in %.0f s", error, RETRY_SECONDS)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -182,30 +185,9 @@ class Operator:
 
     async def _fill(self) -> None:
         """Fill the caches before anything is decided on them."""
-        for namespace in self._settings.namespaces or (None,):
-            scope = f"/namespaces/{namespace}" if namespace else ""
-            root = f"/apis/{names.GROUP}/{names.VERSION}{scope}"
-            for plural, put in (
-                (names.FLEET_PLURAL, self.store.put_fleet),
-                (names.WEIGHTS_PLURAL, self.store.put_weights),
-            ):
-                for item in await self._list(f"{root}/{plural}"):
-                    put(item)
+        await self.resources.fill()
         await self.pods.synced()
         self.synced = True
-
-    async def _list(self, path: str) -> list[Json]:
-        while True:
-            try:
-                found: list[Json] = (await self._kube.get(path))["items"]
-            except NotFound as error:
-                raise Terminal(_NO_CRDS) from error
-            except Retryable as error:
-                # A server that has just been given the CRDs answers 429 for a while.
-                logger.info("%s; again in %.0f s", error, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return found
 
     async def _work(self) -> None:
         await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
@@ -226,6 +208,12 @@ class Operator:
 
     def _again(self, key: FleetKey, after_seconds: float) -> None:
         self.queue.add(key, after_seconds=after_seconds)
+
+    def _note_read(self, read: Read, error: FleetError | None) -> None:
+        if self.troubles.note_read(read, error):
+            for key in self.store.fleet_keys():
+                if read.namespace in {None, key[0]}:
+                    self.queue.add(key)
 
     def _denied(self, key: FleetKey) -> None:
         self.reconcile.forget_token(key)

@@ -137,6 +137,15 @@ class Store:
         self._fleets.pop(key, None)
         self._on_change(key)
 
+    def forget_all_but(self, uids: set[str]) -> None:
+        """Forget every object that a whole list did not bring."""
+        for fleet in [k for k, f in self._fleets.items() if f.uid not in uids]:
+            del self._fleets[fleet]
+            self._on_change(fleet)
+        for key, gone in [(k, w) for k, w in self._weights.items() if w.uid not in uids]:
+            del self._weights[key], self._weights_versions[key]
+            self._on_change((gone.namespace, gone.fleet))
+
     def remove_weights(self, body: RawObject) -> None:
         """Forget a WeightVersion."""
         key = _key(body)

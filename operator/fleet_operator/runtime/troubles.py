@@ -3,6 +3,9 @@ error becomes a `Trouble`, which `decide` turns into a condition.
 
 A refusal (`Terminal`) is a trouble at once. What passes by itself (`Retryable`, `Conflict`,
 `NotFound`) is one after it has failed for `PASSING_SECONDS`. Success of the same part ends it.
+
+Lists and watches serve all fleets of a namespace, or all fleets: they are noted once, and each of
+these fleets has the trouble.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.troubles import Defect, Trouble
 from fleet_operator.errors import FleetError, NameTaken, Terminal, TokenUnusable
 from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.runtime.list_watch import Read
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +28,8 @@ PODS = "pods"
 EVENTS = "Events"
 STATUS = "status of "
 """Begins the parts that write statuses."""
+ENDPOINT_READS = frozenset({"services", "poddisruptionbudgets"})
+"""These are followed only so that what is deleted is made again at once; each sweep looks at them, too."""
 
 
 def status_part(kind: str, name: str) -> str:
@@ -43,6 +49,7 @@ class Troubles:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._failing: dict[FleetKey, dict[str, _Failing]] = {}
+        self._failing_reads: dict[Read, _Failing] = {}
 
     def note(self, key: FleetKey, part: str, error: Exception | None) -> None:
         """A part of a fleet's work has failed, or has succeeded (None)."""
@@ -53,6 +60,14 @@ class Troubles:
             parts[part] = _Failing(error, before.since if before else now)
         elif not parts:
             del self._failing[key]
+
+    def note_read(self, read: Read, error: FleetError | None) -> bool:
+        """A list or a watch has failed, or has succeeded (None). Returns: whether that is new."""
+        before = self._failing_reads.pop(read, None)
+        if error is not None:
+            since = before.since if before else self._clock()
+            self._failing_reads[read] = _Failing(error, since)
+        return (before is None) is not (error is None)
 
     def forget_all_but(self, key: FleetKey, prefix: str, parts: set[str]) -> None:
         """End the troubles of parts with this prefix that there are no more."""
@@ -70,13 +85,20 @@ class Troubles:
 
     def of(self, key: FleetKey) -> tuple[Trouble, ...]:
         """The troubles of a fleet, in order of their parts."""
-        now = self._clock()
-        found = sorted(self._failing.get(key, {}).items())
-        return tuple(
-            trouble_of(part, failing.error)
-            for part, failing in found
-            if _is_lasting(failing.error) or now - failing.since >= PASSING_SECONDS
+        parts = sorted(self._failing.get(key, {}).items())
+        reads = [
+            (read, failing)
+            for read, failing in sorted(self._failing_reads.items(), key=lambda each: str(each[0]))
+            if read.namespace in {None, key[0]}
+        ]
+        return (
+            *(trouble_of(part, f.error) for part, f in parts if self._counts(f)),
+            *(read_trouble(read, f.error) for read, f in reads if self._counts(f)),
         )
+
+    def _counts(self, failing: _Failing) -> bool:
+        lasts = self._clock() - failing.since >= PASSING_SECONDS
+        return lasts or _is_lasting(failing.error)
 
 
 def _is_lasting(error: Exception) -> bool:
@@ -114,4 +136,21 @@ def trouble_of(part: str, error: Exception) -> Trouble:
         ),
         leaves_ready=part == EVENTS or part.startswith(STATUS),
         concerns_weights=part.startswith(STATUS),
+    )
+
+
+def read_trouble(read: Read, error: Exception) -> Trouble:
+    """A list or a watch that fails, as a trouble."""
+    fails = "is refused by the API server" if isinstance(error, Terminal) else "fails"
+    is_vital = read.resource not in ENDPOINT_READS
+    return Trouble(
+        part=str(read),
+        reason=ConditionReason.READ_REFUSED,
+        message=(
+            f"{read} {fails}: {error}. The operator goes on with what it knew before, which may be "
+            f"outdated. It is tried again by itself; grant the verb {read.verb} on {read.resource} to "
+            "the operator's service account (the chart's ClusterRole or Role, docs/reference/rbac.md)"
+        ),
+        leaves_ready=not is_vital,
+        concerns_weights=is_vital,
     )

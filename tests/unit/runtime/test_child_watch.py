@@ -31,7 +31,9 @@ class Fleet:
         kube = self.cluster.client()
         self.objects = Objects(kube, Metrics())
         self.changes: list[tuple[str, str]] = []
-        self.watch = ChildWatch(kube, (None,), self.objects.differs, self.changes.append)
+        self.watch = ChildWatch(
+            kube, (None,), self.objects.differs, self.changes.append, lambda _read, _error: None
+        )
 
     async def reconcile(self) -> None:
         for write in self.objects.children(OBSERVED, target("1")).values():

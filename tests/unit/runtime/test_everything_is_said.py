@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -123,6 +124,9 @@ REFUSED = [
 def test_a_write_that_is_refused_is_said_until_it_succeeds(path, said_on):
     async def story() -> None:
         async with Rig(replicas=1) as rig:
+            if path == f"{FLEET_PATH}/status":
+                # No worker serves before its version's digest stands in the fleet's status.
+                await rig.until(lambda: rig.serving == ["1"])
             rig.kube.refuses = refusing(path, Terminal("403 forbidden by policy"))
             if path.endswith("/secrets"):
                 await rig.until(lambda: stalled(rig, "WriteRefused"), seconds=SOON)
@@ -161,6 +165,62 @@ def test_what_passes_by_itself_is_said_after_a_minute():
             rig.publish("2")
             await rig.until(lambda: stalled(rig, "WriteRefused"), seconds=SOON)
             assert 55 <= now() - began <= 100
+            rig.kube.refuses = lambda _v, _p: None
+            await heals(rig)
+
+    virtual_time.run(story())
+
+
+# --- refused lists and watches ------------------------------------------------------------------
+
+LISTED = [
+    pytest.param(PODS_PATH, "pods", id="pods"),
+    pytest.param(f"{CORE}/services", "services", id="Services"),
+    pytest.param(
+        "/apis/policy/v1/namespaces/rl/poddisruptionbudgets",
+        "poddisruptionbudgets",
+        id="PodDisruptionBudgets",
+    ),
+]
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize(("path", "resource"), LISTED)
+def test_a_list_or_a_watch_that_is_refused_is_said_until_it_succeeds(path, resource, verb):
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            children = asyncio.create_task(rig.operator.children.run())
+            await rig.until(lambda: ready(rig))
+            method = {"list": "GET", "watch": "WATCH"}[verb]
+            rig.kube.refuses = refusing(path, Terminal("403 forbidden"), method)
+            rig.cluster.compact()  # Streams that are open end, and lists begin anew.
+            rig.change(WEIGHTS_PATH)
+            await rig.until(lambda: stalled(rig, "ReadRefused"), seconds=40)
+            condition = rig.condition("Stalled")
+            assert condition is not None
+            for fact in (f"{verb} {resource}", "namespace rl", "403 forbidden", "ClusterRole"):
+                assert fact in condition["message"]
+            withholds_ready = resource == "pods"
+            assert ready(rig) is not withholds_ready
+            rig.kube.refuses = lambda _v, _p: None
+            rig.kube.bookmark_first = True
+            await heals(rig)
+            children.cancel()
+            await asyncio.wait([children])
+
+    virtual_time.run(story())
+
+
+def test_a_list_that_fails_for_a_moment_is_not_said():
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            rig.kube.refuses = refusing(PODS_PATH, Retryable("503"), "GET")
+            rig.cluster.compact()
+            rig.change(WEIGHTS_PATH)
+            await asyncio.sleep(50)
+            assert not stalled(rig, "ReadRefused")
+            await rig.until(lambda: stalled(rig, "ReadRefused"), seconds=60)
             rig.kube.refuses = lambda _v, _p: None
             await heals(rig)
 

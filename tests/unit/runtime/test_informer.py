@@ -15,10 +15,15 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, NotFound, Retryable
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable
 from fleet_operator.runtime.informer import PodInformer
+from fleet_operator.runtime.list_watch import Read
 
 KEY = ("rl", "policy")
+
+
+def ignore(_read: Read, _error: FleetError | None) -> None:
+    """Take how a read ended."""
 
 
 def pod(
@@ -49,7 +54,7 @@ class Watching:
 
     def __init__(self, kube: FakeKube, *namespaces: str | None) -> None:
         self.changes: list[tuple[str, str]] = []
-        self.informer = PodInformer(kube, namespaces or (None,), self.changes.append)
+        self.informer = PodInformer(kube, namespaces or (None,), self.changes.append, ignore)
 
     async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self.informer.run())

@@ -18,6 +18,17 @@ from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
 from fleet_operator.runtime.settings import Settings
 
+KEY = ("rl", "policy")
+FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+FLEET = {
+    "kind": "InferenceFleet",
+    "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
+    "spec": {
+        "replicas": 0,
+        "model": {"name": "m", "source": {"path": "/models/base"}},
+        "weights": {"roots": ["/weights"]},
+    },
+}
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
 
 
@@ -44,8 +55,10 @@ class Server(FakeKube):
 class Process:
     """An operator process without sockets and without kopf."""
 
-    def __init__(self, cluster: FakeCluster, *, identity: str = "me") -> None:
-        self.server = Server(cluster)
+    def __init__(
+        self, cluster: FakeCluster, *, identity: str = "me", server: type[Server] | None = None
+    ) -> None:
+        self.server = (server or Server)(cluster)
         settings = Settings(
             namespaces=("rl",),
             lease_namespace="rl",
@@ -339,5 +352,81 @@ def test_a_leader_whose_queue_stands_still_is_not_live():
         assert process.operator._not_live() == waited
         process.stop.set()
         await process.code(within_seconds=5)
+
+    run(story)
+
+
+class ServerWithoutRights(Server):
+    """An API server that can refuse to list or to watch the custom resources."""
+
+    def forbid(self, verb: str, plural: str) -> None:
+        self.refuses = lambda v, p: (
+            Terminal("403 forbidden") if v == verb and p.endswith(plural) else None
+        )
+
+    async def get(self, path: str, params: Any = None) -> dict[str, Any]:
+        found = await super().get(path, params)
+        if "/rlfleet.dev/" not in path:
+            return found
+        if path in self.cluster.objects:
+            return self.cluster.objects[path]
+        version = {"resourceVersion": str(self.cluster.version)}
+        return {"items": self.cluster.below(path), "metadata": version}
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+def test_custom_resources_that_may_not_be_read_any_more_are_said_and_followed_again_later(
+    monkeypatch, verb, plural
+):
+    begun: list[asyncio.Future[None]] = []
+
+    async def watches(_store: object, _namespaces: object, ready: asyncio.Event) -> None:
+        ready.set()
+        begun.append(asyncio.get_running_loop().create_future())
+        await begun[-1]
+
+    monkeypatch.setattr(triggers, "run", watches)
+
+    async def story() -> None:
+        cluster = FakeCluster()
+        cluster.put(FLEET_PATH, FLEET)
+        process = Process(cluster, server=ServerWithoutRights)
+        process.start()
+        troubles = process.operator.troubles
+        await process.until(lambda: begun)
+        process.server.forbid({"list": "GET", "watch": "WATCH"}[verb], plural)
+        begun[-1].set_exception(RuntimeError("403, as kopf raises it"))
+        await process.until(lambda: troubles.of(KEY))
+        (trouble,) = troubles.of(KEY)
+        assert trouble.reason == "ReadRefused"
+        assert not trouble.leaves_ready
+        assert f"{verb} {plural}" in trouble.message
+        assert troubles.of(("elsewhere", "policy")) == ()
+        await asyncio.sleep(300)
+        assert len(begun) == 1, "nothing is watched while it is refused"
+        cluster.drop(FLEET_PATH)
+        process.server.refuses = lambda _v, _p: None
+        await process.until(lambda: len(begun) == 2, seconds=90)
+        assert troubles.of(KEY) == ()
+        assert process.operator.store.fleet_keys() == [], "what went meanwhile is forgotten"
+        process.stop.set()
+        assert await process.code(within_seconds=10) == 0
+
+    run(story)
+
+
+def test_watches_that_end_although_everything_may_be_read_end_the_process(monkeypatch):
+    async def watches(_store: object, _namespaces: object, ready: asyncio.Event) -> None:
+        ready.set()
+        await asyncio.sleep(1)
+        raise RuntimeError("a defect of the watches")
+
+    monkeypatch.setattr(triggers, "run", watches)
+
+    async def story() -> None:
+        process = Process(FakeCluster())
+        process.start()
+        assert await process.code(within_seconds=60) == 1
 
     run(story)
