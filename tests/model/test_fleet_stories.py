@@ -174,7 +174,7 @@ class TestNodes:
         fleet.crash_loop(fleet.pod(1))
         fleet.look(3)
 
-        assert fleet.stalled.message.startswith("1 workers cannot run. policy-1: CrashLoopBackOff")
+        assert fleet.stalled.message.startswith("1 worker cannot run. policy-1: CrashLoopBackOff")
 
 
 def test_a_pod_that_lost_its_owner_is_adopted(fleet):

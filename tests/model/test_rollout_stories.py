@@ -112,7 +112,7 @@ class TestRefused:
 
         assert calls(fleet).count("pause on policy-1") == 1
         assert not fleet.pod(0).worker.admitted
-        assert "1 workers cannot join at version 2" in fleet.stalled.message
+        assert "1 worker cannot join at version 2" in fleet.stalled.message
         fleet.repair()
         fleet.settle()
 
@@ -123,7 +123,7 @@ class TestRefused:
         fleet.until(lambda: fleet.stalled)
 
         assert fleet.stalled.reason is ConditionReason.CHECKPOINT_TRUNCATED
-        assert "1 workers cannot join at version 1" in fleet.stalled.message
+        assert "1 worker cannot join at version 1" in fleet.stalled.message
         assert "policy-3" in fleet.stalled.message
         assert fleet.serving == ["1", "1", "1"]
 

@@ -25,6 +25,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.adapter_goals import recorded_of
+from fleet_operator.core.counts import counted_of
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.observed import (
     FleetObserved,
@@ -58,7 +59,8 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     asked = [*joiners] if stays else [*behind, *joiners]
     actions = [a for w in asked if (a := _next_call(w, weights, goal, settings)) is not None]
     done = len(members) - len(behind)
-    told = f"{done} of {len(members)} workers serve {goal.version} of {weights.spec.adapter}"
+    share = counted_of(done, len(members), "worker", "serves", "serve")
+    told = f"{share} {goal.version} of {weights.spec.adapter}"
     step = Step(
         goal=goal,
         phase=_phase(members, behind),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fleet_operator.api.weights import RolloutEffect
+from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_worker.protocol import LoadEffect, WorkerState
 
@@ -46,7 +47,7 @@ def warning_of(effect: RolloutEffect | None) -> str:
     """What to say of a version that has changed nothing; empty if it has, or nothing is known."""
     if effect is None or not effect.unchanged:
         return ""
-    workers = "1 worker" if effect.compared_workers == 1 else f"{effect.compared_workers} workers"
+    workers = counted(effect.compared_workers, "worker")
     return (
         f"version {effect.version} has changed no parameter of the model since version "
         f"{effect.compared_with} at the precision that is served ({workers} compared). It serves, but "

@@ -14,6 +14,7 @@ from fleet_operator.api.conditions import (
 )
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.counts import agree, counted, counted_of
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.laggards import laggards_of
@@ -106,12 +107,12 @@ _Made = tuple[ConditionType, bool, ConditionReason, str]
 def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
     replicas, desired = observed.spec.replicas, rollout.desired
     serving = serving_count(observed, desired)
-    told = f"{serving} of {replicas} workers serve version {desired.label}"
+    told = f"{counted_of(serving, replicas, 'worker', 'serves', 'serve')} version {desired.label}"
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
     unseen = unseen_count(observed)
-    to_come = f"{told}; {unseen} are not in the Service yet"
+    to_come = f"{told}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
     obstacles = (
         (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
         (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
@@ -137,7 +138,11 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
         for w in observed.workers
     )
     least = max(1, observed.spec.replicas - observed.spec.update.max_unavailable)
-    told = f"{members} workers serve version {rollout.applied.label}, at least {least} should"
+    serve = agree(members, "serves", "serve")
+    told = (
+        f"{counted(members, 'worker')} {serve} version {rollout.applied.label}, "
+        f"at least {least} should"
+    )
     if rollout.step.disturbed or members >= least:
         return ConditionType.AVAILABLE, True, ConditionReason.MINIMUM_SERVING, _minimum(least)
     reason = ConditionReason.NO_WORKERS if members == 0 else ConditionReason.BELOW_MINIMUM
@@ -145,7 +150,7 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
 
 
 def _minimum(least: int) -> str:
-    return f"at least {least} workers serve"
+    return f"at least {counted(least, 'worker')} {agree(least, 'serves', 'serve')}"
 
 
 def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
@@ -153,11 +158,13 @@ def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan)
         reason = _ROLLING_REASONS[rollout.step.phase.value]
         return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
     if pods.actions or pods.outdated or len(observed.workers) != observed.spec.replicas:
-        told = f"{len(observed.workers)} of {observed.spec.replicas} pods, {pods.outdated} outdated"
+        wanted = counted(observed.spec.replicas, "pod")
+        told = f"{len(observed.workers)} of {wanted}, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
     problem, desired = rollout.step.problem, rollout.desired
     trouble, serving = _cannot_run(observed), serving_count(observed, desired)
-    told = f"{serving} of {observed.spec.replicas} workers serve version {desired.label}"
+    share = counted_of(serving, observed.spec.replicas, "worker", "serves", "serve")
+    told = f"{share} version {desired.label}"
     obstacles = (
         (problem, False, problem.reason if problem else ConditionReason.HALTED, told),
         (rollout.halted, False, ConditionReason.HALTED, told),
@@ -211,7 +218,7 @@ def _of_another_release(observed: FleetObserved) -> str:
     if not others:
         return ""
     name, number = others[0]
-    many = f"{len(others)} workers speak" if len(others) > 1 else "1 worker speaks"
+    many = f"{counted(len(others), 'worker')} {agree(len(others), 'speaks', 'speak')}"
     older = "upgrade the operator" if number > PROTOCOL_VERSION else "upgrade the worker image"
     return (
         f"{many} another protocol than the operator. {name} speaks {number}, the operator "
@@ -225,10 +232,10 @@ def _cannot_run(observed: FleetObserved) -> str:
     if not troubled:
         return ""
     first = troubled[0]
-    return (
-        f"{len(troubled)} workers cannot run. {first.name}: {first.trouble}. They are tried again by "
-        f"themselves; `kubectl describe pod {first.name}` and its log tell more"
+    again = agree(
+        len(troubled), "It is tried again by itself", "They are tried again by themselves"
     )
+    return f"{counted(len(troubled), 'worker')} cannot run. {first.name}: {first.trouble}. {again}; `kubectl describe pod {first.name}` and its log tell more"
 
 
 def _will_not_go(observed: FleetObserved, now: datetime) -> str:
@@ -239,7 +246,8 @@ def _will_not_go(observed: FleetObserved, now: datetime) -> str:
         return ""
     first = stuck[0]
     return (
-        f"{len(stuck)} pods are deleted and do not end. {first.name} is on node {first.node}: if "
+        f"{counted(len(stuck), 'pod')} {agree(len(stuck), 'is', 'are')} deleted and "
+        f"{agree(len(stuck), 'does', 'do')} not end. {first.name} is on node {first.node}: if "
         f"that node is gone for good, delete the Node, or the pod with `kubectl delete pod "
         f"{first.name} --force`; its successor follows"
     )

@@ -8,6 +8,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.identity import short
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.step import Problem
@@ -36,9 +37,9 @@ def problem_of(
         "another version."
     )
     many = len(failed) > settings.max_failures
-    limit = f"{settings.max_failures} may fail" if many else "and nobody else is there"
+    limit = f"{settings.max_failures} may fail" if many else "and no other worker is there"
     message = (
-        f"{len(failed)} workers cannot take version {goal}, {limit}. "
+        f"{counted(len(failed), 'worker')} cannot take version {goal}, {limit}. "
         f"{_causes(failed, goal)}. The applied version keeps serving. {way_out}"
     )
     return Problem(reason=reason, message=message, halt=halt)
@@ -51,7 +52,8 @@ def problem_of_joiners(failed: Sequence[WorkerView], goal: Target) -> Problem:
 
 def problem_of_stragglers(failed: Sequence[WorkerView], goal: Target) -> Problem:
     """The problem that workers go on with an older version, since they cannot take this one."""
-    return _problem_of_some(failed, goal, f"cannot take version {goal} and serve an older one")
+    serve = agree(len(failed), "serves", "serve")
+    return _problem_of_some(failed, goal, f"cannot take version {goal} and {serve} an older one")
 
 
 def problem_of_missing(
@@ -59,8 +61,8 @@ def problem_of_missing(
 ) -> Problem:
     """The problem that nobody may be taken away for a swap, since others are away already."""
     message = (
-        f"{some(behind)} wait with version {goal.label}: {missing} workers do not serve, and "
-        f"maxUnavailable lets {at_once} be away. See the fleet's laggards, and repair or delete their "
+        f"{some(behind)} {agree(len(behind), 'waits', 'wait')} with version {goal.label}: "
+        f"{counted(missing, 'worker')} {agree(missing, 'does', 'do')} not serve, and maxUnavailable lets {at_once} be away. See the fleet's laggards, and repair or delete their "
         "pods, or raise maxUnavailable."
     )
     return Problem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
@@ -71,7 +73,7 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> P
     if reason is ConditionReason.VERSION_REUSED:
         return Problem(reason=reason, message=_rewritten(failed, goal), halt=False)
     message = (
-        f"{len(failed)} workers {what}. {_causes(failed, goal)}. Checked again every "
+        f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. Checked again every "
         f"{calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
     )
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
@@ -105,7 +107,8 @@ def unready(workers: Sequence[WorkerView], goal: Target) -> str:
     if not waiting:
         return ""
     first = waiting[0][1]
-    return f"; {some([w for w, _ in waiting])} wait ({first.reason}): {first.message}"
+    wait = agree(len(waiting), "waits", "wait")
+    return f"; {some([w for w, _ in waiting])} {wait} ({first.reason}): {first.message}"
 
 
 def _causes(failed: Sequence[WorkerView], goal: Target) -> str:

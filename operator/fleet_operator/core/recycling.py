@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from fleet_operator.api.fleet import MAX_RECYCLED, RecycledWorker
 from fleet_operator.core.actions import DeletePod
+from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.observed import FleetObserved, WorkerView
 
 FIRST_WAIT_SECONDS = 10.0
@@ -97,8 +98,9 @@ def _problem(observed: FleetObserved, exhausted: Sequence[WorkerView]) -> str:
     settings = observed.spec.recycle
     first = exhausted[0].pod
     return (
-        f"{len(exhausted)} failed workers are not made anew: {settings.max_per_worker} times a "
-        f"worker and {settings.max_per_fleet} times a fleet are allowed within "
+        f"{counted(len(exhausted), 'failed worker')} {agree(len(exhausted), 'is', 'are')} not "
+        f"recreated: {counted(settings.max_per_worker, 'time')} a worker and "
+        f"{counted(settings.max_per_fleet, 'time')} a fleet are allowed within "
         f"{settings.window_seconds} s. {first.name}: {first.quarantine or first.trouble}. Find the "
         "cause, then delete the pod."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved, WeightsView
 
 Refusal = tuple[ConditionReason, str]
@@ -28,9 +29,10 @@ def refusal_of(observed: FleetObserved, weights: WeightsView) -> Refusal | None:
         told = f"{adapter!r} is what requests name for the base weights; name the adapter otherwise"
         return ConditionReason.INVALID_SPEC, told
     if adapter and all(w.uid != weights.uid for w in observed.adapter_weights):
+        most = counted(observed.spec.adapters.max, "adapter")
         told = (
-            f"fleet {observed.name} serves at most {observed.spec.adapters.max} adapters; raise its "
-            "spec.adapters.max (its workers are made anew), or delete another adapter's WeightVersion"
+            f"fleet {observed.name} serves at most {most}; raise its spec.adapters.max (its workers "
+            "are made anew), or delete another adapter's WeightVersion"
         )
         return ConditionReason.NO_ROOM_FOR_ADAPTERS, told
     return None

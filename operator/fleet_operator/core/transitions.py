@@ -9,6 +9,7 @@ from typing import Literal
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import HistoryEntry, WeightsStatus
+from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import label
 
 
@@ -53,8 +54,9 @@ def weights_transitions(before: WeightsStatus, after: WeightsStatus) -> list[Tra
         )
     newest = just_applied(before, after)
     if newest is not None:
+        workers = agree(after.workers.total, "worker", "workers")
         told = (
-            f"version {label(newest.version, newest.run_id)} on {after.workers_applied} workers after "
+            f"version {label(newest.version, newest.run_id)} on {after.workers_applied} {workers} after "
             f"{newest.total_seconds:.2f} s; no worker paused longer than "
             f"{newest.max_worker_pause_seconds:.3f} s"
         )

@@ -23,6 +23,7 @@ from fleet_operator.api.weights import (
     RolloutWorkers,
     WeightsStatus,
 )
+from fleet_operator.core.counts import agree, counted_of
 from fleet_operator.core.effect import effect_of, warning_of
 from fleet_operator.core.fleet_status import serving_count, unseen_count
 from fleet_operator.core.identity import same_weights
@@ -239,7 +240,8 @@ def _conditions(
     now: datetime,
 ) -> tuple[Condition, ...]:
     replicas = observed.spec.replicas
-    told = f"{serving} of {replicas} workers serve version {rollout.desired.label}"
+    share = counted_of(serving, replicas, "worker", "serves", "serve")
+    told = f"{share} version {rollout.desired.label}"
     made = [
         (ConditionType.READY, *_ready(observed, rollout, phase, serving, told)),
         (ConditionType.PROGRESSING, *_progressing(rollout, phase, told)),
@@ -282,7 +284,7 @@ def _ready(
         if holds:
             return False, reason, message
     if phase is RolloutPhase.APPLIED and serving == replicas and unseen:
-        to_come = f"{told}; {unseen} are not in the Service yet"
+        to_come = f"{told}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
         return False, ConditionReason.WAITING_FOR_WORKERS, to_come
     if phase is RolloutPhase.APPLIED and serving == replicas:
         return True, ConditionReason.ALL_WORKERS_SERVING, told

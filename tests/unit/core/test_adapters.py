@@ -291,7 +291,7 @@ class TestRefusals:
 
         assert refusal_of(fleet, wants[0]) is None
         assert reason is ConditionReason.NO_ROOM_FOR_ADAPTERS
-        assert "at most 1 adapters" in message
+        assert "at most 1 adapter;" in message
 
     def test_an_adapter_may_not_be_named_like_the_model(self):
         weights = _weights("1", adapter="m")

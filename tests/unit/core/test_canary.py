@@ -243,7 +243,7 @@ def test_without_anybody_to_judge_nobody_is_waited_for():
 
     assert taken.phase is RolloutPhase.PENDING
     assert taken.problem is None
-    assert taken.note == "nobody is judged with 42"
+    assert taken.note == "no worker is judged with 42"
 
 
 def test_members_that_have_loaded_what_was_overtaken_go_on_with_it_before_anybody_is_judged():

@@ -62,7 +62,7 @@ def test_weights_are_ready_when_clients_reach_every_worker():
     assert ready(up(0), up(1).unready()) == (
         "False",
         "WaitingForWorkers",
-        "2 of 2 workers serve version base; 1 are not in the Service yet",
+        "2 of 2 workers serve version base; 1 is not in the Service yet",
     )
 
 

@@ -102,7 +102,7 @@ def test_ready_means_that_clients_reach_every_worker():
     told = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
 
     assert (told.status, told.reason) == ("False", "WaitingForWorkers")
-    assert "1 are not in the Service yet" in told.message
+    assert "1 is not in the Service yet" in told.message
 
 
 def test_two_versions_side_by_side_are_both_serving():
@@ -130,7 +130,7 @@ class TestPodsThatDoNotEnd:
 
         assert told is not None
         assert told.reason is ConditionReason.WORKERS_FAILING
-        assert "1 pods are deleted and do not end. policy-1 is on node gpu-7" in told.message
+        assert "1 pod is deleted and does not end. policy-1 is on node gpu-7" in told.message
         assert "kubectl delete pod policy-1 --force" in told.message
 
     def test_within_their_grace_nothing_is_said(self):

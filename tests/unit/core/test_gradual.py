@@ -157,7 +157,7 @@ class TestFailures:
         assert problem is not None
         assert not problem.halt
         assert problem.message.startswith(
-            "1 workers cannot take version 42 (/weights/step_42) and serve an older one. "
+            "1 worker cannot take version 42 (/weights/step_42) and serves an older one. "
             "CheckpointTruncated: injected (policy-0)."
         )
 
@@ -243,7 +243,7 @@ class TestWithoutAnEnd:
         assert problem is not None
         assert not problem.halt
         assert problem.message.startswith(
-            "policy-0, policy-1 wait with version 42: 1 workers do not serve, and maxUnavailable "
+            "policy-0, policy-1 wait with version 42: 1 worker does not serve, and maxUnavailable "
             "lets 1 be away."
         )
 

@@ -155,7 +155,7 @@ class TestShutOut:
         assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
         assert not problem.halt
         assert problem.message.startswith(
-            "1 workers cannot join at version 42 (/weights/step_42). SourceNotFound: injected "
+            "1 worker cannot join at version 42 (/weights/step_42). SourceNotFound: injected "
             "(policy-0). Checked again every 10 s"
         )
 
@@ -175,14 +175,14 @@ class TestShutOut:
         problem = decide(joiner().failed_to_load("42", age_seconds=99), fallback="41").problem
 
         assert problem is not None
-        assert problem.message.startswith("1 workers cannot join at version 42")
+        assert problem.message.startswith("1 worker cannot join at version 42")
 
     def test_where_the_other_way_in_has_failed_too_it_is_said(self):
         refused = joiner().refused("41", Reason.SOURCE_NOT_FOUND)
         problem = decide(refused, fallback="41").problem
 
         assert problem is not None
-        assert problem.message.startswith("1 workers cannot join at version 41")
+        assert problem.message.startswith("1 worker cannot join at version 41")
 
     def test_nor_of_one_that_is_in_place(self):
         waiting = joiner(version="42").refused("42", Reason.SOURCE_NOT_FOUND)

@@ -67,7 +67,7 @@ def test_a_worker_that_has_used_its_budget_up_stays_and_a_person_is_asked():
     made = decide(failed(), before=(entry(0, 5, seconds_ago=2000),))
 
     assert made.actions == ()
-    assert "1 failed workers are not made anew: 5 times a worker" in made.problem
+    assert "1 failed worker is not recreated: 5 times a worker" in made.problem
     assert "policy-0: does not answer" in made.problem
     assert "delete the pod" in made.problem
 

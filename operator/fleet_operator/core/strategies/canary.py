@@ -26,6 +26,7 @@ from fleet_operator.api.fleet import Canary
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
@@ -101,11 +102,12 @@ def _judge(view: RolloutView) -> Step:
             reason = ConditionReason.CANARY_REFUSED
             problem = Problem(reason=reason, message=verdict.message, halt=True)
     asked = _next_calls(view, goal, chosen)
+    judged = agree(len(chosen) or 1, "is judged", "are judged")
     taken = Step(
         goal=goal,
         phase=RolloutPhase.JUDGING if chosen else RolloutPhase.PENDING,
         actions=(*asked, *renew(view), *_let_go(view)),
-        note=f"{some(chosen) or 'nobody'} is judged with {goal.label}{unready(chosen, goal)}",
+        note=f"{some(chosen) or 'no worker'} {judged} with {goal.label}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,

@@ -16,6 +16,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.identity import WeightsId, fold, same_weights, short
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target
@@ -43,6 +44,7 @@ def step(view: RolloutView) -> Step:
     differing = [
         m for m in view.members if not m.has_loaded(weights) and m.standing is Standing.OPEN
     ]
+    alike = len(view.members) - len(differing)
     reason = f"it serves other weights than the others, which serve {_told(weights)}"
     source = _source(view, weights)
     common = Target.passing(weights, source or view.applied.source)
@@ -50,7 +52,7 @@ def step(view: RolloutView) -> Step:
         goal=common,
         phase=RolloutPhase.APPLIED,
         actions=tuple(calls.expel(m, reason=reason) for m in differing),
-        note=f"{len(view.members) - len(differing)} workers serve {version}",
+        note=f"{counted(alike, 'worker')} {agree(alike, 'serves', 'serve')} {version}",
         failed=names(differing),
         problem=None if source else _unreachable(view, weights),
     )

@@ -24,6 +24,7 @@ from math import ceil
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Apply
+from fleet_operator.core.counts import counted_of
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_operator.core.problems import (
@@ -181,5 +182,6 @@ def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> st
     if not view.members:
         return "no worker is admitted"
     done = len(view.members) - len(behind)
-    told = f"{done} of {len(view.members)} workers serve {goal.label}"
+    share = counted_of(done, len(view.members), "worker", "serves", "serve")
+    told = f"{share} {goal.label}"
     return f"{told}; next: {some(behind)}{unready(behind, goal)}" if behind else told

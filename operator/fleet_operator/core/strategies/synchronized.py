@@ -40,6 +40,7 @@ from collections.abc import Sequence
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
+from fleet_operator.core.counts import agree, counted, counted_of
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joiners import Admission
 from fleet_operator.core.observed import Standing, Target, WorkerView
@@ -108,11 +109,12 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     left = held_up(view, [m for m in waiting if m.standing is not Standing.OPEN])
     left += [m for m in _mute(view) if m not in left]
     held = sum(has_bytes(m, goal) for m in behind)
+    share = counted_of(held, len(behind), "worker", "holds", "hold")
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
         actions=actions + _let_go(view) + _left_behind(left, goal),
-        note=f"{held} of {len(behind)} workers hold {goal.label}{unready(waiting, goal)}",
+        note=f"{share} {goal.label}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
         disturbed=bool(view.held),
@@ -221,7 +223,9 @@ def _open(view: RolloutView, goal: Target) -> Step:
     elif held:
         phase, note = RolloutPhase.RESUMING, f"waiting for {some(held)} to resume"
     else:
-        phase, note = RolloutPhase.APPLIED, f"{len(view.members)} workers serve {goal.label}"
+        serve = agree(len(view.members), "serves", "serve")
+        phase = RolloutPhase.APPLIED
+        note = f"{counted(len(view.members), 'worker')} {serve} {goal.label}"
     return Step(
         goal=goal,
         phase=phase,

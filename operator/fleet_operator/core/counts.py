@@ -1,0 +1,19 @@
+"""Counts in messages, with nouns and verbs that agree with them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as `1 worker` and `2 workers`. `noun`: in the singular, plural with s."""
+    return f"{number} {noun if number == 1 else f'{noun}s'}"
+
+
+def agree(number: int, singular: str, plural: str) -> str:
+    """The one of two words that stands beside a number."""
+    return singular if number == 1 else plural
+
+
+def counted_of(part: int, total: int, noun: str, singular: str, plural: str) -> str:
+    """A part of a total with its verb, such as `1 of 3 workers serves` and `0 of 1 worker serves`."""
+    verb = singular if 1 in {part, total} else plural
+    return f"{part} of {counted(total, noun)} {verb}"
