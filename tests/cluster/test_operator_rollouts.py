@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.cluster.support.stage import FLEET, Stage
+from tests.model.fake_state import digest_of
 
 from fleet_operator.runtime import statuses
 
-MAX_WRITES = 6
+MAX_WRITES = 7
 LOOKS = 5
 
 
@@ -27,7 +28,9 @@ async def test_a_fleet_comes_up_and_takes_versions_through_the_whole_control_pla
     assert {p["spec"]["nodeName"] for p in pods.values()} == {stage.kubelet.node}
     assert sorted(await stage.objects("services")) == [FLEET, f"{FLEET}-workers"]
     told = await stage.objects("configmaps")
-    assert told[f"{FLEET}-applied"]["data"] == {"version": "1", "path": "/weights/step_1"}
+    data = told[f"{FLEET}-applied"]["data"]
+    assert (data["version"], data["path"]) == ("1", "/weights/step_1")
+    assert data["digest"] == digest_of("1")  # as the fake workers report it
 
     await stage.publish("2")
     waited = await stage.kubectl("wait", "--for=condition=Ready", f"wv/{FLEET}", "--timeout=30s")

@@ -50,12 +50,12 @@ def metric(fleet: Fleet, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
-def test_a_rollout_costs_at_most_six_writes_and_a_fleet_at_rest_none(fleet):
+def test_a_rollout_costs_at_most_seven_writes_and_a_fleet_at_rest_none(fleet):
     before = metric(fleet, "rlfleet_api_writes_total")
     fleet.roll_out(fleet.next_step())
     after = metric(fleet, "rlfleet_api_writes_total")
 
-    assert after - before <= 6
+    assert after - before <= 7  # one of them stores the digest before any worker loads it
 
     settled = metric(fleet, "rlfleet_api_writes_total")
     reconciles = metric(fleet, "rlfleet_reconcile_seconds_count")

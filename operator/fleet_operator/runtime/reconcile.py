@@ -18,7 +18,7 @@ from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
 from fleet_operator.core.decision import Decision, decide, report_unread_fleet
-from fleet_operator.core.observed import FleetObserved, PodView, UnreadWeights, WeightsView
+from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.refusals import orphan_refusal
 from fleet_operator.core.standstill import standstill
 from fleet_operator.core.transitions import just_applied
@@ -29,9 +29,10 @@ from fleet_operator.core.troubles import (
     with_troubles,
 )
 from fleet_operator.core.weights_status import refused_status
-from fleet_operator.errors import NameTaken, Terminal
+from fleet_operator.errors import Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects, Write
@@ -50,7 +51,6 @@ BUSY_SECONDS = 1.0
 QUICKLY_SECONDS = 0.0
 RECONCILE = "the reconcile"
 _TOKEN = "the admin token"  # noqa: S105 - the name of a part
-_POD = "Pod "
 
 
 class Reconciler:
@@ -158,7 +158,7 @@ class Reconciler:
         )
         if sent:
             return QUICKLY_SECONDS
-        if rollout.waits_for_pin and not failures:
+        if rollout.waits_for_pin and self._statuses.is_written(observed.uid):
             return QUICKLY_SECONDS  # it is stored now
         waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
@@ -394,9 +394,9 @@ class Reconciler:
         seen = self._pods.pods_of(key)
         # What we have deleted goes, also while the watch has not told so: one more would go for it.
         going = self._deleted[key] = self._deleted.get(key, set()) & {p.uid for p in seen}
-        self._note_foreign(key, [p for p in seen if _is_foreign(p, record.uid)])
+        note_foreign(self._troubles, key, [p for p in seen if is_foreign(p, record.uid)])
         # Of two pods with one name the one that is going is not a worker any more.
-        pods = (_judged(p, record.uid, going) for p in seen)
+        pods = (judged(p, record.uid, going) for p in seen)
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
         self._watch.forget_all_but(key, {w.uid for w in weights})
@@ -427,19 +427,6 @@ class Reconciler:
         found += [self._statuses.weights(w) for w in self._store.weights_of(key)]
         found += [self._statuses.weights(u) for u in self._store.unread_of(key)]
         return found
-
-    def _note_foreign(self, key: FleetKey, pods: Sequence[PodView]) -> None:
-        """Note pods that carry the fleet's labels and belong to something else. Those of an earlier
-        fleet of this name go with it soon.
-        """
-        parts = {f"{_POD}{p.name}" for p in pods if not p.deleting}
-        for part in parts:
-            message = (
-                f"{part} carries this fleet's labels and belongs to another object: it is left as it "
-                "is. Delete it, or make the fleet under another name"
-            )
-            self._troubles.note(key, part, NameTaken(message, may_pass=True))
-        self._troubles.forget_all_but(key, _POD, parts)
 
     def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
         """The WeightVersion with its last status, and how long we have watched its rollout."""
@@ -496,15 +483,3 @@ def _retry_seconds(failure: Exception) -> float:
 
 def _applied_part(key: FleetKey) -> str:
     return f"ConfigMap {names.applied_config_map_name(key[1])}"
-
-
-def _is_foreign(pod: PodView, fleet_uid: str) -> bool:
-    return bool(pod.owner) and pod.owner != fleet_uid
-
-
-def _judged(pod: PodView, fleet_uid: str, going: set[str]) -> PodView:
-    """A pod that belongs to another object, say to an earlier fleet of this name, is on its way out:
-    it holds its name, and nothing else is done with it.
-    """
-    going_too = _is_foreign(pod, fleet_uid) or pod.uid in going
-    return replace(pod, deleting=True) if going_too else pod

@@ -113,6 +113,11 @@ class Statuses:
         elif (weights := self._weights.get(uid)) is not None:
             await self._write(weights, names.WEIGHTS_PLURAL)
 
+    def is_written(self, uid: str) -> bool:
+        """Whether the API server has a fleet's status as it was computed last."""
+        known = self._fleets.get(uid)
+        return known is not None and known.computed == known.written
+
     def report(self, key: FleetKey, uid: str, transition: Transition) -> None:
         """Post an Event on a fleet whose status is not ours to write."""
         namespace, name = key

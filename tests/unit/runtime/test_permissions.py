@@ -68,6 +68,7 @@ async def test_the_lease_is_asked_for_by_name_where_it_lies():
     await check(judge, "a")
 
     assert {q for q in judge.asked if q[2] == "leases"} == {
+        ("a", "coordination.k8s.io", "leases", "", "get", ""),  # of releases that overlap
         ("system", "coordination.k8s.io", "leases", "", "create", ""),
         ("system", "coordination.k8s.io", "leases", "", "get", "operator"),
         ("system", "coordination.k8s.io", "leases", "", "update", "operator"),
