@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 from tests.model.fake_state import version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
-from tests.model.wanted import BASE_UID
 
-from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase
 
 TICK_SECONDS = 1.0
 STEPS_TO_CONVERGE = 20
 """So many stages, loads and prompts of one worker after the other bring every fleet to its end."""
+_ABOUT_IDENTITY = {
+    ConditionReason.VERSION_REUSED,
+    ConditionReason.DIGEST_MISMATCH,
+    ConditionReason.REWIND_REFUSED,
+}
 LONG_TICK_SECONDS = 20.0
 """As rarely as an operator may look and still renew pauses in time."""
 
@@ -49,6 +53,11 @@ class Endings:
 
     def repair(self) -> None:
         """Every version can be had, and everywhere at the same speed."""
+        self.repair_workers()
+        self.files.rewritten.clear()
+
+    def repair_workers(self) -> None:
+        """What is left is nothing but what trainers ask for, and the files that they write."""
         for worker in self.workers.values():
             worker.breaking_versions.clear()
             worker.bad_sources.clear()
@@ -63,6 +72,7 @@ class Endings:
             len(self.pods) == len(serving) == self.replicas
             and len(versions) == 1
             and {version_in(v) for v in versions} == {self.version}
+            and {p.worker.run_id for p in serving} == {self._run()}
             and self.weights.phase is RolloutPhase.APPLIED
             and self._statuses_are_of_today()
             and self.fleet.updated_replicas == self.replicas
@@ -70,13 +80,19 @@ class Endings:
             and not any(w.work or w.staging for w in self.workers.values())
         )
 
+    def _run(self) -> str | None:
+        spec = self.wanted.base_spec
+        return spec.run_id if spec is not None else None
+
     def _statuses_are_of_today(self) -> bool:
         base = self.wanted.base
         fleet = self.fleet.observed_generation == self.wanted.generation
         return fleet and (base is None or self.weights.observed_generation == base.generation)
 
     def _has_adapters(self, worker: FakeWorker) -> bool:
-        adapters = (a.view(uid).spec for uid, a in self.wanted.weights if uid != BASE_UID)
+        adapters = (
+            a.view(uid).spec for uid, a in self.wanted.weights if uid != self.wanted.base_uid
+        )
         return worker.adapters == {spec.adapter: spec.version for spec in adapters}
 
     def settle(self, bound: int = 400) -> None:
@@ -101,6 +117,17 @@ class Endings:
         )
         if self.replicas and not self.stalled and not any(adapters):
             self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
+
+    def settle_or_say_reused(self) -> None:
+        """With all repaired but the files, converge, or say in these words that a version would
+        stand for two sets of files, or that the files are not those of `spec.digest`.
+        """
+        self.repair_workers()
+        if self._converges(400) or self.weights.phase is RolloutPhase.HALTED:
+            return  # given up for what was broken before; that it is said is asked elsewhere
+        said = self.stalled.reason if self.stalled is not None else None
+        if said not in _ABOUT_IDENTITY:
+            self.fail(6, f"not converged on {self.version}, and Stalled says {said}")
 
     def endure(self) -> None:
         """What is broken stays broken, and nothing new happens: no rollout stays where it is without

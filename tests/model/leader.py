@@ -157,7 +157,7 @@ class Leader:
             self.watch.decided(KEY, uid, status, self.own(now))
         # As in the runtime, what is decided is known before anything is done.
         self.fleet = decision.fleet
-        self.weights |= decision.weights
+        self.weights = dict(decision.weights)  # of what is deleted nothing is kept
         self.decision = decision
         return decision
 

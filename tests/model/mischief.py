@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model.fake_pods import STRANGER, FakePod
+from tests.model.fake_state import MODEL_SOURCE, digest_of
 from tests.model.faults import Faults
 from tests.model.simulator import Simulation
 
@@ -48,6 +49,7 @@ LONGER_THAN_A_LEASE = 35.0
 """Seconds that loads take in some fleets."""
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
+FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
 ENDURES = 0.25
 """So many histories must come to a word while what is broken stays broken."""
 
@@ -57,12 +59,16 @@ class Mischief:
     """What may happen to one simulation.
 
     Fields:
-        newest: the number of the newest version.
+        newest: the number of the newest version of the run that publishes now.
+        highest: the highest number of any run.
+        began: how many runs have begun.
         waits_until: the trainer asks for nothing new before.
     """
 
     fleet: Simulation
     newest: int = 1
+    highest: int = 1
+    began: int = 0
     templates: int = 0
     waits_until: float = 0
 
@@ -104,6 +110,14 @@ class Mischief:
             (0.03, self.move_address),
             (0.02, self.garble),
             (0.02, self.get_ahead),
+            (0.02, self.rewrite),
+            (0.01, self.restart_on_rewritten),
+            (0.01, self.delete_weights),
+            (0.3, self.create_weights),
+            (0.01, self.begin_run),
+            (0.01, self.edit_source),
+            (0.01, self.add_digest),
+            (0.005, self.name_like_model),
         ]
 
     def now_and_then(self, scale: float = 1.0) -> None:
@@ -122,16 +136,27 @@ class Mischief:
         return False
 
     def publish(self) -> None:
-        if self._waits():
+        if self.is_deleted or self._waits():
             return
         self.newest += 1
-        if self.fleet.promises.rollout.strategy == "Canary" and self.chance.random() < 0.3:
+        first = self.newest > self.highest
+        self.highest = max(self.highest, self.newest)
+        canary = self.fleet.promises.rollout.strategy == "Canary"
+        if canary and first and self.chance.random() < 0.3:
             self.fleet.odd_versions.add(str(self.newest))
-        self.fleet.publish(str(self.newest))
+        self._ask_for(str(self.newest))
+
+    def _ask_for(self, version: str, **fields: Any) -> None:
+        spec = self.fleet.wanted.base_spec
+        if spec is not None and spec.digest is not None:
+            fields = {"digest": None} | fields  # that was of the version before
+        named = "".join(f", {k}: {v}" for k, v in fields.items())
+        told_as = f"asks for version {version}{named}"
+        self.fleet.ask("trainer", told_as, {"version": version, **fields})
 
     def go_back(self) -> None:
         """To a version of before: within a run only if it is said."""
-        if self.newest < 2 or self._waits():
+        if self.is_deleted or self.newest < 2 or self._waits():
             return
         older = str(self.chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:
@@ -141,6 +166,94 @@ class Mischief:
         if self.chance.random() < 0.2:
             fields["runId"] = self.chance.choice(["run", "another-run", None])
         self.fleet.ask("trainer", f"goes back to {older}, rollback: {rollback}", fields)
+
+    # --- what a version stands for ----------------------------------------------------------------
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there is no WeightVersion now."""
+        return self.fleet.wanted.base is None
+
+    def _path(self) -> str:
+        """Where the wanted weights lie."""
+        spec = self.fleet.wanted.base_spec
+        return str(spec.source.resolve(spec.version)) if spec is not None else MODEL_SOURCE
+
+    def rewrite(self) -> None:
+        """Other files take the place of some version's, or the first ones come back."""
+        older = f"/weights/step_{self.chance.randint(1, self.highest)}"
+        path = self.chance.choice([self._path(), self._path(), older, MODEL_SOURCE])
+        if self.fleet.is_rewritten(path):
+            self.fleet.restore(path)
+        else:
+            self.fleet.rewrite(path)
+
+    def restart_on_rewritten(self) -> None:
+        """The files of what is served are rewritten, and workers restart on them."""
+        applied = self.fleet.leader.fleet.applied
+        path = str(applied.source) if applied is not None else MODEL_SOURCE
+        if not self.fleet.is_rewritten(path):
+            self.fleet.rewrite(path)
+        for _ in range(self.chance.choice([1, 2, 5])):
+            self.kill()
+
+    def delete_weights(self) -> None:
+        if self.is_deleted:
+            return
+        self.fleet.delete_weights()
+        if self.chance.random() < 0.5:
+            self.create_weights()
+
+    def create_weights(self) -> None:
+        """The WeightVersion is made again: the same, of another run, or with other files."""
+        if not self.is_deleted:
+            return
+        fields: Settings = {"version": str(self.chance.randint(1, self.newest))}
+        if self.chance.random() < 0.6:
+            fields["version"] = str(self.newest)
+        fields["runId"] = self.chance.choice([None, "run", "another-run", f"run-{self.began}"])
+        if self.chance.random() < 0.3:
+            fields["source"] = {"path": self.chance.choice(FOLDERS)}
+        if fields["version"] in self.fleet.odd_versions:
+            fields["version"] = str(self.highest + 1)
+        self.fleet.create_weights(fields)
+        if self.chance.random() < 0.3:
+            self.rewrite()
+
+    def begin_run(self) -> None:
+        """Another run counts from a low number again: in a folder of its own, or over the files of
+        the one before.
+        """
+        if self.is_deleted:
+            return
+        self.began += 1
+        self.newest = self.chance.randint(1, 3)
+        fields: Settings = {"runId": f"run-{self.began}", "rollback": False}
+        if self.chance.random() < 0.6:
+            fields["source"] = {"path": f"/weights/run-{self.began}/step_{{version}}"}
+        elif str(self.newest) in self.fleet.odd_versions:
+            return
+        self._ask_for(str(self.newest), **fields)
+        if self.chance.random() < 0.3:
+            self.rewrite()
+
+    def edit_source(self) -> None:
+        """Another path is named for the same version."""
+        if not self.is_deleted:
+            self.fleet.control(source={"path": self.chance.choice(FOLDERS)})
+
+    def add_digest(self) -> None:
+        """A digest is named for a version later on: that of its files now, or of others."""
+        if self.is_deleted:
+            return
+        there = self.fleet.files.at(self._path())
+        weights = self.chance.choice([there, there, f"{there}~other", None])
+        self.fleet.control(digest=weights and digest_of(weights))
+
+    def name_like_model(self) -> None:
+        """A version is named like the model's own weights."""
+        if not self.is_deleted:
+            self._ask_for("base", source={"path": FOLDERS[1]})
 
     def scale(self) -> None:
         self.fleet.scale(self.chance.choice([0, 1, 2, 3, 4, 5]))
@@ -152,14 +265,19 @@ class Mischief:
 
     def suspend(self) -> None:
         spec = self.fleet.wanted.base_spec
-        self.fleet.control(suspend=not (spec and spec.suspend))
+        if spec is not None:
+            self.fleet.control(suspend=not spec.suspend)
 
     def change_strategy(self) -> None:
         strategy = self.chance.choice(["Synchronized", "InFlight", "Rolling"])
+        if self.is_deleted:
+            return
         self.fleet.odd_versions.clear()  # nobody judges them any more
         self.fleet.control(rollout={"strategy": strategy})
 
     def retry(self) -> None:
+        if self.is_deleted:
+            return
         self.fleet.retry(f"at {self.fleet.now:.0f}")
 
     def publish_adapter(self) -> None:
@@ -310,13 +428,20 @@ def history(
         fleet.reconcile()
         fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
         mischief.now_and_then()
+    mischief.create_weights()
     if chance.random() < ENDURES:
         fleet.endure()
-    if chance.random() < 0.5:
+    ending = chance.random()
+    if ending < 0.5:
         fleet.repair()
         fleet.scale(max(1, fleet.replicas))
-        fleet.control(suspend=False, rollback=True, version=str(mischief.newest + 1))
+        version = str(mischief.highest + 2)
+        fleet.control(suspend=False, rollback=True, version=version, digest=None)
         fleet.settle()
+    elif ending < 0.7:
+        fleet.scale(max(1, fleet.replicas))
+        fleet.control(suspend=False)
+        fleet.settle_or_say_reused()
     else:
         fleet.settle_or_say()
     at_rest = fleet.converged()

@@ -75,6 +75,10 @@ class Mishaps:
         self.note("fault", f"the files of {path} are rewritten")
         self.files.rewritten[path] = f"{content_of(path)}~rewritten"
 
+    def is_rewritten(self, path: str) -> bool:
+        """Whether other files lie under a path than the first ones."""
+        return path in self.files.rewritten
+
     def restore(self, path: str) -> None:
         """The first files are back under a path."""
         self.note("person", f"restores the files of {path}")

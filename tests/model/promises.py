@@ -13,7 +13,9 @@
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
  9. A version of a run stands for one digest, ever: no two tokens of one name come from different
-    files, whatever was rewritten, restarted or forgotten in between.
+    files, whatever was rewritten, restarted or forgotten in between. And `Ready` is never True while
+    a worker that serves, as far as the leader can know, has another run, version or digest than the
+    WeightVersion asks for, or while that asks for other files than its version stands for.
 
 11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
 
@@ -22,14 +24,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tests.model.fake_state import version_in
+from tests.model.wanted import BASE_UID
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.amounts import at_most
 from fleet_operator.core.observed import Standing
@@ -38,11 +42,13 @@ from fleet_worker.protocol import Phase
 
 if TYPE_CHECKING:
     from tests.model.fake_pods import FakePod
+    from tests.model.fake_worker import FakeWorker
     from tests.model.leader import Flight, Leader
     from tests.model.simulator import Simulation
     from tests.model.wanted import Wanted
 
-    from fleet_operator.api.weights import WeightsStatus
+    from fleet_operator.api.source import WeightSource
+    from fleet_operator.api.weights import WeightsSpec
     from fleet_operator.core.decision import Decision
     from fleet_operator.core.observed import PodView
     from fleet_worker.protocol import WorkerState
@@ -50,6 +56,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """What the documentation promises, on purpose not what the code says."""
 SLACK_SECONDS = 1.0
+
+Name = tuple[str, str | None]
+"""A version and its run."""
 
 
 class PromiseBroken(AssertionError):
@@ -79,33 +88,46 @@ def _once(rollout: Rollout) -> float:
     return float(timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds)
 
 
+def _base_status(leader: Leader, known: Mapping[str, WeightsStatus]) -> WeightsStatus:
+    """Of the WeightVersion of the base weights that the leader sees."""
+    uid = leader.wanted.base_uid if leader.wanted is not None else BASE_UID
+    return known.get(uid, WeightsStatus())
+
+
+def _name_of(worker: FakeWorker) -> Name:
+    return str(worker.label), worker.run_id
+
+
 class Promises:
     """What must hold, and what must be remembered to tell.
 
     Fields:
-        wishes: versions in the order in which the trainer asked for them, and was entitled to.
-        runs: the run of each wish.
+        wishes: versions with their runs, in the order in which the trainer asked for them, and was
+            entitled to.
         served: where in them the fleet stands; of a version that was asked for twice, the first
             time that fits.
         agree: whether versions do not mix; after a change of strategy, from when they do not, and are
             what the fleet says that it applied.
         forgotten: whether the leader cannot know what was served.
-        meant: digest of the first token of every run and version.
+        meant: digest of the first token of every version of a run.
+        sources: where a version of a run may come from: what was asked for before its first token,
+            or with the digest of that.
         taken: uids of pods that operators have taken away.
         watching: the recorded phase that the leader decides on, and since when it does.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
-        self.wishes = ["base", simulation.version]
-        self.runs: list[str | None] = [None, None]
+        self.wishes: list[Name] = [("base", None), (simulation.version, None)]
         self.served = 0
         self.forgotten = False
         self.agree = True
         self.taken: set[str] = set()
-        self.meant: dict[tuple[str | None, str | None], str] = {}
+        self.meant: dict[Name, str] = {}
+        self.sources: dict[Name, set[WeightSource]] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.modes = {self.rollout.pause.mode}
+        self._note_source()
 
     # --- what is promised ------------------------------------------------------------------------
 
@@ -142,15 +164,15 @@ class Promises:
             self._names_stand_for_one_digest(pod)
             self._pauses_end(pod)
             self._requests_are_kept(pod)
-        voices = {str(p.worker.weights) for p in serving}
-        admitted = {str(p.worker.label) for p in self.sim.pods.values() if p.worker.admitted}
-        agreed, heard = self.agree, admitted | {version_in(v) for v in voices}
+        voices = {(str(p.worker.weights), p.worker.run_id) for p in serving}
+        admitted = {_name_of(p.worker) for p in self.sim.pods.values() if p.worker.admitted}
+        agreed, heard = self.agree, admitted | {(version_in(v), run) for v, run in voices}
         applied = self.sim.leader.fleet.applied
-        account = {applied.version} if applied is not None else set()
+        account = {(applied.version, applied.run_id)} if applied is not None else set()
         self.agree = self.one_voice and (agreed or heard <= account)
         if self.agree and not agreed and heard <= set(self.wishes):
-            for version in heard:  # one that was left behind is no step back
-                self.served = self._place_of(version)
+            for name in heard:  # one that was left behind is no step back
+                self.served = self._place_of(name)
         self._versions_do_not_mix(voices)
 
     def _labels_are_true(self, pod: FakePod) -> None:
@@ -167,17 +189,48 @@ class Promises:
         external = self.sim.wanted.fleet_spec.weights.management == "External"
         if external or not worker.generates or worker.digest is None or pod.grace:
             return
-        first = self.meant.setdefault((worker.run_id, worker.label), worker.digest)
+        first = self.meant.setdefault(_name_of(worker), worker.digest)
         if first != worker.digest:
             told = f"{pod.name} makes tokens of {worker.label} with other files than others did"
             self.sim.fail(9, told)
 
-    def _versions_do_not_mix(self, versions: set[str]) -> None:
-        if self.agree and len(versions) > 1:
-            self.sim.fail(2, f"{sorted(versions)} generate at the same time")
-        if self.agree and len(versions) == 1:
-            (version,) = versions
-            self._is_not_older(version_in(version), "the fleet went back")
+    def _ready_is_true(self, leader: Leader) -> None:
+        """The leader has decided on what it has observed: where it says that all is well, every
+        worker that may serve clients, as far as the leader knows, has the weights that are asked for.
+        """
+        wanted, observed = leader.wanted, leader.observed
+        spec = wanted.base_spec if wanted is not None else None
+        if wanted is None or observed is None or spec is None:
+            return
+        if any(pod.grace for pod in self.sim.pods.values()):
+            return
+        status = _base_status(leader, leader.weights)
+        claims = [condition_of(s.conditions, ConditionType.READY) for s in (status, leader.fleet)]
+        if not any(c is not None and c.status == "True" for c in claims):
+            return
+        name: Name = (spec.version, spec.run_id)
+        digest, source = self.meant.get(name), spec.source.resolve(spec.version)
+        if spec.digest not in {None, digest} or (
+            spec.digest is None and source not in self.sources.get(name, set())
+        ):
+            self.sim.fail(9, f"Ready is True, and {spec.version} stands for other files")
+        for worker in observed.workers:
+            pod, state = worker.pod, worker.state
+            gone = pod.deleting or pod.quarantine or not pod.running
+            if gone or state is None or not state.admitted:
+                continue
+            if worker.silent_seconds and not pod.ready:
+                continue  # clients do not reach it, and neither does the leader
+            has = (str(state.version), state.run_id)
+            if has != name or state.digest != digest:
+                self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
+
+    def _versions_do_not_mix(self, voices: set[Name]) -> None:
+        if self.agree and len(voices) > 1:
+            self.sim.fail(2, f"{sorted(voices, key=str)} generate at the same time")
+        if self.agree and len(voices) == 1:
+            ((weights, run),) = voices
+            self._is_not_older((version_in(weights), run), "the fleet went back")
 
     def _pauses_end(self, pod: FakePod) -> None:
         worker = pod.worker
@@ -213,35 +266,42 @@ class Promises:
 
     def note_wish(self) -> None:
         """The trainer, or a person, has changed something."""
-        version, spec = self.sim.version, self.sim.wanted.base_spec
-        self.modes.add(self.rollout.pause.mode)
-        if spec is not None and version == self.wishes[-1]:
-            self.runs[-1] = spec.run_id
-        elif spec is not None and not self._is_a_rewind(version):
-            self.wishes.append(version)
-            self.runs.append(spec.run_id)
-
-    def _is_a_rewind(self, version: str) -> bool:
-        """Whether a run asks for less than it has served, and nobody says that it may."""
         spec = self.sim.wanted.base_spec
-        wanted, reached = number_of(version), number_of(self.wishes[self.served])
-        if spec is None or spec.run_id is None or spec.rollback or wanted is None:
-            return False
-        if spec.run_id != self.runs[self.served]:
+        self.modes.add(self.rollout.pause.mode)
+        if spec is None:
+            return
+        self._note_source()
+        wish = (spec.version, spec.run_id)
+        if wish != self.wishes[-1] and not self._is_a_rewind(spec):
+            self.wishes.append(wish)
+
+    def _note_source(self) -> None:
+        spec = self.sim.wanted.base_spec
+        if spec is not None and self.meant.get((spec.version, spec.run_id)) in {None, spec.digest}:
+            sources = self.sources.setdefault((spec.version, spec.run_id), set())
+            sources.add(spec.source.resolve(spec.version))
+
+    def _is_a_rewind(self, spec: WeightsSpec) -> bool:
+        """Whether a run asks for less than it has served, and does not say that it may. Of another
+        run no number is less.
+        """
+        version, run = self.wishes[self.served]
+        wanted, reached = number_of(spec.version), number_of(version)
+        if spec.run_id is None or spec.rollback or wanted is None or spec.run_id != run:
             return False
         return reached is not None and wanted < reached
 
-    def _is_not_older(self, version: str, told: str) -> None:
-        if version not in self.wishes:
-            self.sim.fail(5, f"{version} is served, and nobody asked for it")
-        place = self._place_of(version)
+    def _is_not_older(self, name: Name, told: str) -> None:
+        if name not in self.wishes:
+            self.sim.fail(5, f"{name} is served, and the trainer did not ask for it")
+        place = self._place_of(name)
         if place < self.served and not self.forgotten:
-            self.sim.fail(5, f"{told} from {self.wishes[self.served]} to {version}")
+            self.sim.fail(5, f"{told} from {self.wishes[self.served]} to {name}")
         self.served = place
 
-    def _place_of(self, version: str) -> int:
+    def _place_of(self, name: Name) -> int:
         """Of several the first one that is no step back, else the last one."""
-        places = [n for n, wished in enumerate(self.wishes) if wished == version]
+        places = [n for n, wished in enumerate(self.wishes) if wished == name]
         return min((n for n in places if n >= self.served), default=places[-1])
 
     def note_look(self, leader: Leader) -> None:
@@ -251,29 +311,30 @@ class Promises:
         served the newer version, for nobody to know. Where versions mix workers prove nothing.
         """
         if leader is self.sim.leader:
-            self._watch(self.sim.weights)
+            self._watch(_base_status(leader, leader.weights))
         newer, recorded = self.wishes[self.served], leader.fleet.applied
         heard = (h.state for h in leader.heard.values())
         self.forgotten = not (
-            (recorded is not None and recorded.version == newer)
+            (recorded is not None and (recorded.version, recorded.run_id) == newer)
             or (
-                self.one_voice and any(state.admitted and state.version == newer for state in heard)
+                self.one_voice and any(s.admitted and (s.version, s.run_id) == newer for s in heard)
             )
         )
 
     def note_leader(self) -> None:
         """A new leader: where versions mix it knows what is written, and no more."""
         applied = self.sim.fleet_stored.applied
-        if not self.one_voice and applied is not None and applied.version in self.wishes:
-            of_its_run = [
-                n
-                for n, wish in enumerate(zip(self.wishes, self.runs, strict=True))
-                if wish == (applied.version, applied.run_id)
-            ]
-            self.served = min(of_its_run, default=self.wishes.index(applied.version))
+        if self.one_voice or applied is None:
+            return
+        name = (applied.version, applied.run_id)
+        if name in self.wishes:
+            self.served = self.wishes.index(name)
 
-    def note_status(self, before: WeightsStatus, after: WeightsStatus) -> None:
-        """The leader has decided a new status of the base weights."""
+    def note_status(self, known: Mapping[str, WeightsStatus]) -> None:
+        """The leader has decided a new status of the base weights. `known`: statuses of before."""
+        leader = self.sim.leader
+        before, after = _base_status(leader, known), _base_status(leader, leader.weights)
+        self._ready_is_true(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
@@ -311,7 +372,9 @@ class Promises:
         if any(pod.grace for pod in self.sim.pods.values()):
             return
         if leader is self.sim.leader and not self.one_voice and self.sim.wanted.base:
-            self._is_not_older(decision.rollout.applied.version, "the applied version went back")
+            applied = decision.rollout.applied
+            name = (applied.version, applied.run_id)
+            self._is_not_older(name, "the applied version went back")
 
     # --- how many serve --------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class Simulation(Mishaps, Endings):
         self.steps = 0
         self.serial = 0
         self.writes = 0
+        self.objects = 1
         self.log: list[Entry] = []
         self.pods: dict[str, FakePod] = {}
         self.nodes: dict[str, float | None] = dict.fromkeys(NODES)
@@ -124,7 +125,7 @@ class Simulation(Mishaps, Endings):
     @property
     def weights(self) -> WeightsStatus:
         """The status of the base weights' WeightVersion, likewise."""
-        return self.leader.weights.get(BASE_UID, WeightsStatus())
+        return self.leader.weights.get(self.wanted.base_uid, WeightsStatus())
 
     @property
     def is_rough(self) -> bool:
@@ -172,13 +173,32 @@ class Simulation(Mishaps, Endings):
     def ask(self, who: str, told_as: str, fields: dict[str, Any]) -> None:
         assert self.wanted.base is not None
         asked = self.wanted.base.changed(fields)
-        self.change(who, told_as, self.wanted.with_weights(BASE_UID, asked))
+        self.change(who, told_as, self.wanted.with_weights(self.wanted.base_uid, asked))
 
     def retry(self, word: str) -> None:
         """A person asks for another try of what was given up."""
         assert self.wanted.base is not None
         asked = replace(self.wanted.base, retry=word)
-        self.change("person", "asks to try again", self.wanted.with_weights(BASE_UID, asked))
+        wanted = self.wanted.with_weights(self.wanted.base_uid, asked)
+        self.change("person", "asks to try again", wanted)
+
+    def delete_weights(self) -> None:
+        """The trainer deletes the WeightVersion; its status is gone with it."""
+        uid = self.wanted.base_uid
+        self.weights_stored.pop(uid, None)
+        told_as = "deletes the WeightVersion"
+        self.change("trainer", told_as, self.wanted.with_weights(uid, None))
+
+    def create_weights(self, fields: dict[str, Any]) -> None:
+        """The trainer creates a WeightVersion in place of one that it has deleted. `fields`: of its
+        spec, beside those of version 1.
+        """
+        assert self.wanted.base is None
+        self.objects += 1
+        uid, asked = f"{BASE_UID}-{self.objects}", base_weights("1").changed(fields)
+        asked = replace(asked, generation=1)
+        told_as = f"creates a WeightVersion with {fields}"
+        self.change("trainer", told_as, self.wanted.with_weights(uid, asked))
 
     def scale(self, replicas: int) -> None:
         """A person, or an autoscaler, changes the number of workers."""
@@ -329,7 +349,7 @@ class Simulation(Mishaps, Endings):
         before = leader.fleet, dict(leader.weights)
         decision = leader.decide(self.now)
         self.promises.note_decision(leader, decision)
-        self.promises.note_status(before[1].get(BASE_UID, WeightsStatus()), self.weights)
+        self.promises.note_status(before[1])
         self._tell(*before)
         actions: list[Doing] = [*decision.worker_calls, *decision.pod_actions]
         actions += self._writes(leader)
@@ -415,7 +435,9 @@ class Simulation(Mishaps, Endings):
             case WriteFleet():
                 self.fleet_stored = leader.written["fleet"] = action.status
             case WriteWeights():
-                self.weights_stored[action.uid] = leader.written[action.uid] = action.status
+                leader.written[action.uid] = action.status
+                if action.uid in dict(self.wanted.weights):
+                    self.weights_stored[action.uid] = action.status
             case WriteApplied():
                 self.applied_written = action.applied
                 for worker in self.workers.values():

@@ -267,6 +267,14 @@ MUTANTS = [
         story="files_that_are_rewritten_before_anything_is_written_down",
     ),
     Mutant(
+        9,
+        "other files under the same version of a run count as applied",
+        "core/reuse.py",
+        "elif not _is_from(wanted.source, source, commit):",
+        "elif False:",
+        SYNCHRONIZED,
+    ),
+    Mutant(
         11,
         "an operator believes whoever has the address",
         "core/answers.py",

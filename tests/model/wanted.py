@@ -56,7 +56,8 @@ class Asked:
 class Wanted:
     """The objects of one fleet. Immutable, so that an older state can still be seen by somebody.
 
-    Shapes: weights: uid → WeightVersion, the base weights' under `BASE_UID`.
+    Shapes: weights: uid → WeightVersion; that of the base weights has `BASE_UID`, and another uid
+    after it was deleted and created again.
 
     Fields:
         generation: of the fleet.
@@ -72,7 +73,13 @@ class Wanted:
 
     @property
     def base(self) -> Asked | None:
-        return dict(self.weights).get(BASE_UID)
+        return dict(self.weights).get(self.base_uid)
+
+    @property
+    def base_uid(self) -> str:
+        """Uid of the WeightVersion of the base weights; `BASE_UID` if there is none."""
+        found = (uid for uid, _ in self.weights if uid.startswith(BASE_UID))
+        return next(found, BASE_UID)
 
     @property
     def base_spec(self) -> WeightsSpec | None:
