@@ -310,11 +310,12 @@ def _progressing(
 
 
 def _stalled(weights: WeightsView, rollout: RolloutPlan) -> tuple[ConditionReason, str] | None:
-    if rollout.step.problem is not None:
-        return rollout.step.problem.reason, rollout.step.problem.message
-    if not rollout.halted:
-        return None
-    before = condition_of(weights.status.conditions, ConditionType.STALLED)
-    if before is None:
-        return ConditionReason.HALTED, "the version was given up; publish another one"
-    return before.reason, before.message
+    problem = rollout.step.problem
+    if rollout.halted and not (problem is not None and problem.halt):
+        # Why it was given up stays; what hinders workers on the way back is the fleet's to report.
+        before = condition_of(weights.status.conditions, ConditionType.STALLED)
+        if weights.status.phase is RolloutPhase.HALTED and before is not None:
+            return before.reason, before.message
+        if problem is None:
+            return ConditionReason.HALTED, "the version was given up; publish another one"
+    return (problem.reason, problem.message) if problem is not None else None

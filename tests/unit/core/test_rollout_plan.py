@@ -6,10 +6,18 @@ from datetime import timedelta
 
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker, target, told
 
+from fleet_operator.api.conditions import (
+    Condition,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+)
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
+from fleet_worker.protocol import Reason
 
 APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
 
@@ -62,6 +70,30 @@ def test_what_was_given_up_stays_so_in_its_generation():
     assert made.halted
     assert made.step.actions == ()
     assert made.step.phase is RolloutPhase.APPLIED
+
+
+def test_why_a_version_was_given_up_stays_when_a_joiner_has_another_trouble_later():
+    refused = Condition(
+        type=ConditionType.STALLED,
+        status="True",
+        reason=ConditionReason.CANARY_REFUSED,
+        message="canary policy-0: logprob drift 9.000",
+        observed_generation=1,
+        last_transition_time=NOW,
+    )
+    halted = since(10, RolloutPhase.HALTED).model_copy(update={"conditions": (refused,)})
+    weights = make_weights("42", status=halted)
+    joiner = make_worker(1).joining("base").refused("41", Reason.CHECKPOINT_TRUNCATED)
+    fleet = make_fleet(make_worker(0).serving("41"), joiner, wants=weights, status=APPLIED)
+
+    made = decide(fleet, default_image="image", now=NOW)
+    of_version = condition_of(made.weights[weights.uid].conditions, ConditionType.STALLED)
+    of_fleet = condition_of(made.fleet.conditions, ConditionType.STALLED)
+
+    assert of_version is not None
+    assert of_version.reason is ConditionReason.CANARY_REFUSED
+    assert of_fleet is not None
+    assert of_fleet.reason is ConditionReason.CHECKPOINT_TRUNCATED
 
 
 def test_a_fleet_that_nobody_asks_anything_of_serves_the_models_own_version():
