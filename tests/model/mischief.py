@@ -111,6 +111,7 @@ class Mischief:
             (0.02, self.garble),
             (0.02, self.get_ahead),
             (0.02, self.rewrite),
+            (0.1, self.rewrite_while_staging),
             (0.01, self.restart_on_rewritten),
             (0.01, self.delete_weights),
             (0.3, self.create_weights),
@@ -187,6 +188,12 @@ class Mischief:
             self.fleet.restore(path)
         else:
             self.fleet.rewrite(path)
+
+    def rewrite_while_staging(self) -> None:
+        """Some workers hold the wanted weights already, and others will find other files."""
+        held = {w.staged == self.fleet.version for w in self.fleet.workers.values()}
+        if len(held) == 2 and not self.fleet.is_rewritten(self._path()):
+            self.fleet.rewrite(self._path())
 
     def restart_on_rewritten(self) -> None:
         """The files of what is served are rewritten, and workers restart on them."""
