@@ -62,7 +62,7 @@ def test_over_swaps_under_load_every_token_fits_the_label_it_carries(
     second["start"] += moved
     caught = audit(tmp_path, records, versions)
     assert caught.returncode == 1, caught.stdout
-    assert f"under {first['version']}; {second['version']} fits best" in caught.stdout
+    assert f"under {_row(first)}; {_row(second)} fits best" in caught.stdout
 
 
 def test_a_label_that_is_deliberately_wrong_is_caught(
@@ -74,11 +74,13 @@ def test_a_label_that_is_deliberately_wrong_is_caught(
     versions = {home: weights.a, version: weights.b}
 
     assert audit(tmp_path, [*before, *after], versions).returncode == 0
-    after[0]["weight_versions"][0]["version"] = home
+    mine, other = after[0]["weight_versions"][0], before[0]["weight_versions"][0]
+    right = _row(mine)
+    mine |= {name: other[name] for name in ("version", "digest")}
     done = audit(tmp_path, [*before, *after], versions)
     assert done.returncode == 1
     assert "is off by" in done.stdout
-    assert f"under {home}; {version} fits best" in done.stdout
+    assert f"under {_row(other)}; {right} fits best" in done.stdout
 
 
 def test_a_version_without_a_checkpoint_cannot_be_audited(
@@ -89,3 +91,8 @@ def test_a_version_without_a_checkpoint_cannot_be_audited(
     done = audit(tmp_path, records, {"another": weights.a})
     assert done.returncode == 2
     assert f"no checkpoint is named for version {home}" in done.stderr
+
+
+def _row(span: dict[str, Any]) -> str:
+    """What the audit calls the weights that a span names."""
+    return f"{span['version']}@{span['digest']}"

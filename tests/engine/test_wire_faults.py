@@ -21,6 +21,7 @@ from tests.support.worker import WorkerProcess
 
 from fleet_worker.core.kept_cache import KeptCache
 from fleet_worker.core.spans import compact
+from fleet_worker.core.weight_names import WeightName, WeightNames
 from fleet_worker.wire.asgi import Receive, Scope, Send, answer_json, read_body
 from fleet_worker.wire.public.gate import Gate, GateKeeper
 from fleet_worker.wire.public.key import PublicKey
@@ -46,7 +47,8 @@ async def through_a_line(
         is_open=True,
         version="1",
         kept=KeptCache(),
-        labels=SimpleNamespace(order={}),
+        names=WeightNames(),
+        name=WeightName("1"),
         quiescence=SimpleNamespace(inside=0),
     )
     nobody: Any = SimpleNamespace(unlabelled=lambda: None)

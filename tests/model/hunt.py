@@ -26,13 +26,16 @@ from tests.model.stories import STORIES
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--histories", type=int, default=60)
+    parser.add_argument("--first", type=int, help="a seed to try before the others")
     parser.add_argument("--promise", type=int, help="pass over the others")
     parser.add_argument("--rollout", type=json.loads, help="settings of every fleet's rollouts")
     parser.add_argument("--story", choices=[s.__name__ for s in STORIES])
     given = parser.parse_args()
     tries: dict[str, Callable[[], object]] = {
         f"seed {seed}": partial(history, seed, rollout=given.rollout)
-        for seed in range(given.histories)
+        for seed in dict.fromkeys(
+            [*([given.first] if given.first is not None else []), *range(given.histories)]
+        )
     }
     if given.story is not None:
         tries = {s.__name__: s for s in STORIES if s.__name__ == given.story}
