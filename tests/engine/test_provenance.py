@@ -75,12 +75,11 @@ def test_a_label_that_is_deliberately_wrong_is_caught(
 
     assert audit(tmp_path, [*before, *after], versions).returncode == 0
     mine, other = after[0]["weight_versions"][0], before[0]["weight_versions"][0]
-    right = _row(mine)
     mine |= {name: other[name] for name in ("version", "digest")}
     done = audit(tmp_path, [*before, *after], versions)
     assert done.returncode == 1
     assert "is off by" in done.stdout
-    assert f"under {_row(other)}; {right} fits best" in done.stdout
+    assert f"under {_row(other)}; {version} fits best" in done.stdout
 
 
 def test_a_version_without_a_checkpoint_cannot_be_audited(
