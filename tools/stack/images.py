@@ -48,6 +48,8 @@ def model_cache() -> Path:
         command = [str(python), "-c", _ASK_MODEL]
         environment = dict(os.environ, VLLM_CACHE_ROOT=str(fresh))
         subprocess.run(command, env=environment, capture_output=True, check=True)
+        for file in fresh.rglob("*.json"):
+            file.chmod(0o644)  # vLLM writes it for its owner alone, and pods run as another user
         with contextlib.suppress(OSError):  # another process was faster
             fresh.rename(folder)
     return folder
