@@ -70,7 +70,7 @@ class CustomResources:
             taking = asyncio.create_task(_after(watching, take_signals))
             try:
                 return await triggers.run(self._store, self._namespaces, watching)
-            except Exception as error:
+            except Exception as error:  # whatever kopf ends with; raised again unless refused
                 if not any(isinstance(e, Terminal) for e in await self._probe()):
                     raise
                 logger.error("the custom resources cannot be read: %s", error)

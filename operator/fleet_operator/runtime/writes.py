@@ -78,7 +78,7 @@ class Writes:
             logger.warning("fleet %s/%s: %s: %s", *key, part, error)
             self._troubles.note(key, part, error)
             return error
-        except Exception as error:
+        except Exception as error:  # a defect in one write; it becomes a condition
             self._metrics.failures.labels("defect").inc()
             logger.error("fleet %s/%s: defect in %s", *key, part, exc_info=error)
             self._troubles.note(key, part, error)
