@@ -14,11 +14,14 @@ import envs
 AUDIT_SECONDS = 3 * 3600
 """A million tokens of tiny models take five minutes on one core."""
 
+WRITE_SECONDS = 900
+"""A thousand tiny checkpoints take about a minute."""
+
 _WRITE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from checkpoints import Shape, write_checkpoint
-for target, options in json.loads(sys.argv[2]).items():
+for target, options in json.load(sys.stdin).items():
     shape = Shape(**options.pop("shape", {}))
     write_checkpoint(target, shape=shape, **options)
 """
@@ -35,8 +38,11 @@ def write_checkpoints(wanted: Mapping[Path, Mapping[str, Any]]) -> None:
     """Write tiny checkpoints: directory → arguments of `checkpoints.write_checkpoint`."""
     todo = json.dumps({str(target): dict(options) for target, options in wanted.items()})
     tools = envs.REPOSITORY / "tools"
-    command = [str(envs.interpreter_of("worker")), "-c", _WRITE, str(tools), todo]
-    subprocess.run(command, check=True, timeout=300, env=environment())
+    command = [str(envs.interpreter_of("worker")), "-c", _WRITE, str(tools)]
+    # By standard input: one argument holds 128 KiB at most, which is about 1,600 checkpoints.
+    subprocess.run(
+        command, input=todo, text=True, check=True, timeout=WRITE_SECONDS, env=environment()
+    )
 
 
 def audit(
