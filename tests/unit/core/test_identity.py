@@ -5,6 +5,7 @@ something else, and when another run counts alike.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.fleet import AppliedWeights, FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import WeightsSpec
+from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
 from fleet_operator.core import children
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.identity import WeightsId, fold, same_weights
@@ -110,14 +111,20 @@ class TestAnotherRunThatCountsAlike:
         assert (decision.fleet.applied.run_id, decision.fleet.applied.digest) == ("run-8", D2)
 
     def test_what_a_worker_could_not_take_of_the_other_run_is_no_failure_of_this_one(self):
-        failed = SERVING_RUN_7[0].refused("40", Reason.SOURCE_NOT_FOUND)
+        failed = SERVING_RUN_7[0].refused("40", Reason.CHECKPOINT_NOT_FINITE, age_seconds=1)
         failure = failed.said["stage_failure"].model_copy(update={"run_id": "run-7"})
         workers = [failed._says(stage_failure=failure), *SERVING_RUN_7[1:]]
-        decision = decided(
-            fleet_of(*workers, wants=asks("40", RUN_8, runId="run-8"), status=AFTER_RUN_7)
+        under_way = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            desired_run_id="run-8",
+            phase=RolloutPhase.STAGING,
+            started_at=NOW - timedelta(minutes=1),
         )
+        wants = replace(asks("40", RUN_8, runId="run-8"), status=under_way)
+        decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
 
-        assert len(decision.worker_calls) == 3
+        assert told(decision.worker_calls) == [f"stage 40 of run-8 on policy-{n}" for n in range(3)]
         assert verdicts(decision)[1] is None
 
 
@@ -159,6 +166,13 @@ class TestAVersionThatComesBackAsSomethingElse:
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.source == WeightSource(path="/models/base")
 
+    def test_so_it_is_before_any_worker_has_reported_a_digest(self):
+        model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
+        workers = [make_worker(n).starting() for n in range(2)]
+        decision = decided(fleet_of(*workers, wants=asks("0", "/weights/sft"), model=model))
+
+        assert verdicts(decision) == ("VersionReused", "VersionReused")
+
     def test_called_like_the_model_with_a_run_of_its_own_it_is_loaded(self):
         workers = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
         wants = asks("base", "/weights/sft", runId="run-1")
@@ -198,9 +212,17 @@ class TestFilesThatWereRewritten:
         assert told(decision.worker_calls) == ["stage base on policy-2"]
         assert decision.worker_calls[0].digest == D1
 
-    def test_a_member_that_has_other_bytes_than_its_version_stands_for_is_closed(self):
+    @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
+    def test_a_member_that_has_other_bytes_than_its_version_stands_for_is_closed(self, strategy):
         stray = has(make_worker(2).serving("43"), "/weights/current", D2)
-        decision = decided(fleet_of(*self.OTHERS, stray, wants=self.WANTS, status=self.STATUS))
+        observed = fleet_of(
+            *self.OTHERS,
+            stray,
+            wants=self.WANTS,
+            status=self.STATUS,
+            rollout={"strategy": strategy, "maxUnavailable": 1},
+        )
+        decision = decided(observed)
 
         assert told(decision.worker_calls) == ["fence on policy-2"]
         assert verdicts(decision)[0] != "AllWorkersServing"

@@ -420,9 +420,9 @@ class TestConfirming:
             lease, client, holding = await self.leading(cluster)
             client.delay_seconds = 1.0
             await asyncio.sleep(RETRY_SECONDS)  # a renewal is on its way
-            client.requests.clear()
-            assert await lease.confirm()
-            assert ("GET", PATH) in client.requests
+            # The rest of that renewal takes less than two requests, one more renewal takes two.
+            assert await seconds_of(lease.confirm()) > 2 * client.delay_seconds
+            assert lease.held
             holding.cancel()
 
         virtual_time.run(story())
@@ -495,11 +495,12 @@ class TestSuspended:
 
         virtual_time.run(story())
 
-    def test_the_clock_counts_from_the_boot_of_the_host(self):
-        seconds = clocks.boot_seconds()
+    def test_the_clock_counts_from_the_boot_of_the_host(self, monkeypatch):
+        """The two clocks show the same on a host that was never suspended: their numbers differ."""
+        monkeypatch.setattr(clocks.time, "clock_gettime", float)
 
-        assert seconds >= time.clock_gettime(time.CLOCK_MONOTONIC) - 1
-        assert abs(seconds - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60
+        assert clocks.boot_seconds() == time.CLOCK_BOOTTIME
+        assert time.CLOCK_BOOTTIME != time.CLOCK_MONOTONIC
 
 
 class TestTerms:

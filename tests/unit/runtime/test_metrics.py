@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from tests.support import virtual_time
 from tests.support.builders import applied_status
+from tests.support.rig import WEIGHTS_PATH, Rig
 
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutEffect, RolloutTimings
@@ -125,3 +127,29 @@ def test_the_share_that_a_version_changed_is_shown_and_goes_when_it_is_not_known
     }
     metrics.show_rollout(KEY, applied_status("3"))
     assert series(metrics, name) == {}
+
+
+def test_an_adapters_rollout_is_not_counted_among_those_of_the_base_weights():
+    """An adapter is loaded in milliseconds: its times would hide those of rollouts."""
+    path = f"{WEIGHTS_PATH}-tuned"
+
+    async def story() -> None:
+        async with Rig(replicas=1, adapters={"max": 1}) as rig:
+            await rig.applied("1")
+            metrics = rig.operator.metrics
+            phases, superseded = "rlfleet_rollout_phase_seconds_count", "rlfleet_rollout_superseded"
+            shown = (series(metrics, phases), series(metrics, f"{superseded}_versions"))
+            assert set(shown[0].values()) == {1.0}
+            body = rig.cluster.objects[WEIGHTS_PATH]
+            metadata = body["metadata"] | {"name": "policy-tuned", "uid": "weights-2"}
+            spec = body["spec"] | {"version": "9", "adapter": "tuned"}
+            rig.cluster.put(path, body | {"metadata": metadata, "spec": spec})
+            rig.operator.store.put_weights(rig.cluster.objects[path])
+            await rig.until(lambda: stored(rig).get("appliedVersion") == "9", what="the adapter")
+            assert (series(metrics, phases), series(metrics, f"{superseded}_versions")) == shown
+
+    def stored(rig: Rig) -> dict[str, object]:
+        status: dict[str, object] = rig.cluster.objects.get(f"{path}/status", {}).get("status", {})
+        return status
+
+    virtual_time.run(story())

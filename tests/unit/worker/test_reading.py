@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import random
 import subprocess
@@ -20,6 +21,7 @@ from tests.support.descriptors import open_descriptors
 from tests.support.tiny import tiny_look, write_tiny
 
 from fleet_worker.adapters import memory, reading
+from fleet_worker.adapters.files import OpenFile
 from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.safetensors_header import TensorSpec
@@ -239,6 +241,32 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path, budget:
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
     assert open_descriptors() == before
+
+
+def test_the_digest_is_that_of_the_held_bytes_whatever_the_file_system_tells_of_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes through a mapping set neither time while their page is dirty; on a network file system
+    times may come from a cache.
+    """
+    monkeypatch.setattr(OpenFile, "check_unchanged", lambda _: None)
+    path = write_shards(tmp_path / "1", shards=1, tensors=2, length=5000)
+    (file,) = path.glob("*.safetensors")
+    checkpoint = open_checkpoint(str(path), None)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as written:
+
+        def look(spec: TensorSpec, _block: memoryview) -> bool:
+            written[spec.begin] ^= 0xFF
+            return True
+
+        assert checkpoint.hold(budget=1 << 30, go_on=nothing, look=look)
+        hashes = checkpoint.hashes(nothing)
+    (opened_file,) = checkpoint.files
+    held = os.pread(checkpoint.descriptor_of(opened_file), opened_file.state.size, 0)
+    checkpoint.close()
+
+    assert held != file.read_bytes()
+    assert hashes[file.name] == hashlib.sha256(held).hexdigest()
 
 
 def test_only_sealed_bytes_in_memory_are_ever_mapped() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support import damage
 from tests.support.tiny import write_tiny
-from tests.unit.worker.conftest import Bench, refused
+from tests.unit.worker.conftest import Bench, a_bench, refused
 
+from fleet_worker.adapters.checkpoint import Checkpoint
+from fleet_worker.adapters.files import FileState, OpenDirectory, OpenFile, Roots
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import (
@@ -97,6 +102,36 @@ async def test_a_path_that_was_rewritten_is_read_again_before_it_is_called_the_s
     staged = serving.state.staged
     assert staged is not None
     assert (staged.digest, staged.run_id) == (serving.state.digest, "run-7")
+
+
+async def test_a_rewrite_that_the_file_system_does_not_tell_makes_no_two_workers_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapping that is written to, or a cache of a network file system: size, inode and times stay
+    as they were. The second worker is asked for the digest that the first one has reported.
+    """
+    path = write_tiny(tmp_path / "weights" / "current", 1.0)
+    file = path / damage.WEIGHTS
+    known = {"config.json": FileState(1, 1, 1, 1), damage.WEIGHTS: FileState(1, 1, 1, 1)}
+    async with a_bench(tmp_path / "one") as one, a_bench(tmp_path / "two") as two:
+        for bench in (one, two):
+            bench.agent.staging.rules = replace(bench.agent.staging.rules, roots=Roots([tmp_path]))
+        monkeypatch.setattr(OpenDirectory, "state_of", lambda _, name: known.get(name))
+        monkeypatch.setattr(OpenDirectory, "opened_state_of", lambda _, name: known.get(name))
+        monkeypatch.setattr(OpenFile, "check_unchanged", lambda _: None)
+        monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: None)
+        await one.stage("43", path, run_id="run-7")
+        assert one.state.staged is not None
+        digest = one.state.staged.digest
+        assert digest is not None
+        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as written:
+            written[-1] ^= 0x40
+        refusal = await refused(two.stage("43", path, run_id="run-7", digest=digest))
+        await two.stage("43", path, run_id="run-7")
+
+        assert refusal.reason is Reason.DIGEST_MISMATCH
+        assert two.state.staged is not None
+        assert two.state.staged.digest not in (None, digest)
 
 
 @pytest.mark.parametrize("named", [{"run_id": "run-8"}, {"digest": OTHER}], ids=str)
