@@ -32,7 +32,7 @@ def labelled_truly(fleet: Fleet, replies: Path, *versions: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["InFlight", "Rolling"])
-@pytest.mark.parametrize("mode", ["keep", "wait"])
+@pytest.mark.parametrize("mode", ["Keep", "Wait"])
 def test_a_strategy_without_a_barrier_loses_nothing(fleet, tmp_path, strategy, mode):
     before = fleet.applied()
     settings(fleet, strategy=strategy, pause={"mode": mode, "drainTimeoutSeconds": 20})
@@ -49,7 +49,7 @@ def test_a_strategy_without_a_barrier_loses_nothing(fleet, tmp_path, strategy, m
 
 def test_abort_cuts_requests_and_clients_get_what_they_have(fleet, tmp_path):
     before = fleet.applied()
-    settings(fleet, pause={"mode": "abort"})
+    settings(fleet, pause={"mode": "Abort"})
     step = fleet.next_step()
     replies = tmp_path / "replies.jsonl"
 
@@ -123,7 +123,7 @@ def test_a_suspended_version_waits_and_goes_on_when_it_may(fleet):
 
 def test_within_a_run_only_a_rollback_goes_back(fleet):
     older, newer = fleet.next_step(), fleet.next_step()
-    fleet.publish(str(newer), runId="run-1")
+    fleet.publish(str(newer), runID="run-1")
     fleet.wait_whole()
 
     refused = fleet.kubectl(
@@ -135,12 +135,12 @@ def test_within_a_run_only_a_rollback_goes_back(fleet):
         f'{{"spec":{{"version":"{older}"}}}}',
         check=False,
     )
-    assert "spec.rollback" in refused.stderr
+    assert "spec.rollbackTo" in refused.stderr
 
-    fleet.publish(str(older), rollback=True)
+    fleet.publish(str(older), rollbackTo=str(older))
     fleet.wait_whole()
     assert fleet.applied() == str(older)
-    fleet.publish(str(fleet.next_step()), rollback=False, runId=None)
+    fleet.publish(str(fleet.next_step()), runID=None)
     fleet.wait_whole()
 
 

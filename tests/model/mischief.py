@@ -20,10 +20,10 @@ SHORT = {"timeouts": {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
 STRATEGIES: list[Settings] = [
     {},
     SHORT | {"maxFailures": 1},
-    {"pause": {"mode": "wait", "drainTimeoutSeconds": 2}},
-    SHORT | {"pause": {"mode": "abort"}},
+    {"pause": {"mode": "Wait", "drainTimeoutSeconds": 2}},
+    SHORT | {"pause": {"mode": "Abort"}},
     {"strategy": "InFlight"},
-    SHORT | {"strategy": "InFlight", "maxFailures": 1, "pause": {"mode": "wait"}},
+    SHORT | {"strategy": "InFlight", "maxFailures": 1, "pause": {"mode": "Wait"}},
     {"strategy": "Rolling", "maxUnavailable": 1},
     SHORT | {"strategy": "Rolling", "onFailure": "Rollback"},
     {"strategy": "Canary"},
@@ -78,7 +78,7 @@ class Mischief:
         pace = self.chance.choice([0.03, 0.1, 0.2])
         self.trouble = self.chance.choice([0.2, 0.6, 1.0])
         if self.chance.random() < 0.5:
-            self.fleet.control(runId="run")  # a trainer that says so from the start
+            self.fleet.control(runID="run")  # a trainer that says so from the start
         self.deeds: list[tuple[float, Callable[[], None]]] = [
             (pace / self.trouble, self.publish),
             (0.05, self.go_back),
@@ -162,11 +162,11 @@ class Mischief:
         older = str(self.chance.randint(1, self.newest - 1))
         if older in self.fleet.odd_versions:
             return
-        rollback = self.chance.random() < 0.5
-        fields = {"rollback": rollback, "version": older}
+        permitted = older if self.chance.random() < 0.5 else None
+        fields = {"rollbackTo": permitted, "version": older}
         if self.chance.random() < 0.2:
-            fields["runId"] = self.chance.choice(["run", "another-run", None])
-        self.fleet.ask("trainer", f"goes back to {older}, rollback: {rollback}", fields)
+            fields["runID"] = self.chance.choice(["run", "another-run", None])
+        self.fleet.ask("trainer", f"goes back to {older}, rollbackTo: {permitted}", fields)
 
     # --- what a version stands for ----------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Mischief:
         fields: Settings = {"version": str(self.chance.randint(1, self.newest))}
         if self.chance.random() < 0.6:
             fields["version"] = str(self.newest)
-        fields["runId"] = self.chance.choice([None, "run", "another-run", f"run-{self.began}"])
+        fields["runID"] = self.chance.choice([None, "run", "another-run", f"run-{self.began}"])
         if self.chance.random() < 0.3:
             fields["source"] = {"path": self.chance.choice(FOLDERS)}
         if fields["version"] in self.fleet.odd_versions:
@@ -235,7 +235,7 @@ class Mischief:
             return
         self.began += 1
         self.newest = self.chance.randint(1, 3)
-        fields: Settings = {"runId": f"run-{self.began}", "rollback": False}
+        fields: Settings = {"runID": f"run-{self.began}"}
         if self.chance.random() < 0.6:
             fields["source"] = {"path": f"/weights/run-{self.began}/step_{{version}}"}
         elif str(self.newest) in self.fleet.odd_versions:
@@ -443,7 +443,7 @@ def history(
         fleet.repair()
         fleet.scale(max(1, fleet.replicas))
         version = str(mischief.highest + 2)
-        fleet.control(suspend=False, rollback=True, version=version, digest=None)
+        fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)
         fleet.settle()
     elif ending < 0.7:
         fleet.scale(max(1, fleet.replicas))

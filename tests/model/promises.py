@@ -244,7 +244,7 @@ class Promises:
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:
-            if why == "pause abort" and "abort" not in self.modes:
+            if why == "pause abort" and "Abort" not in self.modes:
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
             if why == "fence" and not self._may_be_expelled(pod):
                 self.sim.fail(8, f"{pod.name} has nothing wrong with it and was fenced")
@@ -287,7 +287,9 @@ class Promises:
         """
         version, run = self.wishes[self.served]
         wanted, reached = number_of(spec.version), number_of(version)
-        if spec.run_id is None or spec.rollback or wanted is None or spec.run_id != run:
+        if spec.run_id is None or wanted is None or spec.run_id != run:
+            return False
+        if spec.rollback_to == spec.version:
             return False
         return reached is not None and wanted < reached
 

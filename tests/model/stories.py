@@ -245,21 +245,21 @@ def a_node_that_is_lost() -> Chronicle:
 def a_run_that_starts_again() -> Chronicle:
     """A run that starts again at its first step: refused until going back is said"""
     its = Chronicle()
-    its.fleet.control(runId="run-7")
+    its.fleet.control(runID="run-7")
     its.fleet.publish("2")
     its.until(lambda: its.fleet.serving == ["2", "2", "2"])
     its.fleet.publish("1")
     its.go(3)
-    its.fleet.control(rollback=True)
+    its.fleet.control(rollbackTo="1")
     return its.end()
 
 
 def a_run_that_counts_from_0_again() -> Chronicle:
     """Another run that counts alike: its weights are loaded, though the version is the same"""
     its = Chronicle()
-    its.fleet.control(runId="run-7", source={"path": "/weights/run-7/step_{version}"})
+    its.fleet.control(runID="run-7", source={"path": "/weights/run-7/step_{version}"})
     its.until(lambda: its.fleet.serving == ["1~run-7"] * 3)
-    its.fleet.control(runId="run-8", source={"path": "/weights/run-8/step_{version}"})
+    its.fleet.control(runID="run-8", source={"path": "/weights/run-8/step_{version}"})
     its.until(lambda: its.fleet.serving == ["1~run-8"] * 3)
     return its
 

@@ -116,9 +116,9 @@ MUTANTS = [
         3,
         "a pause is asked for that lasts ten times as long as is promised",
         "core/calls.py",
-        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "mode=PAUSE_MODES[settings.pause.mode],\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
-        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "mode=PAUSE_MODES[settings.pause.mode],\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=10 * LEASE_SECONDS,\n    )\n\n\ndef load(",
         SYNCHRONIZED,
     ),
@@ -225,9 +225,9 @@ MUTANTS = [
         8,
         "a pause cuts requests short whatever its mode",
         "core/calls.py",
-        "mode=settings.pause.mode,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
+        "mode=PAUSE_MODES[settings.pause.mode],\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
-        'mode="abort",\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,'
+        "mode=PauseMode.ABORT,\n        drain_timeout_seconds=settings.pause.drain_timeout_seconds,"
         "\n        lease_seconds=LEASE_SECONDS,\n    )\n\n\ndef load(",
         SYNCHRONIZED,
     ),

@@ -211,9 +211,9 @@ class TestHeldBack:
 
         assert fleet.serving == ["2", "2", "2"]
 
-    def test_a_run_that_starts_again_is_refused_until_rollback_is_said(self):
+    def test_a_run_that_starts_again_is_refused_until_a_rollback_is_permitted(self):
         fleet = Simulation(seed=5)
-        fleet.control(runId="run-7")
+        fleet.control(runID="run-7")
         fleet.settle()
         fleet.publish("2")
         fleet.settle()
@@ -222,9 +222,9 @@ class TestHeldBack:
 
         assert fleet.serving == ["2", "2", "2"]
         assert fleet.stalled.reason is ConditionReason.REWIND_REFUSED
-        assert "rollback" in fleet.stalled.message
+        assert "rollbackTo" in fleet.stalled.message
 
-        fleet.control(rollback=True)
+        fleet.control(rollbackTo="1")
         fleet.settle()
         assert fleet.serving == ["1", "1", "1"]
 

@@ -88,9 +88,9 @@ class FleetMachine(RuleBasedStateMachine):
     def the_trainer_publishes(self, version):
         self.fleet.publish(version)
 
-    @rule(version=VERSIONS, run=st.sampled_from([None, "run"]), rollback=st.booleans())
-    def the_trainer_publishes_in_a_run(self, version, run, rollback):
-        fields = {"version": version, "runId": run, "rollback": rollback}
+    @rule(version=VERSIONS, run=st.sampled_from([None, "run"]), back=st.booleans())
+    def the_trainer_publishes_in_a_run(self, version, run, back):
+        fields = {"version": version, "runID": run, "rollbackTo": version if back else None}
         self.fleet.ask("trainer", f"asks for {fields}", fields)
 
     @rule(version=VERSIONS)

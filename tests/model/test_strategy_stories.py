@@ -29,7 +29,7 @@ def test_an_override_of_the_version_wins_over_the_fleets_settings():
     assert "apply 2 on policy-0" in calls(fleet)
 
 
-@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+@pytest.mark.parametrize("mode", ["Keep", "Wait", "Abort"])
 def test_in_flight_everybody_swaps_as_soon_as_he_can(mode):
     fleet = settled(rollout={"strategy": "InFlight", "pause": {"mode": mode}}, slow_seconds=2)
     fleet.pod(0).worker.slow_seconds = 60

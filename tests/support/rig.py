@@ -336,7 +336,7 @@ class Rig:
         if applied is not None and "path" in applied["data"]:
             told = applied["data"]
             worker.start_version, worker.start_source = told["version"], told["path"]
-            worker.start_run_id, worker.start_digest = told.get("runId"), told.get("digest")
+            worker.start_run_id, worker.start_digest = told.get("runID"), told.get("digest")
         worker.start()
         self._addresses += 1
         address = f"10.0.{self._addresses // 250}.{self._addresses % 250}"

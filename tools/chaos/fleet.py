@@ -95,7 +95,7 @@ class Fleet:
         self.kubectl("delete", "wv", self.name)
         made = weights_manifest(self.name, fleet=self.name, version=version)
         made["spec"] |= {
-            "runId": run,
+            "runID": run,
             "source": {"path": f"{WEIGHTS_ROOT}/{run}/step_{{version}}"},
         }
         self.kubectl("apply", "-f", "-", stdin=json.dumps(made))

@@ -170,7 +170,7 @@ def _recreated_for_another_run(fleet: Fleet, _: Phase) -> None:
     run = fleet.begin_run(version)
     fleet.wait_whole()
     applied = fleet.get(f"ifl/{fleet.name}")["status"]["applied"]
-    if (applied["version"], applied.get("runId")) != (version, run):
+    if (applied["version"], applied.get("runID")) != (version, run):
         raise AssertionError(f"the fleet has not taken version {version} of {run}: {applied}")
     if applied["digest"] == before:
         raise AssertionError(f"version {version} of {run} is reported with the digest before")

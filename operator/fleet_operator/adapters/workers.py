@@ -217,12 +217,14 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
             return protocol.STAGE_PATH, stage, action.timeout_seconds
         case Pause():
             pause = protocol.PauseRequest(
-                mode=protocol.PauseMode(action.mode),
+                mode=action.mode,
                 drain_timeout_seconds=action.drain_timeout_seconds,
                 lease_seconds=action.lease_seconds,
                 epoch=epoch,
             )
-            drain_seconds = action.drain_timeout_seconds if action.mode == "wait" else 0
+            drain_seconds = (
+                action.drain_timeout_seconds if action.mode is protocol.PauseMode.WAIT else 0
+            )
             return protocol.PAUSE_PATH, pause, drain_seconds + SHORT_CALL_SECONDS
         case Load():
             load = protocol.LoadRequest(**_named(action), epoch=epoch)
@@ -230,7 +232,7 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
         case Apply():
             swap = protocol.ApplyRequest(
                 **_named(action),
-                mode=protocol.PauseMode(action.mode),
+                mode=action.mode,
                 drain_timeout_seconds=action.drain_timeout_seconds,
                 lease_seconds=action.lease_seconds,
                 epoch=epoch,

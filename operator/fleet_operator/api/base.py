@@ -6,6 +6,7 @@ newer release wrote must not stop an older operator.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -29,11 +30,22 @@ Timestamp = Annotated[
 """RFC 3339 with microseconds: phases of small models last milliseconds."""
 
 
+_ACRONYMS = re.compile(r"(?<=[a-z])(Id|Kl)(?=[A-Z]|$)")
+
+
+def to_field_name(name: str) -> str:
+    """The name of a field in JSON: camelCase, acronyms in capital letters (`runID`, `maxKLMillinats`).
+
+    Source: Kubernetes API conventions, "Naming conventions".
+    """
+    return _ACRONYMS.sub(lambda found: found[1].upper(), to_camel(name))
+
+
 class Resource(BaseModel):
     """Base of everything that stands in a Kubernetes object."""
 
     model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True
+        frozen=True, extra="ignore", alias_generator=to_field_name, populate_by_name=True
     )
 
     def to_json(self) -> dict[str, Any]:

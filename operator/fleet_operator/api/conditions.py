@@ -78,7 +78,8 @@ class ConditionReason(StrEnum):
     NO_ROOM_FOR_ADAPTERS = "NoRoomForAdapters"
     """The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for."""
     REWIND_REFUSED = "RewindRefused"
-    """The version is older than the one that this run has applied, and `rollback` is not set."""
+    """The version is older than the one that this run has applied, and
+    `spec.rollbackTo` does not name it."""
     VERSION_REUSED = "VersionReused"
     """The version stands for other files of its run already: its source, its digest or the files
     under its path have changed since the fleet first saw it."""

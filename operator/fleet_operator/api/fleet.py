@@ -23,7 +23,22 @@ IntOrPercent = (
     Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
     | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$")]
 )
-"""A number, or a share of the replicas."""
+"""A number, or a share of the replicas; at least 1 or 1%."""
+
+Failures = (
+    Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+    | Annotated[str, Field(pattern=r"^(100|[1-9]?[0-9])%$")]
+)
+"""A number, or a share of the replicas; may be 0."""
+
+Recreations = (
+    Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+    | Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})%$")]
+)
+"""A number, or a share of the replicas; a worker can be recreated more than once, hence up to 999%."""
+
+MAX_MILLINATS = 1_000_000
+"""No two models are further apart than this."""
 
 
 class Model(Resource):
@@ -86,7 +101,7 @@ class Weights(Resource):
 class Pause(Resource):
     """How generation stops before a load."""
 
-    mode: Literal["keep", "wait", "abort"] = "keep"
+    mode: Literal["Keep", "Wait", "Abort"] = "Keep"
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
 
 
@@ -108,15 +123,15 @@ class Adapters(Resource):
 class Canary(Resource):
     """How the strategy Canary judges."""
 
-    workers: Annotated[int, Field(ge=1, le=100)] = 1
+    workers: IntOrPercent = 1
     then: Literal["Synchronized", "InFlight", "Rolling"] = "Synchronized"
     prompts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=4000)], ...], Field(max_length=32)
     ] = ()
     max_tokens: Annotated[int, Field(ge=1, le=256)] = 32
-    max_repetition: Annotated[float, Field(ge=0, le=1)] = 0.5
-    max_logprob_drift: Annotated[float, Field(ge=0)] = 2.0
-    max_kl: Annotated[float, Field(ge=0)] = 2.0
+    max_repetition_percent: Annotated[int, Field(ge=0, le=100)] = 50
+    max_logprob_drift_millinats: Annotated[int, Field(ge=0, le=MAX_MILLINATS)] = 2000
+    max_kl_millinats: Annotated[int, Field(ge=0, le=MAX_MILLINATS)] = 2000
 
 
 class Rollout(Resource):
@@ -127,7 +142,7 @@ class Rollout(Resource):
     pause: Pause = Pause()
     max_unavailable: IntOrPercent = "25%"
     timeouts: Timeouts = Timeouts()
-    max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
+    max_failures: Failures = 0
     on_failure: Literal["Halt", "Rollback"] = "Halt"
 
     @property
@@ -149,7 +164,7 @@ class Recycle(Resource):
     """How often workers that fail are made anew."""
 
     max_per_worker: Annotated[int, Field(ge=0, le=100)] = 5
-    max_per_fleet: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 10
+    max_per_fleet: Recreations = 10
     window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 3600
 
 

@@ -40,8 +40,12 @@ WORKER_CONTAINER = "worker"
 ADMIN_TOKEN_KEY = "token"  # noqa: S105 - the name of a key, not a secret
 APPLIED_VERSION_KEY = "version"
 APPLIED_PATH_KEY = "path"
-APPLIED_RUN_ID_KEY = "runId"
+APPLIED_RUN_ID_KEY = "runID"
 APPLIED_DIGEST_KEY = "digest"
+
+CHILD_SUFFIXES = ("-workers", "-admin-token", "-applied")
+"""What the names of a fleet's children end with. No fleet's own name may end so: the children of two
+fleets could otherwise meet."""
 
 
 def pod_name(fleet: str, ordinal: int) -> str:

@@ -1,4 +1,4 @@
-"""WeightVersion: the long-lived pointer that a trainer patches at each step.
+"""WeightVersion: a moving pointer, which a trainer patches at each step.
 
 `crds/weightversions.yaml` is the public form; a test holds the two equal.
 """
@@ -13,8 +13,8 @@ from pydantic import Field
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet import (
-    MAX_REPLICAS,
     AppliedWeights,
+    Failures,
     IntOrPercent,
     Laggard,
     Rollout,
@@ -33,7 +33,7 @@ class FleetReference(Resource):
 class PauseOverrides(Resource):
     """How generation stops before a load of this version."""
 
-    mode: Literal["keep", "wait", "abort"] | None = None
+    mode: Literal["Keep", "Wait", "Abort"] | None = None
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = None
 
 
@@ -52,7 +52,7 @@ class RolloutOverrides(Resource):
     pause: PauseOverrides = PauseOverrides()
     max_unavailable: IntOrPercent | None = None
     timeouts: TimeoutOverrides = TimeoutOverrides()
-    max_failures: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = None
+    max_failures: Failures | None = None
     on_failure: Literal["Halt", "Rollback"] | None = None
 
     def over(self, defaults: Rollout) -> Rollout:
@@ -84,7 +84,7 @@ class WeightsSpec(Resource):
     source: WeightSource
     digest: ManifestDigest | None = None
     run_id: VersionLabel | None = None
-    rollback: bool = False
+    rollback_to: VersionLabel | None = None
     suspend: bool = False
     rollout: RolloutOverrides = RolloutOverrides()
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.identity import label
+from fleet_worker.protocol import PauseMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class Pause(WorkerAction):
 
     kind: ClassVar[str] = "pause"
 
-    mode: str
+    mode: PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
 
@@ -109,7 +110,7 @@ class Apply(WorkerAction):
 
     kind: ClassVar[str] = "apply"
 
-    mode: str
+    mode: PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
     timeout_seconds: float

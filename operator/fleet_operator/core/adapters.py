@@ -25,6 +25,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.adapter_goals import recorded_of
+from fleet_operator.core.amounts import rounded_down
 from fleet_operator.core.counts import counted_of
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.observed import (
@@ -37,6 +38,7 @@ from fleet_operator.core.observed import (
 from fleet_operator.core.problems import names, problem_of, some, unready
 from fleet_operator.core.rewind import rewind_problem
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.roots import roots_problem
 from fleet_operator.core.step import Problem, Step
 from fleet_worker.protocol import Phase
 
@@ -46,16 +48,18 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     desired, recorded = weights.desired, _recorded(weights)
     settings = weights.spec.rollout.over(observed.spec.rollout)
     before = recorded_of(weights)
-    rewind = rewind_problem(weights, before) if before else None
-    stays = weights.spec.suspend or rewind is not None
+    refused = rewind_problem(weights, before) if before else None
+    refused = refused or roots_problem(desired, observed)
+    stays = weights.spec.suspend or refused is not None
     goal = recorded or desired if stays else desired
     members = [w for w in observed.workers if w.standing in {Standing.OPEN, Standing.HELD}]
     joiners = [w for w in observed.workers if w.standing is Standing.CLOSED]
     behind = [m for m in members if not m.has_loaded(goal)]
     failed = [w for w in behind if calls.failure_of(w, goal)]
-    problem: Problem | None = rewind
-    if problem is None and len(failed) > settings.max_failures:
-        problem = problem_of(failed, goal, RolloutPhase.STAGING, settings, halt=False)
+    problem: Problem | None = refused
+    may_fail = rounded_down(settings.max_failures, observed.spec.replicas)
+    if problem is None and len(failed) > may_fail:
+        problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
     asked = [*joiners] if stays else [*behind, *joiners]
     actions = [a for w in asked if (a := _next_call(w, weights, goal, settings)) is not None]
     done = len(members) - len(behind)

@@ -1,14 +1,31 @@
-"""Numbers that may be given as a share of the replicas."""
+"""Numbers that may be given as a share of the replicas, such as `25%`.
+
+Source: Kubernetes apps/v1 RollingUpdateDeployment: what may be missing is rounded down, what is
+added is rounded up.
+"""
 
 from __future__ import annotations
 
 
 def at_most(amount: int | str, replicas: int) -> int:
-    """How many of the replicas an amount allows: rounded down, but never none.
+    """How many workers may be away at a time: rounded down, but never none."""
+    return max(1, rounded_down(amount, replicas))
 
-    `amount`: a number, or a percentage such as `25%`.
-    Source: Kubernetes apps/v1 RollingUpdateDeployment, `maxUnavailable`.
-    """
-    if isinstance(amount, str):
-        return max(1, replicas * int(amount.removesuffix("%")) // 100)
-    return max(1, amount)
+
+def at_least(amount: int | str, replicas: int) -> int:
+    """How many workers are chosen: rounded up, but never none."""
+    return max(1, rounded_up(amount, replicas))
+
+
+def rounded_down(amount: int | str, replicas: int) -> int:
+    """The number that an amount stands for; a share of a small fleet may be 0."""
+    return amount if isinstance(amount, int) else replicas * _percent(amount) // 100
+
+
+def rounded_up(amount: int | str, replicas: int) -> int:
+    """The number that an amount stands for; a share is 0 only if it is 0% or of no replicas."""
+    return amount if isinstance(amount, int) else -(-replicas * _percent(amount) // 100)
+
+
+def _percent(amount: str) -> int:
+    return int(amount.removesuffix("%"))

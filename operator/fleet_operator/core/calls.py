@@ -23,7 +23,7 @@ from fleet_operator.core.actions import (
 )
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_worker.protocol import Failure, Reason
+from fleet_worker.protocol import Failure, PauseMode, Reason
 
 DEFAULT_PROMPTS = (
     "The capital of France is",
@@ -36,6 +36,8 @@ DEFAULT_PROMPTS = (
     "Dear customer,\n",
 )
 """What a canary is asked when the fleet names no prompts of its own."""
+PAUSE_MODES = {"Keep": PauseMode.KEEP, "Wait": PauseMode.WAIT, "Abort": PauseMode.ABORT}
+"""The words of `rollout.pause.mode` in those of vLLM."""
 LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the operator was last heard of; longer than it takes a
 standby to take over (20 s)."""
@@ -71,7 +73,7 @@ def pause(worker: WorkerView, settings: Rollout, *, reason: str) -> Pause:
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
         reason=reason,
-        mode=settings.pause.mode,
+        mode=PAUSE_MODES[settings.pause.mode],
         drain_timeout_seconds=settings.pause.drain_timeout_seconds,
         lease_seconds=LEASE_SECONDS,
     )
@@ -99,7 +101,7 @@ def apply(worker: WorkerView, target: Target, settings: Rollout, *, reason: str)
         version=target.version,
         run_id=target.run_id,
         digest=target.digest,
-        mode=settings.pause.mode,
+        mode=PAUSE_MODES[settings.pause.mode],
         drain_timeout_seconds=settings.pause.drain_timeout_seconds,
         lease_seconds=LEASE_SECONDS,
         timeout_seconds=settings.timeouts.load_seconds,

@@ -34,6 +34,7 @@ class Admission:
         mixed: both may serve at the same time; who cannot take the version comes in at the
             fallback.
         adapters: what they must have besides.
+        may_fail: how many workers may fail to take the version before it is given up.
     """
 
     version: Target
@@ -43,6 +44,7 @@ class Admission:
     first: bool = False
     mixed: bool = False
     adapters: tuple[AdapterGoal, ...] = ()
+    may_fail: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ _HALF_CLOSED = frozenset({Phase.SERVING, Phase.PAUSED})
 def join(joiners: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> Joining:
     """Decide the next call to every joiner."""
     ready = [j for j in joiners if j.state is not None and j.state.phase is Phase.JOINING]
-    wanted, problem = _wanted(ready, admission, settings)
+    wanted, problem = _wanted(ready, admission)
     actions: list[WorkerCall] = [
         calls.close(j, reason=f"its latch is closed and it is {j.state.phase}: a fence has failed")
         for j in joiners
@@ -97,18 +99,17 @@ def _has(joiner: WorkerView, target: Target | None) -> bool:
     return target is not None and joiner.has_loaded(target)
 
 
-def _wanted(
-    ready: list[WorkerView], admission: Admission, settings: Rollout
-) -> tuple[Target, Problem | None]:
+def _wanted(ready: list[WorkerView], admission: Admission) -> tuple[Target, Problem | None]:
     wanted = admission.version
     if not admission.first or any(j.has_loaded(wanted) for j in ready):
         return wanted, None
     refused = [j for j in ready if calls.failure_of(j, wanted)]
     others = len(ready) - len(refused)
-    if not refused or (others and len(refused) <= settings.max_failures):
+    if not refused or (others and len(refused) <= admission.may_fail):
         return wanted, None
     # Nobody serves and nobody can take it: better the last good version than none.
-    problem = problem_of(refused, wanted, RolloutPhase.STAGING, settings, halt=False)
+    may_fail = admission.may_fail
+    problem = problem_of(refused, wanted, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
     return admission.fallback, problem
 
 

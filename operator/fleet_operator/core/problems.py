@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.counts import agree, counted
@@ -22,11 +21,11 @@ def problem_of(
     failed: Sequence[WorkerView],
     goal: Target,
     phase: RolloutPhase,
-    settings: Rollout,
     *,
+    may_fail: int,
     halt: bool,
 ) -> Problem:
-    """The problem that more workers than allowed failed to take the goal."""
+    """The problem that more workers than allowed, `may_fail`, failed to take the goal."""
     reason = _reason(failed, goal, phase)
     if reason is ConditionReason.VERSION_REUSED:
         return Problem(reason=reason, message=_rewritten(failed, goal), halt=halt)
@@ -36,8 +35,8 @@ def problem_of(
         else f"Checked again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish "
         "another version."
     )
-    many = len(failed) > settings.max_failures
-    limit = f"{settings.max_failures} may fail" if many else "and no other worker is there"
+    many = len(failed) > may_fail
+    limit = f"{may_fail} may fail" if many else "and no other worker is there"
     message = (
         f"{counted(len(failed), 'worker')} cannot take version {goal}, {limit}. "
         f"{_causes(failed, goal)}. The applied version keeps serving. {way_out}"
@@ -85,7 +84,7 @@ def _rewritten(failed: Sequence[WorkerView], goal: Target) -> str:
     return (
         f"version {goal} stands for files with digest {short(goal.digest)}, and {some(failed)} "
         f"found others: {_causes(failed, goal)}. What is applied keeps serving. Restore the files, "
-        "publish these under another version, or set another spec.runId if another run has made "
+        "publish these under another version, or set another spec.runID if another run has made "
         "them. Delete a pod whose process has seen the other files already."
     )
 

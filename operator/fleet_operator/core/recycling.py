@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from fleet_operator.api.fleet import MAX_RECYCLED, RecycledWorker
 from fleet_operator.core.actions import DeletePod
+from fleet_operator.core.amounts import rounded_up
 from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.observed import FleetObserved, WorkerView
 
@@ -35,7 +36,7 @@ class Recycling:
 
 def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datetime) -> Recycling:
     """Decide which of the failed workers are made anew now."""
-    settings = observed.spec.recycle
+    settings, allowed = observed.spec.recycle, _allowed_per_fleet(observed)
     begin = now - timedelta(seconds=settings.window_seconds)
     known = {r.pod: _not_to_come(r, now) for r in observed.status.recycled if r.last_at > begin}
     used = sum(r.count for r in known.values())
@@ -48,7 +49,7 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
         if entry and entry.uid == worker.pod.uid:
             actions.append(_delete(worker))  # decided before; perhaps it did not get through
             continue
-        if count >= settings.max_per_worker or used >= settings.max_per_fleet:
+        if count >= settings.max_per_worker or used >= allowed:
             exhausted.append(worker)
             continue
         wait = _wait_seconds(entry, now)
@@ -100,10 +101,14 @@ def _problem(observed: FleetObserved, exhausted: Sequence[WorkerView]) -> str:
     return (
         f"{counted(len(exhausted), 'failed worker')} {agree(len(exhausted), 'is', 'are')} not "
         f"recreated: {counted(settings.max_per_worker, 'time')} a worker and "
-        f"{counted(settings.max_per_fleet, 'time')} a fleet are allowed within "
+        f"{counted(_allowed_per_fleet(observed), 'time')} a fleet are allowed within "
         f"{settings.window_seconds} s. {first.name}: {first.quarantine or first.trouble}. Find the "
         "cause, then delete the pod."
     )
+
+
+def _allowed_per_fleet(observed: FleetObserved) -> int:
+    return rounded_up(observed.spec.recycle.max_per_fleet, observed.spec.replicas)
 
 
 def _delete(worker: WorkerView) -> DeletePod:

@@ -1,8 +1,8 @@
 """Refuses a version of a run that comes back as something else.
 
 Two sets of weights under one name could not be told apart by whoever reads replies, spans or an
-audit. So within one `runId` a version stands for one set of files, for ever: what the fleet has seen
-under it first. A run that counts from 0 again names itself by another `runId`.
+audit. So within one `runID` a version stands for one set of files, for ever: what the fleet has seen
+under it first. A run that counts from 0 again names itself by another `runID`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fleet_operator.core.pins import Pins
 from fleet_operator.core.step import Problem
 
 REMEDY = (
-    "Publish these files under another version, or set another spec.runId if another run has made "
+    "Publish these files under another version, or set another spec.runID if another run has made "
     "them; or restore the files"
 )
 
@@ -46,7 +46,10 @@ def reuse_problem(wanted: Target, observed: FleetObserved, pins: Pins) -> Proble
         return None
     message = f"{told}. What is applied keeps serving. {REMEDY}."
     if digest is not None:
-        message += f" If the files are the same, set spec.digest: {digest}."
+        message += (
+            " If the files are the same, delete the WeightVersion and create it with "
+            f"spec.digest: {digest}."
+        )
     return Problem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
 
 

@@ -1,9 +1,10 @@
 """Keeps a run's versions growing.
 
-A trainer that restarts and publishes step 0 again would take the whole fleet back without anybody
-noticing. Within one `runId` numeric versions only grow; going back is said with `rollback: true`.
-The API server refuses what it can see (the step from one spec to the next); what it cannot see, a
-WeightVersion that was deleted and made anew, is refused here.
+A trainer that restarts and publishes step 0 again would take the whole fleet back unnoticed. Within
+one `runID` numeric versions only grow; to go back, `spec.rollbackTo` names the version. It permits that
+version and no other, so that it need not be removed afterwards. The API server refuses what it can
+see (the step from one spec to the next, where `rollbackTo` must be new); what it cannot see, a
+WeightVersion that was deleted and recreated, is refused here.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def number_of(version: str) -> int | None:
 def rewind_problem(weights: WeightsView, applied: Target) -> Problem | None:
     """Why a WeightVersion may not take the fleet where it wants to, if it may not."""
     spec = weights.spec
-    if spec.rollback or spec.run_id is None or spec.run_id != applied.run_id:
+    if spec.rollback_to == spec.version or spec.run_id is None or spec.run_id != applied.run_id:
         return None
     wanted, reached = number_of(spec.version), number_of(applied.version)
     if wanted is None or reached is None or wanted >= reached:
         return None
     message = (
         f"run {spec.run_id} has applied version {applied.version} already and asks for "
-        f"{spec.version}. The applied version keeps serving. Set spec.rollback: true to go back, or "
-        "another spec.runId for another run."
+        f"{spec.version}. The applied version keeps serving. To go back, set spec.rollbackTo: "
+        f'"{spec.version}"; another run takes another spec.runID.'
     )
     return Problem(reason=ConditionReason.REWIND_REFUSED, message=message, halt=False)

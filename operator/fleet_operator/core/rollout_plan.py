@@ -28,7 +28,8 @@ from fleet_operator.core.one_voice import expel_strays, keep_out
 from fleet_operator.core.pins import Pins, pins_of
 from fleet_operator.core.reuse import reuse_problem
 from fleet_operator.core.rewind import rewind_problem
-from fleet_operator.core.step import RolloutView, Step, Strategy
+from fleet_operator.core.roots import roots_problem
+from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -73,7 +74,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
     view = _view(observed, weights, wanted, pins, now)
     strategy = external.step if observed.is_external else _strategy(view.settings)
-    refused = reuse or (rewind_problem(weights, view.applied) if weights else None)
+    refused = reuse or _refusal(observed, weights, view)
     if refused is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=refused)
         return _plan(observed, view, pins, step, halted=False)
@@ -85,6 +86,14 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
     return _plan(observed, view, pins, step, halted=halted)
+
+
+def _refusal(
+    observed: FleetObserved, weights: WeightsView | None, view: RolloutView
+) -> Problem | None:
+    if weights is None:
+        return None
+    return rewind_problem(weights, view.applied) or roots_problem(view.target, observed)
 
 
 def _strategy(settings: Rollout) -> Strategy:

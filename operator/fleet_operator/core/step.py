@@ -13,6 +13,7 @@ from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.adapter_goals import AdapterGoal
+from fleet_operator.core.amounts import rounded_down
 from fleet_operator.core.observed import Standing, Target, WorkerView
 from fleet_worker.protocol import Failure
 
@@ -59,6 +60,11 @@ class RolloutView:
     def failed_lately(self, worker: WorkerView, goal: Target) -> bool:
         """Whether it should not be asked again yet. A new attempt does not wait for an old one."""
         return calls.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
+
+    @property
+    def may_fail(self) -> int:
+        """How many workers may fail to take the target before it is given up."""
+        return rounded_down(self.settings.max_failures, self.replicas)
 
     @property
     def held(self) -> tuple[WorkerView, ...]:

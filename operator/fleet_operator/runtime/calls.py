@@ -18,7 +18,7 @@ from fleet_operator.ports import Addressee, WorkerAnswer, Workers
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_book import WorkerBook
-from fleet_worker.protocol import Epoch, Reason
+from fleet_worker.protocol import Epoch, PauseMode, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def _lasts(action: WorkerCall) -> bool:
     if isinstance(action, Fence):
         return action.drain_timeout_seconds > 0
     if isinstance(action, Pause):
-        return action.mode == "wait"
+        return action.mode is PauseMode.WAIT
     return not isinstance(action, Resume | Admit | RemoveAdapter)
 
 

@@ -29,7 +29,7 @@ PAUSED = make_worker().paused("42").view()
 JOINER = make_worker().joining("42").view()
 ROLLOUT = Rollout.model_validate(
     {
-        "pause": {"mode": "wait", "drainTimeoutSeconds": 30},
+        "pause": {"mode": "Wait", "drainTimeoutSeconds": 30},
         "timeouts": {"stageSeconds": 900, "loadSeconds": 600},
     }
 )

@@ -52,11 +52,11 @@ NUMBERS: dict[str, tuple[float, float | None]] = {
     "engine.tensorParallelSize": (1, 64),
     "engine.pipelineParallelSize": (1, 64),
     "adapters.max": (0, 64),
-    "rollout.canary.workers": (1, 100),
+    "rollout.canary.workers": (1, MANY),
     "rollout.canary.maxTokens": (1, 256),
-    "rollout.canary.maxRepetition": (0, 1),
-    "rollout.canary.maxLogprobDrift": (0, None),
-    "rollout.canary.maxKl": (0, None),
+    "rollout.canary.maxRepetitionPercent": (0, 100),
+    "rollout.canary.maxLogprobDriftMillinats": (0, 1_000_000),
+    "rollout.canary.maxKLMillinats": (0, 1_000_000),
     "rollout.pause.drainTimeoutSeconds": (0, DAY),
     "rollout.maxUnavailable": (1, MANY),
     "rollout.timeouts.stageSeconds": (1, DAY),
@@ -217,7 +217,8 @@ def test_a_path_is_absolute_and_plain(
     [
         ("inferencefleets", "model.version", False),
         ("weightversions", "version", False),
-        ("weightversions", "runId", False),
+        ("weightversions", "runID", False),
+        ("weightversions", "rollbackTo", False),
         ("weightversions", "adapter", True),
     ],
 )
@@ -255,7 +256,7 @@ def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
     [
         ("inferencefleets", "weights.management", ("Operator", "External")),
         ("inferencefleets", "rollout.onFailure", ("Halt", "Rollback")),
-        ("inferencefleets", "rollout.pause.mode", ("keep", "wait", "abort")),
+        ("inferencefleets", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
         ("inferencefleets", "rollout.canary.then", ("Synchronized", "InFlight", "Rolling")),
         (
             "inferencefleets",
@@ -264,7 +265,7 @@ def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
         ),
         ("inferencefleets", "adapters.maxRank", (8, 16, 32, 64, 128, 256, 320, 512)),
         ("weightversions", "rollout.onFailure", ("Halt", "Rollback")),
-        ("weightversions", "rollout.pause.mode", ("keep", "wait", "abort")),
+        ("weightversions", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
         ("weightversions", "rollout.strategy", ("Synchronized", "InFlight", "Rolling", "Canary")),
     ],
 )
@@ -342,8 +343,9 @@ def test_what_a_newer_release_wrote_does_not_stop_this_one() -> None:
         ({"maxUnavailable": "50%"}, "max_unavailable", "50%"),
         ({"maxUnavailable": 3}, "max_unavailable", 3),
         ({"maxFailures": 0}, "max_failures", 0),
+        ({"maxFailures": "5%"}, "max_failures", "5%"),
         ({"onFailure": "Rollback"}, "on_failure", "Rollback"),
-        ({"pause": {"mode": "abort"}}, "pause.mode", "abort"),
+        ({"pause": {"mode": "Abort"}}, "pause.mode", "Abort"),
         ({"pause": {"drainTimeoutSeconds": 0}}, "pause.drain_timeout_seconds", 0),
         ({"timeouts": {"stageSeconds": 1}}, "timeouts.stage_seconds", 1),
         ({"timeouts": {"pauseSeconds": 2}}, "timeouts.pause_seconds", 2),
@@ -356,7 +358,7 @@ def test_a_version_changes_what_it_names_and_nothing_beside_it(
     fleet = Rollout.model_validate(
         {
             "maxFailures": 7,
-            "pause": {"mode": "wait", "drainTimeoutSeconds": 11},
+            "pause": {"mode": "Wait", "drainTimeoutSeconds": 11},
             "timeouts": {"stageSeconds": 12, "pauseSeconds": 13, "loadSeconds": 14},
             "canary": {"workers": 2},
         }
@@ -389,7 +391,7 @@ ROLLOUTS = st.fixed_dictionaries(
     {
         "pause": st.fixed_dictionaries(
             {
-                "mode": st.sampled_from(["keep", "wait", "abort"]),
+                "mode": st.sampled_from(["Keep", "Wait", "Abort"]),
                 "drainTimeoutSeconds": st.sampled_from([0, 1, DAY]),
             }
         ),

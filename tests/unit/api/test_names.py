@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.support.builders import make_fleet, target
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet import MAX_REPLICAS
+from fleet_operator.core.children import (
+    admin_token_secret,
+    applied_config_map,
+    disruption_budget,
+    headless_service,
+    service,
+)
+
+CRDS = Path(__file__).parents[3] / "crds"
 
 LONGEST = "a" + "b" * 44
 """The CRD takes names of up to 45 characters."""
@@ -29,15 +44,46 @@ def test_the_longest_name_still_is_a_dns_label(name):
     assert SERVICE_NAME.match(name)
 
 
-def test_names_of_two_fleets_never_meet():
-    """A fleet `a-1` beside a fleet `a`: only pods and Services are named by number or word."""
-    made = (
-        names.headless_service_name,
-        names.admin_token_secret_name,
-        names.applied_config_map_name,
-    )
+def children(fleet: str) -> set[tuple[str, str]]:
+    """Kind and name of everything that is made for a fleet of 20 workers."""
+    observed = replace(make_fleet(), name=fleet)
+    made = [
+        service(observed),
+        headless_service(observed),
+        disruption_budget(observed),
+        applied_config_map(observed, target("1")),
+        admin_token_secret(observed, "t"),
+    ]
+    pods = {("Pod", names.pod_name(fleet, ordinal)) for ordinal in range(20)}
+    return {(m["kind"], m["metadata"]["name"]) for m in made} | pods
 
-    assert not {f("a") for f in made} & {f("a-1") for f in made}
+
+WORDS = ["a", "1", "0", "12", "workers", "applied", "admin", "token", "admin-token"]
+FLEETS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(lambda w: "-".join(["a", *w]))
+
+
+@given(FLEETS, FLEETS)
+def test_children_of_two_fleets_never_have_one_name(one, other):
+    assume(one != other)
+    assume(not one.endswith(names.CHILD_SUFFIXES))
+    assume(not other.endswith(names.CHILD_SUFFIXES))
+
+    assert not children(one) & children(other)
+
+
+def test_every_child_that_is_not_named_by_a_number_ends_with_a_reserved_word():
+    """So that a fleet's own name, which Services and others have, is never that of another's child."""
+    others = {name for kind, name in children("a") if kind != "Pod"} - {"a"}
+
+    assert {name.removeprefix("a") for name in others} == set(names.CHILD_SUFFIXES)
+
+
+@pytest.mark.parametrize("suffix", names.CHILD_SUFFIXES)
+def test_the_crd_refuses_a_fleet_with_a_name_of_a_child(suffix):
+    crd = yaml.safe_load((CRDS / "inferencefleets.yaml").read_text())
+    rules = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]
+
+    assert any(f"!self.metadata.name.endsWith('{suffix}')" in rule["rule"] for rule in rules)
 
 
 def test_the_selector_finds_what_the_labels_mark():

@@ -96,8 +96,8 @@ def test_a_good_verdict_names_the_figures():
     assert verdict.passed
     assert (verdict.version, verdict.pods) == ("42", ("policy-0",))
     assert verdict.message == (
-        "canary policy-0 with version 42 against 41: the logits are numbers; repetition 0.10, at "
-        "most 0.5 may be; logprob drift 0.100, at most 2.0 may be; KL 0.100, at most 2.0 may be."
+        "canary policy-0 with version 42 against 41: the logits are numbers; repetition 10%, limit "
+        "50%; logprob drift 100 millinats, limit 2000; KL 100 millinats, limit 2000."
     )
 
 
@@ -105,9 +105,9 @@ def test_a_good_verdict_names_the_figures():
     ("found", "told_of"),
     [
         pytest.param({"finite": False}, "the logits are numbers", id="NaN"),
-        pytest.param({"repetition": 0.51}, "repetition 0.51", id="repetition"),
-        pytest.param({"logprob_drift": 2.1}, "logprob drift 2.100", id="drift"),
-        pytest.param({"kl": 2.1}, "KL 2.100", id="KL"),
+        pytest.param({"repetition": 0.51}, "repetition 51%", id="repetition"),
+        pytest.param({"logprob_drift": 2.1}, "logprob drift 2100 millinats", id="drift"),
+        pytest.param({"kl": 2.1}, "KL 2100 millinats", id="KL"),
     ],
 )
 def test_a_bad_verdict_gives_the_version_up(found, told_of):
@@ -120,6 +120,37 @@ def test_a_bad_verdict_gives_the_version_up(found, told_of):
     assert taken.problem.reason is ConditionReason.CANARY_REFUSED
     assert told_of in taken.problem.message
     assert "No client got a token of it" in taken.problem.message
+
+
+@pytest.mark.parametrize(
+    ("found", "limits"),
+    [
+        pytest.param({"repetition": 0.3}, {"maxRepetitionPercent": 30}, id="repetition"),
+        pytest.param({"logprob_drift": 0.25}, {"maxLogprobDriftMillinats": 250}, id="drift"),
+        pytest.param({"kl": 0.0}, {"maxKLMillinats": 0}, id="KL"),
+    ],
+)
+def test_a_figure_at_its_limit_passes_and_one_beyond_is_refused(found, limits):
+    ((name, figure),) = found.items()
+    at, beyond = (
+        STEP(make_view(judged(0, **{"kl": 0.0, name: value}), old(1), canary=limits)).verdict
+        for value in (figure, figure + 0.01)
+    )
+
+    assert at is not None
+    assert beyond is not None
+    assert (at.passed, beyond.passed) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "canaries"),
+    [(1, 4, 1), (2, 4, 2), ("1%", 4, 1), ("50%", 4, 2), ("51%", 4, 3), ("100%", 4, 4)],
+)
+def test_a_share_of_canaries_is_rounded_up(workers, replicas, canaries):
+    alike = (known(ordinal) for ordinal in range(replicas))
+    taken = STEP(make_view(*alike, canary={"workers": workers}))
+
+    assert len(taken.actions) == canaries
 
 
 def test_the_worst_of_several_canaries_decides():

@@ -180,7 +180,7 @@ class TestFailures:
 
         assert told(taken.actions) == ["apply 41 on policy-0"]
 
-    @pytest.mark.parametrize(("mode", "limit"), [("keep", 600), ("abort", 600), ("wait", 600 + 60)])
+    @pytest.mark.parametrize(("mode", "limit"), [("Keep", 600), ("Abort", 600), ("Wait", 600 + 60)])
     def test_a_swap_that_never_ends_is_cut_out(self, mode, limit):
         def running(seconds: float, heard: float):
             work = Operation(kind="apply", version="42", running_seconds=seconds)

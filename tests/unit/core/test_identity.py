@@ -86,7 +86,7 @@ AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
 class TestAnotherRunThatCountsAlike:
     def test_it_is_staged_though_the_version_is_the_same(self):
         observed = fleet_of(
-            *SERVING_RUN_7, wants=asks("40", RUN_8, runId="run-8"), status=AFTER_RUN_7
+            *SERVING_RUN_7, wants=asks("40", RUN_8, runID="run-8"), status=AFTER_RUN_7
         )
         decision = decided(observed)
 
@@ -96,14 +96,14 @@ class TestAnotherRunThatCountsAlike:
 
     def test_a_worker_that_has_it_already_is_not_admitted_beside_the_others(self):
         joiner = has(make_worker(2).joining("40"), RUN_8, D2, "run-8")
-        wants = asks("40", RUN_8, runId="run-8", digest=D2)
+        wants = asks("40", RUN_8, runID="run-8", digest=D2)
         decision = decided(fleet_of(*SERVING_RUN_7[:2], joiner, wants=wants, status=AFTER_RUN_7))
 
         assert "admit" not in {c.kind for c in decision.worker_calls}
 
     def test_it_is_ready_when_all_serve_it(self):
         workers = [has(make_worker(n).serving("40"), RUN_8, D2, "run-8") for n in range(3)]
-        wants = asks("40", RUN_8, runId="run-8")
+        wants = asks("40", RUN_8, runID="run-8")
         decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
 
         assert verdicts(decision) == ("AllWorkersServing", None)
@@ -121,7 +121,7 @@ class TestAnotherRunThatCountsAlike:
             phase=RolloutPhase.STAGING,
             started_at=NOW - timedelta(minutes=1),
         )
-        wants = replace(asks("40", RUN_8, runId="run-8"), status=under_way)
+        wants = replace(asks("40", RUN_8, runID="run-8"), status=under_way)
         decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
 
         assert told(decision.worker_calls) == [f"stage 40 of run-8 on policy-{n}" for n in range(3)]
@@ -138,7 +138,7 @@ class TestAVersionThatComesBackAsSomethingElse:
         ],
     )
     def test_nothing_changes_and_it_is_said(self, path, fields):
-        wants = asks("40", path, runId="run-7", **fields)
+        wants = asks("40", path, runID="run-7", **fields)
         decision = decided(fleet_of(*SERVING_RUN_7, wants=wants, status=AFTER_RUN_7))
 
         assert told(decision.worker_calls) == []
@@ -148,7 +148,7 @@ class TestAVersionThatComesBackAsSomethingElse:
 
     @pytest.mark.parametrize("path", [RUN_7, RUN_8])
     def test_with_the_pinned_digest_it_is_the_same_weights(self, path):
-        wants = asks("40", path, runId="run-7", digest=D1)
+        wants = asks("40", path, runID="run-7", digest=D1)
         decision = decided(fleet_of(*SERVING_RUN_7, wants=wants, status=AFTER_RUN_7))
 
         assert verdicts(decision) == ("AllWorkersServing", None)
@@ -175,7 +175,7 @@ class TestAVersionThatComesBackAsSomethingElse:
 
     def test_called_like_the_model_with_a_run_of_its_own_it_is_loaded(self):
         workers = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
-        wants = asks("base", "/weights/sft", runId="run-1")
+        wants = asks("base", "/weights/sft", runID="run-1")
         decision = decided(fleet_of(*workers, wants=wants))
 
         assert {c.key for c in decision.worker_calls} == {"stage base of run-1"}
@@ -229,11 +229,11 @@ class TestFilesThatWereRewritten:
 
     def test_a_restarting_worker_is_told_run_and_digest(self):
         decision = decided(
-            fleet_of(*SERVING_RUN_7, wants=asks("40", RUN_7, runId="run-7"), status=AFTER_RUN_7)
+            fleet_of(*SERVING_RUN_7, wants=asks("40", RUN_7, runID="run-7"), status=AFTER_RUN_7)
         )
         data = children.applied_config_map(make_fleet(), decision.rollout.applied)["data"]
 
-        assert data == {"version": "40", "path": RUN_7, "runId": "run-7", "digest": D1}
+        assert data == {"version": "40", "path": RUN_7, "runID": "run-7", "digest": D1}
 
 
 class TestPins:

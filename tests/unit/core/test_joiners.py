@@ -23,6 +23,7 @@ def decide(
     mixed: bool = False,
     **rollout,
 ) -> Joining:
+    view = make_view(*workers, **rollout)
     admission = Admission(
         version=target(version),
         fallback=target(fallback),
@@ -30,8 +31,8 @@ def decide(
         coming=target(coming) if coming else None,
         first=first,
         mixed=mixed,
+        may_fail=view.may_fail,
     )
-    view = make_view(*workers, **rollout)
     return join(view.joiners, admission, view.settings)
 
 

@@ -129,6 +129,20 @@ def test_what_no_longer_has_a_line_of_its_own_still_counts_for_the_fleet():
     assert "60 times a fleet" in made.problem
 
 
+@pytest.mark.parametrize(
+    ("share", "workers", "used", "allowed"),
+    [("0%", 3, 0, False), ("1%", 3, 0, True), ("50%", 3, 2, False), ("300%", 3, 8, True)],
+)
+def test_a_share_of_the_replicas_bounds_the_fleet_rounded_up(share, workers, used, allowed):
+    before = (entry(99, used, seconds_ago=0),) if used else ()
+    others = (make_worker(n).serving("41") for n in range(1, workers))
+    fleet = make_fleet(
+        failed(), *others, status=FleetStatus(recycled=before), recycle={"maxPerFleet": share}
+    )
+
+    assert bool(recycle(fleet, fleet.workers[:1], now=NOW).actions) is allowed
+
+
 def test_waits_stay_below_the_longest_so_that_counts_cannot_overflow():
     made = decide(
         failed(), before=(entry(0, 99, seconds_ago=0),), maxPerWorker=100, maxPerFleet=1000

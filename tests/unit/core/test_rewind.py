@@ -10,9 +10,9 @@ from fleet_operator.core.observed import Target, WeightsView
 from fleet_operator.core.rewind import number_of, rewind_problem
 
 
-def asks(version: str, *, run: str | None = "run-7", rollback: bool = False) -> WeightsView:
+def asks(version: str, *, run: str | None = "run-7", back_to: str | None = None) -> WeightsView:
     view = make_weights(version)
-    update = {"run_id": run, "rollback": rollback}
+    update = {"run_id": run, "rollback_to": back_to}
     object.__setattr__(view, "spec", view.spec.model_copy(update=update))
     return view
 
@@ -49,6 +49,10 @@ def test_a_version_with_a_number_is_known_by_it(version, number):
         pytest.param(asks("9"), reached("10"), id="numbers are no texts"),
         pytest.param(asks("step_5"), reached("9"), id="however the number is written"),
         pytest.param(asks("0"), reached("1"), id="a trainer that began again"),
+        pytest.param(asks("4", back_to="5"), reached("9"), id="another version is permitted"),
+        pytest.param(
+            asks("5", back_to="step_5"), reached("9"), id="the same number, written otherwise"
+        ),
     ],
 )
 def test_going_back_within_a_run_is_refused(wanted, applied):
@@ -58,7 +62,7 @@ def test_going_back_within_a_run_is_refused(wanted, applied):
     assert problem.reason is ConditionReason.REWIND_REFUSED
     assert not problem.halt
     assert f"asks for {wanted.spec.version}" in problem.message
-    assert "spec.rollback: true" in problem.message
+    assert f'spec.rollbackTo: "{wanted.spec.version}"' in problem.message
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,9 @@ def test_going_back_within_a_run_is_refused(wanted, applied):
     [
         pytest.param(asks("10"), reached("9"), id="forward"),
         pytest.param(asks("9"), reached("9"), id="the same once more"),
-        pytest.param(asks("5", rollback=True), reached("9"), id="back, and it is said"),
+        pytest.param(
+            asks("5", back_to="5"), reached("9"), id="back to the version that is permitted"
+        ),
         pytest.param(asks("5", run="run-8"), reached("9"), id="another run"),
         pytest.param(asks("5", run=None), reached("9"), id="a version of no run"),
         pytest.param(asks("5", run=None), reached("9", None), id="where nobody speaks of runs"),

@@ -191,6 +191,8 @@ class TestFailures:
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 
         assert step(make_view(refused, old(1), maxFailures=1)).problem is None
+        assert step(make_view(refused, old(1), maxFailures="50%")).problem is None
+        assert step(make_view(refused, old(1), maxFailures="49%")).problem is not None
         taken = step(make_view(refused, staged(1), maxFailures=1))
         assert told(taken.actions) == ["fence on policy-0"]
         (fence,) = taken.actions
@@ -245,7 +247,7 @@ class TestFailures:
 
     def test_a_drain_may_take_its_time_before_a_pause_is_late(self):
         workers = [pausing(0), held(1)]
-        pause = {"mode": "wait", "drainTimeoutSeconds": 100}
+        pause = {"mode": "Wait", "drainTimeoutSeconds": 100}
         late = {"phase": PAUSING, "pause": pause}
 
         assert step(make_view(*workers, phase_seconds=160, **late)).problem is None

@@ -26,6 +26,7 @@ from fleet_operator.api.fleet import Canary
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.amounts import at_least
 from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joiners import Admission
@@ -92,7 +93,7 @@ def _judge(view: RolloutView) -> Step:
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     if problem is None:
         able = [w for w in able if w not in failed]
-    chosen = able[: view.settings.canary.workers]
+    chosen = able[: at_least(view.settings.canary.workers, view.replicas)]
     problem = problem or _problem_of_the_slow(view, goal, chosen)
     reports = [r for w in chosen if (r := _comparison(w, goal))]
     verdict = None
@@ -134,7 +135,7 @@ def _problem_of_the_slow(
     overdue = late(view, RolloutPhase.JUDGING, limit, slow)
     if not overdue:
         return None
-    return problem_of(overdue, goal, RolloutPhase.JUDGING, view.settings, halt=True)
+    return problem_of(overdue, goal, RolloutPhase.JUDGING, may_fail=view.may_fail, halt=True)
 
 
 def _next_calls(view: RolloutView, goal: Target, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
@@ -194,14 +195,20 @@ def _verdict(
     checks = (
         (worst["finite"], "the logits are numbers"),
         (
-            worst["repetition"] <= limits.max_repetition,
-            f"repetition {worst['repetition']:.2f}, at most {limits.max_repetition} may be",
+            100 * worst["repetition"] <= limits.max_repetition_percent,
+            f"repetition {100 * worst['repetition']:.0f}%, limit {limits.max_repetition_percent}%",
         ),
         (
-            worst["logprob_drift"] <= limits.max_logprob_drift,
-            f"logprob drift {worst['logprob_drift']:.3f}, at most {limits.max_logprob_drift} may be",
+            1000 * worst["logprob_drift"] <= limits.max_logprob_drift_millinats,
+            (
+                f"logprob drift {1000 * worst['logprob_drift']:.0f} millinats, limit "
+                f"{limits.max_logprob_drift_millinats}"
+            ),
         ),
-        (worst["kl"] <= limits.max_kl, f"KL {worst['kl']:.3f}, at most {limits.max_kl} may be"),
+        (
+            1000 * worst["kl"] <= limits.max_kl_millinats,
+            f"KL {1000 * worst['kl']:.0f} millinats, limit {limits.max_kl_millinats}",
+        ),
     )
     bad = [told for holds, told in checks if not holds]
     compared = reports[0].compared_with

@@ -155,7 +155,7 @@ def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
         return False
     operation = worker.state.operation
     seconds = (operation.running_seconds if operation else 0) + worker.state_age_seconds
-    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "wait" else 0
+    drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
     return seconds > view.settings.timeouts.load_seconds + drain
 
 

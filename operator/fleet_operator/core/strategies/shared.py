@@ -91,12 +91,12 @@ def over_budget(
     """
     candidates = among or view.members or view.joiners
     others = {w.pod.uid for w in candidates} - {f.pod.uid for f in failed}
-    if not failed or (others and len(failed) <= view.settings.max_failures):
+    if not failed or (others and len(failed) <= view.may_fail):
         return None
     served = same_weights(goal, view.applied)
     if not same_weights(goal, view.target) or view.halted or served:
         return None
-    return problem_of(failed, goal, phase, view.settings, halt=halt)
+    return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt)
 
 
 def with_joiners(
@@ -104,7 +104,8 @@ def with_joiners(
 ) -> Step:
     """The step, with the calls to the joiners, but for some uids."""
     joiners = tuple(j for j in view.joiners if j.pod.uid not in but)
-    joining = join(joiners, replace(admission, adapters=view.adapters), view.settings)
+    admission = replace(admission, adapters=view.adapters, may_fail=view.may_fail)
+    joining = join(joiners, admission, view.settings)
     return replace(
         taken,
         actions=taken.actions + joining.actions,

@@ -139,7 +139,7 @@ def _mute(view: RolloutView) -> list[WorkerView]:
 def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
     still = [m for m in behind if m.standing is not Standing.HELD]
     limit = float(view.settings.timeouts.pause_seconds)
-    if view.settings.pause.mode == "wait":
+    if view.settings.pause.mode == "Wait":
         limit += view.settings.pause.drain_timeout_seconds
     # Who serves and answers does not know of it: our call was lost, and perhaps we were away since.
     unaware = [
