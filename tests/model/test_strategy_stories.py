@@ -98,7 +98,7 @@ class TestCanary:
         assert not verdict.passed
         assert verdict.kl == 9.0
         assert fleet.stalled.reason is ConditionReason.CANARY_REFUSED
-        assert "KL 9.000" in fleet.stalled.message
+        assert "KL 9000" in fleet.stalled.message
         assert "load 2 on policy-1" not in calls(fleet)
 
         fleet.publish("3")
