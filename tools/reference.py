@@ -105,7 +105,7 @@ def conditions_page(source: str) -> str:
         NOTICE,
         (
             "A condition's `lastTransitionTime` moves only when its status flips. Its message names pods "
-            "and numbers and says what to do. `Stalled` is present only while a person is needed.\n"
+            "and numbers and says what to do. `Stalled` is present only while attention is needed.\n"
         ),
     ]
     for node in ast.parse(source).body:

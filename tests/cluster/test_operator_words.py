@@ -54,7 +54,8 @@ async def test_workers_that_no_node_can_take_are_told_in_the_schedulers_own_word
     stage: Stage,
 ) -> None:
     await stage.start_operator()
-    await stage.make_fleet(replicas=2, resources={"limits": {"nvidia.com/gpu": 1}})
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    await stage.make_fleet(replicas=2, resources=limits, progressDeadlineSeconds=1)
     assert await _stalled(stage, of="inferencefleets") == "WorkersFailing"
 
     told = await _described(stage, "ifl")

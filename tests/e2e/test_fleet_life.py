@@ -121,6 +121,7 @@ def test_after_uninstalling_the_fleet_goes_on_and_a_new_install_takes_it_up(flee
 @pytest.mark.parametrize("claim", ["nothing-of-this-name"])
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind(fleet, claim):
     manifest = stack.fleet_manifest("broken", replicas=1)
+    manifest["spec"]["progressDeadlineSeconds"] = 5
     (volume,) = manifest["spec"]["weights"]["volumes"]
     volume["persistentVolumeClaim"]["claimName"] = claim
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))

@@ -445,8 +445,17 @@ class TestStatuses:
                 await rig.applied("1")
                 fleet = rig.cluster.objects[FLEET_PATH]
                 rig.operator.store.remove_fleet(fleet)
+
+                def told() -> tuple[str, str]:
+                    found = rig.condition("Progressing", of=WEIGHTS_PATH)
+                    return found["reason"], found["status"]
+
+                # The fleet may come a moment later: objects of one manifest arrive in any order.
+                await rig.until(lambda: told() == ("FleetNotFound", "True"))
+                assert rig.condition("Stalled", of=WEIGHTS_PATH) is None
                 await rig.until(lambda: rig.condition("Stalled", of=WEIGHTS_PATH) is not None)
                 assert rig.condition("Stalled", of=WEIGHTS_PATH)["reason"] == "FleetNotFound"
+                assert told() == ("FleetNotFound", "False")
                 rig.operator.store.put_fleet(rig._with_status(FLEET_PATH))
                 await rig.applied("1")
                 assert rig.weights["supersededVersions"] == 0
@@ -463,7 +472,7 @@ class TestStatuses:
                 await rig.until(lambda: rig.condition("Stalled", of=WEIGHTS_PATH) is not None)
                 rig.operator.store.remove_fleet(rig.cluster.objects[FLEET_PATH])
                 await rig.until(
-                    lambda: rig.condition("Stalled", of=WEIGHTS_PATH)["reason"] == "FleetNotFound",
+                    lambda: rig.condition("Ready", of=WEIGHTS_PATH)["reason"] == "FleetNotFound",
                     seconds=5,
                 )
 

@@ -32,6 +32,7 @@ from fleet_operator.core.observed import (
     WeightsView,
     WorkerView,
 )
+from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.step import RolloutView
 from fleet_worker.protocol import (
     Failure,
@@ -206,6 +207,10 @@ class AWorker:
     def troubled(self, trouble: str) -> Self:
         """The cluster says why it does not run."""
         return self._pod(trouble=trouble, running=False, ready=False)
+
+    def awaiting(self, wait: PodWait) -> Self:
+        """Its pod waits for what the cluster may still bring."""
+        return self._pod(wait=wait)
 
     def ended(self, phase: str = "Failed") -> Self:
         """Evicted, or ended by itself."""

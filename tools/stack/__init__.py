@@ -4,7 +4,7 @@ The demo and the end-to-end tests stand on this; `python -m stack up` gives peop
 """
 
 from stack.fleets import CPU_ENGINE, fleet_manifest, weights_manifest
-from stack.images import OPERATOR_IMAGE, WORKER_IMAGE, load_images, mounts
+from stack.images import OPERATOR_IMAGE, WORKER_IMAGE, load_image, load_images, mounts
 from stack.operator import install, uninstall
 from stack.volumes import weights_volume
 
@@ -14,6 +14,7 @@ __all__ = [
     "WORKER_IMAGE",
     "fleet_manifest",
     "install",
+    "load_image",
     "load_images",
     "mounts",
     "uninstall",

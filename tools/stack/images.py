@@ -57,23 +57,31 @@ def model_cache() -> Path:
 
 def load_images(cluster: Cluster) -> None:
     """Make both images of the working tree and load them on every node."""
-    app = envs.app_folder()
-    for image, name, module in (
-        (OPERATOR_IMAGE, "operator", "fleet_operator"),
-        (WORKER_IMAGE, "worker", "fleet_worker"),
-    ):
-        config = ImageConfig(
-            entrypoint=("python3", "-m", module),
-            environment={
-                "PATH": f"{_environment(name)}/bin:/usr/bin:/bin",
-                "PYTHONPATH": _APP,
-                "PYTHONSAFEPATH": "1",
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "TZ": "UTC",
-            },
-        )
-        cluster.load_image(image, {_APP: app}, config)
+    load_image(cluster, OPERATOR_IMAGE, "operator", "fleet_operator")
+    load_image(cluster, WORKER_IMAGE, "worker", "fleet_worker")
+
+
+def load_image(cluster: Cluster, image: str, environment: str, module: str) -> None:
+    """Make an image of the working tree and load it on every node.
+
+    Args:
+        cluster: Started with `mounts`.
+        image: Its name and tag.
+        environment: What is mounted into its containers: `operator` or `worker`.
+        module: What its entry point runs.
+    """
+    config = ImageConfig(
+        entrypoint=("python3", "-m", module),
+        environment={
+            "PATH": f"{_environment(environment)}/bin:/usr/bin:/bin",
+            "PYTHONPATH": _APP,
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TZ": "UTC",
+        },
+    )
+    cluster.load_image(image, {_APP: envs.app_folder()}, config)
 
 
 def _environment(name: str) -> Path:

@@ -27,7 +27,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     """Work is under way and inside its deadline."""
     STALLED = "Stalled"
-    """A person is needed. Present only while true."""
+    """Attention is needed: nothing here passes by itself in time. Present only while true."""
     WEIGHTS_UNCHANGED = "WeightsUnchanged"
     """WeightVersion: a warning, the version serves: its load has changed no parameter of the model.
     Present only while true."""
@@ -114,7 +114,8 @@ class ConditionReason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """A phase did not finish within its timeout."""
     WORKERS_FAILING = "WorkersFailing"
-    """Worker pods cannot be created, scheduled or started."""
+    """Worker pods cannot be started, have waited for a node or an image for longer than
+    `spec.progressDeadlineSeconds`, or do not end."""
     EPOCH_EXHAUSTED = "EpochExhausted"
     """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"

@@ -179,6 +179,7 @@ class FleetSpec(Resource):
     """What a person wants of a fleet."""
 
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
+    progress_deadline_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
     model: Model
     engine: Engine = Engine()
     resources: ResourceRequirements = ResourceRequirements()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import (
@@ -19,11 +19,9 @@ from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
+from fleet_operator.core.pod_troubles import cannot_run, of_another_release, waits_for, will_not_go
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_worker.protocol import PROTOCOL_VERSION, Phase
-
-STUCK_SECONDS = 60.0
-"""A pod that is deleted and still there so long after its grace period needs a person."""
+from fleet_worker.protocol import Phase
 
 
 def fleet_status(
@@ -83,7 +81,7 @@ def _conditions(
     made = [
         _ready(observed, rollout, pods),
         _available(observed, rollout),
-        _progressing(observed, rollout, pods),
+        _progressing(observed, rollout, pods, now),
     ]
     if (stalled := _stalled(observed, rollout, pods, now)) is not None:
         made.append(stalled)
@@ -120,7 +118,7 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
         (rollout.suspended, ConditionReason.SUSPENDED, told),
         (problem, problem.reason if problem else ConditionReason.HALTED, told),
         (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
-        (missing, ConditionReason.WAITING_FOR_WORKERS, told),
+        (missing, ConditionReason.WAITING_FOR_WORKERS, _with_waits(told, observed)),
         (unseen, ConditionReason.WAITING_FOR_WORKERS, to_come),
     )
     for holds, reason, message in obstacles:
@@ -153,7 +151,9 @@ def _minimum(least: int) -> str:
     return f"at least {counted(least, 'worker')} {agree(least, 'serves', 'serve')}"
 
 
-def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
+def _progressing(
+    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
+) -> _Made:
     if rollout.step.phase.value in _ROLLING_REASONS and rollout.step.problem is None:
         reason = _ROLLING_REASONS[rollout.step.phase.value]
         return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
@@ -162,9 +162,9 @@ def _progressing(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan)
         told = f"{len(observed.workers)} of {wanted}, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
     problem, desired = rollout.step.problem, rollout.desired
-    trouble, serving = _cannot_run(observed), serving_count(observed, desired)
+    trouble, serving = cannot_run(observed, now), serving_count(observed, desired)
     share = counted_of(serving, observed.spec.replicas, "worker", "serves", "serve")
-    told = f"{share} version {desired.label}"
+    told = _with_waits(f"{share} version {desired.label}", observed)
     obstacles = (
         (problem, False, problem.reason if problem else ConditionReason.HALTED, told),
         (rollout.halted, False, ConditionReason.HALTED, told),
@@ -194,7 +194,7 @@ def _stalled(
         told = f"{pods.problem}. Workers that are there stay; none can be made until it is repaired"
         return ConditionType.STALLED, True, ConditionReason.INVALID_SPEC, told
     problem = rollout.step.problem
-    if told := _of_another_release(observed):
+    if told := of_another_release(observed):
         # First, since it may be the cause of the other; that is kept.
         told = f"{told}. {problem.reason}: {problem.message}" if problem is not None else told
         return ConditionType.STALLED, True, ConditionReason.PROTOCOL_MISMATCH, told
@@ -205,52 +205,13 @@ def _stalled(
         return ConditionType.STALLED, True, ConditionReason.HALTED, told
     if pods.exhausted:
         return ConditionType.STALLED, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted
-    told = _cannot_run(observed) or _will_not_go(observed, now)
+    told = cannot_run(observed, now) or will_not_go(observed, now)
     return (ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told) if told else None
 
 
-def _of_another_release(observed: FleetObserved) -> str:
-    others = [
-        (w.pod.name, w.state.protocol)
-        for w in observed.workers
-        if w.state is not None and w.state.protocol != PROTOCOL_VERSION and not w.pod.deleting
-    ]
-    if not others:
-        return ""
-    name, number = others[0]
-    many = f"{counted(len(others), 'worker')} {agree(len(others), 'speaks', 'speak')}"
-    older = "upgrade the operator" if number > PROTOCOL_VERSION else "upgrade the worker image"
-    return (
-        f"{many} another protocol than the operator. {name} speaks {number}, the operator "
-        f"{PROTOCOL_VERSION}. Use one release for both: {older}, or set spec.engine.image to the "
-        "worker image of the operator's release. What both understand is still done"
-    )
-
-
-def _cannot_run(observed: FleetObserved) -> str:
-    troubled = [w.pod for w in observed.workers if w.pod.trouble and not w.pod.deleting]
-    if not troubled:
-        return ""
-    first = troubled[0]
-    again = agree(
-        len(troubled), "It is tried again by itself", "They are tried again by themselves"
-    )
-    return f"{counted(len(troubled), 'worker')} cannot run. {first.name}: {first.trouble}. {again}; `kubectl describe pod {first.name}` and its log tell more"
-
-
-def _will_not_go(observed: FleetObserved, now: datetime) -> str:
-    late = timedelta(seconds=STUCK_SECONDS)
-    going = [w.pod for w in observed.workers if w.pod.gone_by]
-    stuck = [p for p in going if p.evicted or (p.gone_by and now - p.gone_by > late)]
-    if not stuck:
-        return ""
-    first = stuck[0]
-    return (
-        f"{counted(len(stuck), 'pod')} {agree(len(stuck), 'is', 'are')} deleted and "
-        f"{agree(len(stuck), 'does', 'do')} not end. {first.name} is on node {first.node}: if "
-        f"that node is gone for good, delete the Node, or the pod with `kubectl delete pod "
-        f"{first.name} --force`; its successor follows"
-    )
+def _with_waits(told: str, observed: FleetObserved) -> str:
+    waits = waits_for(observed)
+    return f"{told}; {waits}" if waits else told
 
 
 def _rolling(rollout: RolloutPlan) -> str:

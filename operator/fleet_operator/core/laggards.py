@@ -49,11 +49,8 @@ def _laggard(worker: WorkerView, desired: Target) -> Laggard:
 
 
 def _cause(worker: WorkerView, desired: Target) -> tuple[str, str]:
-    if worker.pod.quarantine:
-        return "Quarantined", worker.pod.quarantine
-    if worker.pod.trouble:
-        reason, _, message = worker.pod.trouble.partition(": ")
-        return reason, message
+    if (of_pod := _cause_in_pod(worker)) is not None:
+        return of_pod
     if failure := _failure(worker):
         return str(failure.reason), f"version {failure.version}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
@@ -61,6 +58,16 @@ def _cause(worker: WorkerView, desired: Target) -> tuple[str, str]:
     if worker.standing is Standing.ABSENT:
         return "Starting", "its engine is not up yet"
     return "Joining", f"is brought to version {desired.label}"
+
+
+def _cause_in_pod(worker: WorkerView) -> tuple[str, str] | None:
+    pod = worker.pod
+    if pod.quarantine:
+        return "Quarantined", pod.quarantine
+    if pod.trouble:
+        reason, _, message = pod.trouble.partition(": ")
+        return reason, message
+    return (pod.wait.reason, pod.wait.message) if pod.wait is not None else None
 
 
 def _failure(worker: WorkerView) -> Failure | None:

@@ -15,6 +15,7 @@ from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus, Pin
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.identity import Named, WeightsId, label, same_weights
+from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
 
@@ -30,7 +31,8 @@ class PodView:
     Fields:
         running: the worker container runs right now.
         started: its process has answered the startup probe since the container began.
-        trouble: the cluster's own words for why the pod does not run (scheduler, image, crash).
+        trouble: the cluster's own words for why the pod does not run (configuration, crash).
+        wait: what it waits for that the cluster may still bring; None if for nothing.
         evicted: it is being deleted since its node is lost; nobody there can confirm its end.
         gone_by: when a pod that is being deleted should have been gone.
         owner: uid of its controller; empty for a pod that nobody owns.
@@ -53,6 +55,7 @@ class PodView:
     owner: str = ""
     restarts: int = 0
     trouble: str = ""
+    wait: PodWait | None = None
     quarantine: str = ""
 
 

@@ -9,20 +9,32 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.core.observed import PodView
+from fleet_operator.core.pod_waits import Awaited, PodWait
 
-# Reasons for waiting that do not pass by themselves within seconds.
+# Reasons for which a container waits and which need attention at once.
 _TROUBLES = frozenset(
     {
         "CrashLoopBackOff",
         "CreateContainerConfigError",
         "CreateContainerError",
         "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImagePullBackOff",
         "InvalidImageName",
         "RunContainerError",
+        "SignatureValidationFailed",
     }
 )
+# The kubelet tries a pull again by itself. Source: kubernetes/pkg/kubelet/images/types.go
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
+_GATED = "SchedulingGated"
+# What the scheduler and the kubelet write as they go on with a pod; the last of them began the wait.
+_STEPS = (
+    "PodScheduled",
+    "PodReadyToStartContainers",
+    "Initialized",
+    "ContainersReady",
+    "Ready",
+)
+_ENDED = frozenset({"Failed", "Succeeded"})
 
 _MAX_LAST_WORDS = 300
 
@@ -52,7 +64,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         gone_by=_time(metadata.get("deletionTimestamp")),
         owner=_owner(metadata),
         restarts=container.get("restartCount", 0),
-        trouble=_trouble(status, conditions, container),
+        trouble=_trouble(status, container),
+        wait=_wait(status, conditions, container),
         quarantine=_quarantine(metadata),
     )
 
@@ -83,21 +96,53 @@ def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _trouble(
-    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
-) -> str:
-    scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False":
-        return _words(scheduled, "Unscheduled")
-    # The worker waits for its init containers, and is not ready without its sidecars.
-    others = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-    for candidate in (container, *others):
+def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    for candidate in _containers(status, container):
         waiting = candidate.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _TROUBLES:
             return _words(waiting, "") + _last_end(candidate)
     if status.get("phase") == "Failed":
         return _words(status, "Failed")
     return ""
+
+
+def _wait(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> PodWait | None:
+    if status.get("phase") in _ENDED:
+        return None
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        reason = scheduled.get("reason") or "Unscheduled"
+        return PodWait(
+            awaited=Awaited.GATE if reason == _GATED else Awaited.NODE,
+            reason=reason,
+            message=scheduled.get("message") or "",
+            since=_time(scheduled.get("lastTransitionTime")),
+        )
+    for candidate in _containers(status, container):
+        waiting = candidate.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _PULLS:
+            return PodWait(
+                awaited=Awaited.IMAGE,
+                reason=waiting["reason"],
+                message=waiting.get("message") or "",
+                since=_last_step(conditions),
+            )
+    return None
+
+
+def _containers(
+    status: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], ...]:
+    """The worker first. It waits for its init containers, and is not ready without its sidecars."""
+    others = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return (container, *others)
+
+
+def _last_step(conditions: Mapping[str, Any]) -> datetime | None:
+    times = (_time(conditions.get(kind, {}).get("lastTransitionTime")) for kind in _STEPS)
+    return max((t for t in times if t is not None), default=None)
 
 
 def _words(told: Mapping[str, Any], otherwise: str) -> str:

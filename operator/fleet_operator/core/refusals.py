@@ -6,6 +6,9 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved, WeightsView
 
+FLEET_GRACE_SECONDS = 30.0
+"""A fleet that is missing may come so much later than a WeightVersion that names it."""
+
 Refusal = tuple[ConditionReason, str]
 """Reason and message."""
 

@@ -92,12 +92,33 @@ def refused_status(
     weights: WeightsView | UnreadWeights, reason: ConditionReason, message: str, *, now: datetime
 ) -> WeightsStatus:
     """Status of a WeightVersion that steers nothing: no such fleet, or it is not the first one."""
+    told = ((ConditionType.READY, False), (ConditionType.PROGRESSING, False))
+    return _idle_status(weights, (*told, (ConditionType.STALLED, True)), reason, message, now=now)
+
+
+def awaiting_status(
+    weights: WeightsView | UnreadWeights, reason: ConditionReason, message: str, *, now: datetime
+) -> WeightsStatus:
+    """Status of a WeightVersion that steers nothing yet: what it lacks may still come."""
+    told = ((ConditionType.READY, False), (ConditionType.PROGRESSING, True))
+    return _idle_status(weights, told, reason, message, now=now)
+
+
+def is_given_up(weights: WeightsView | UnreadWeights, reason: ConditionReason) -> bool:
+    """Whether the last status has called for attention for this reason already."""
+    stalled = condition_of(weights.status.conditions, ConditionType.STALLED)
+    return stalled is not None and stalled.reason is reason
+
+
+def _idle_status(
+    weights: WeightsView | UnreadWeights,
+    told: tuple[tuple[ConditionType, bool], ...],
+    reason: ConditionReason,
+    message: str,
+    *,
+    now: datetime,
+) -> WeightsStatus:
     before = weights.status
-    made = (
-        (ConditionType.READY, False),
-        (ConditionType.PROGRESSING, False),
-        (ConditionType.STALLED, True),
-    )
     return WeightsStatus(
         observed_generation=weights.generation,
         desired_version=weights.spec.version if isinstance(weights, WeightsView) else None,
@@ -115,7 +136,7 @@ def refused_status(
                 generation=weights.generation,
                 now=now,
             )
-            for kind, holds in made
+            for kind, holds in told
         ),
     )
 

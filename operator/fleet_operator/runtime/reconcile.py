@@ -19,7 +19,6 @@ from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
 from fleet_operator.core.decision import Decision, decide, report_unread_fleet
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
-from fleet_operator.core.refusals import orphan_refusal
 from fleet_operator.core.standstill import standstill
 from fleet_operator.core.transitions import just_applied
 from fleet_operator.core.troubles import (
@@ -28,7 +27,6 @@ from fleet_operator.core.troubles import (
     kept_fleet_status,
     with_troubles,
 )
-from fleet_operator.core.weights_status import refused_status
 from fleet_operator.errors import Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
@@ -36,6 +34,8 @@ from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
 from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects, Write
+from fleet_operator.runtime.orphans import Orphans
+from fleet_operator.runtime.pod_watch import PodWatch
 from fleet_operator.runtime.rivals import Rivals, left_to
 from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
@@ -91,6 +91,8 @@ class Reconciler:
         self._writes = Writes(troubles, metrics, again)
         self._reported: dict[FleetKey, set[tuple[str, type[Exception]]]] = {}
         self._watch = Watch()
+        self._pod_watch = PodWatch()
+        self._orphans = Orphans()
         self._others: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
         self._deleted: dict[FleetKey, set[str]] = {}
@@ -119,6 +121,7 @@ class Reconciler:
         record = self._store.fleet(key)
         if record is None:
             return await self._refuse_orphans(key)
+        self._orphans.forget(key)
         if other := await self._rivals.driver(record.status.operator):
             return self._leave(key, record, other)
         if self._others.pop(key, None):
@@ -391,7 +394,7 @@ class Reconciler:
 
     def _observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
         now = asyncio.get_running_loop().time()
-        seen = self._pods.pods_of(key)
+        seen = self._pod_watch.look(key, self._pods.pods_of(key), now)
         # What we have deleted goes, also while the watch has not told so: one more would go for it.
         going = self._deleted[key] = self._deleted.get(key, set()) & {p.uid for p in seen}
         note_foreign(self._troubles, key, [p for p in seen if is_foreign(p, record.uid)])
@@ -446,12 +449,12 @@ class Reconciler:
         # What is computed next begins with what the other one has written.
         self._statuses.forget_all_but(key, set())
         self._watch.forget_all_but(key, ())
+        self._pod_watch.forget(key)
         self._restless.discard(key)
         return self._resync_seconds
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
         """Tell WeightVersions without a fleet so, and forget the fleet."""
-        now = datetime.now(UTC)
         orphans = self._all_weights(key)
         self._metrics.forget_fleet(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
@@ -463,16 +466,19 @@ class Reconciler:
         self._deleted.pop(key, None)
         self._epochs.forget(key)
         self._watch.forget_all_but(key, ())
+        self._pod_watch.forget(key)
         self._others.pop(key, None)
         self._metrics.left_to_others.set(len(self._others))
+        seconds = asyncio.get_running_loop().time()
+        made, left_seconds = self._orphans.look(key, orphans, seconds, now=datetime.now(UTC))
         writes: dict[str, Write] = {}
         for orphan in orphans:
-            status = refused_status(orphan, *orphan_refusal(key), now=now)
-            uid = self._statuses.take_weights(key, orphan, status)
+            uid = self._statuses.take_weights(key, orphan, made[orphan.uid])
             part = status_part(names.WEIGHTS_KIND, orphan.name)
             writes[part] = partial(self._statuses.write, uid)
         failures = await self._writes.run(key, writes)
-        after_seconds = min([self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)])
+        waits = [self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)]
+        after_seconds = min([*waits, NEVER if left_seconds is None else left_seconds])
         return None if after_seconds == NEVER else after_seconds
 
 

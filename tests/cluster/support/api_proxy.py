@@ -15,7 +15,7 @@ from typing import Self
 
 import aiohttp
 from aiohttp import web
-from tests.cluster.support.admin import Credentials
+from tests.cluster.support.admin import Credentials, Json
 from tests.cluster.support.client import Client
 from tests.cluster.support.faults import Fault, Faults
 
@@ -80,6 +80,8 @@ class ApiProxy:
         """Parts of paths that the server gets otherwise, for it to answer what it does for them."""
         self._gone = False
         self.requests: list[Request] = []
+        self.statuses: list[tuple[float, Json]] = []
+        """Every status that the operator has sent, with the time on the event loop's clock."""
         self.port = 0
         self._server = server
         self._streams: dict[int, web.Request] = {}
@@ -122,6 +124,17 @@ class ApiProxy:
     def writes(self) -> list[Request]:
         """What changed, or would have changed, something of a fleet."""
         return [r for r in self.requests if r.writes]
+
+    def stalled(self, since: int = 0) -> list[tuple[float, Json]]:
+        """`Stalled` in statuses that the operator has sent, with their times. `since`: leave out
+        so many of the first statuses.
+        """
+        return [
+            (at, condition)
+            for at, sent in self.statuses[since:]
+            for condition in sent["status"].get("conditions", ())
+            if condition["type"] == "Stalled"
+        ]
 
     def rights(self) -> set[tuple[str, str, str]]:
         """Every right that was made use of."""
@@ -167,6 +180,9 @@ class ApiProxy:
         url = f"{self._server.server}{path}"
         headers = {k: v for k, v in request.headers.items() if k.lower() not in {"host", *_HOP}}
         body = await request.read()
+        if request.path.endswith("/status") and body:
+            sent = (asyncio.get_running_loop().time(), json.loads(body))
+            self.statuses.append(sent)
         try:
             answer = await self._upstream.request(
                 request.method,

@@ -18,8 +18,9 @@ from fleet_operator.api.conditions import Condition, ConditionReason, ConditionT
 from fleet_operator.api.fleet import FleetStatus, RecycledWorker
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.fleet_plan import plan_fleet
-from fleet_operator.core.fleet_status import STUCK_SECONDS, fleet_status
+from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_troubles import STUCK_SECONDS
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_worker.protocol import Reason
 
@@ -148,8 +149,8 @@ class TestPodsThatDoNotEnd:
 
 class TestWhatNeedsAPerson:
     def test_pods_that_cannot_run_in_the_clusters_own_words(self):
-        words = "Unschedulable: 0/3 nodes are available: insufficient nvidia.com/gpu"
-        told = stalled(up(0), up(1).troubled(words), up(2).troubled("ErrImagePull"))
+        words = "CreateContainerConfigError: secret not found"
+        told = stalled(up(0), up(1).troubled(words), up(2).troubled("CrashLoopBackOff"))
 
         assert told is not None
         assert told.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
@@ -159,7 +160,7 @@ class TestWhatNeedsAPerson:
         entry = RecycledWorker(pod="policy-0", uid="x", count=5, last_at=NOW)
         fleet = make_fleet(
             up(0).quarantined("no answer"),
-            up(1).troubled("ErrImagePull"),
+            up(1).troubled("InvalidImageName"),
             status=FleetStatus(recycled=(entry,)),
         )
 
@@ -168,7 +169,7 @@ class TestWhatNeedsAPerson:
         assert "policy-0: no answer" in told.message
 
     def test_a_spec_that_makes_no_pod_comes_first(self):
-        told = stalled(up(0).troubled("ErrImagePull"), podOverlay={"spec": None})
+        told = stalled(up(0).troubled("InvalidImageName"), podOverlay={"spec": None})
 
         assert told is not None
         assert told.reason is ConditionReason.INVALID_SPEC
@@ -204,7 +205,7 @@ BASE = make_weights("base", source={"path": "/models/base"})
             [up(0), up(1).joining("base")], BASE, "True", "WaitingForWorkers", id="one joins"
         ),
         pytest.param(
-            [up(0), make_worker(1).of_revision(TODAY).not_running().troubled("ErrImagePull")],
+            [up(0), make_worker(1).of_revision(TODAY).not_running().troubled("InvalidImageName")],
             BASE,
             "False",
             "WorkersFailing",

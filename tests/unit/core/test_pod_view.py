@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from fleet_operator.api import names
 from fleet_operator.core.pod_view import pod_view
+from fleet_operator.core.pod_waits import Awaited
 
 
 def pod(
@@ -36,9 +38,16 @@ def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     return {"state": {"waiting": state}, "restartCount": 1} | more
 
 
-def unscheduled(message: str) -> tuple[dict[str, str], ...]:
-    known = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    return (known | {"message": message},)
+AT = "2026-03-01T11:50:00Z"
+LATER = "2026-03-01T11:55:00Z"
+
+
+def unscheduled(**told: str) -> tuple[dict[str, str], ...]:
+    return ({"type": "PodScheduled", "status": "False"} | told,)
+
+
+def moved(kind: str, at: str, status: str = "True") -> dict[str, str]:
+    return {"type": kind, "status": status, "lastTransitionTime": at}
 
 
 def test_a_running_pod_is_projected_to_what_is_needed():
@@ -111,29 +120,6 @@ def test_a_pod_that_is_not_ready_says_so():
 @pytest.mark.parametrize(
     ("found", "trouble"),
     [
-        pytest.param(
-            pod(conditions=unscheduled("0/3 nodes are available")),
-            "Unschedulable: 0/3 nodes are available",
-            id="no node fits",
-        ),
-        pytest.param(
-            pod(conditions=({"type": "PodScheduled", "status": "False"},)),
-            "Unscheduled",
-            id="it is not scheduled and nobody says why",
-        ),
-        pytest.param(
-            pod(conditions=({"type": "PodScheduled", "status": "True"},)), "", id="it is scheduled"
-        ),
-        pytest.param(
-            pod(container=waiting("ImagePullBackOff", "no such image")),
-            "ImagePullBackOff: no such image",
-            id="the image cannot be pulled",
-        ),
-        pytest.param(
-            pod(container=waiting("ErrImagePull", "no such image")),
-            "ErrImagePull: no such image",
-            id="the image could not be pulled for the first time",
-        ),
         pytest.param(
             pod(container=waiting("ErrImageNeverPull", "not present")),
             "ErrImageNeverPull: not present",
@@ -218,10 +204,10 @@ def test_a_pod_that_is_not_ready_says_so():
             pod(
                 container=waiting("PodInitializing"),
                 initContainerStatuses=[
-                    {"name": "fetch"} | waiting("ErrImagePull", "no such image")
+                    {"name": "fetch"} | waiting("CreateContainerError", "no such file")
                 ],
             ),
-            "ErrImagePull: no such image",
+            "CreateContainerError: no such file",
             id="an init container keeps the worker waiting",
         ),
         pytest.param(
@@ -234,6 +220,105 @@ def test_a_pod_that_is_not_ready_says_so():
 )
 def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
     assert pod_view(found).trouble == trouble
+
+
+@pytest.mark.parametrize(
+    ("found", "awaited", "told", "since"),
+    [
+        pytest.param(
+            pod(
+                conditions=unscheduled(
+                    reason="Unschedulable", message="0/3 nodes", lastTransitionTime=AT
+                )
+            ),
+            Awaited.NODE,
+            "Unschedulable: 0/3 nodes",
+            AT,
+            id="no node fits",
+        ),
+        pytest.param(
+            pod(conditions=unscheduled()),
+            Awaited.NODE,
+            "Unscheduled",
+            None,
+            id="it is not scheduled, without a reason",
+        ),
+        pytest.param(
+            pod(
+                conditions=unscheduled(
+                    reason="SchedulingGated",
+                    message="Scheduling is blocked due to non-empty scheduling gates",
+                    lastTransitionTime=AT,
+                )
+            ),
+            Awaited.GATE,
+            "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates",
+            AT,
+            id="a queue holds it back",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("ErrImagePull", "timeout"),
+                conditions=(
+                    moved("PodScheduled", AT),
+                    moved("PodReadyToStartContainers", LATER),
+                    moved("Ready", AT, "False"),
+                ),
+            ),
+            Awaited.IMAGE,
+            "ErrImagePull: timeout",
+            LATER,
+            id="the first pull failed: since the kubelet began with the pod",
+        ),
+        pytest.param(
+            pod(container=waiting("ImagePullBackOff", "Back-off")),
+            Awaited.IMAGE,
+            "ImagePullBackOff: Back-off",
+            None,
+            id="the pull is tried again later",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("ErrImagePull"),
+                conditions=(moved("PodScheduled", AT), moved("example.com/gate", LATER)),
+            ),
+            Awaited.IMAGE,
+            "ErrImagePull",
+            AT,
+            id="conditions of others say nothing about the pull",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                initContainerStatuses=[{"name": "fetch"} | waiting("RegistryUnavailable", "503")],
+            ),
+            Awaited.IMAGE,
+            "RegistryUnavailable: 503",
+            None,
+            id="an init container's image",
+        ),
+    ],
+)
+def test_a_wait_is_told_with_what_it_is_for_and_since_when(found, awaited, told, since):
+    view = pod_view(found)
+
+    assert view.wait is not None
+    assert (view.wait.awaited, str(view.wait)) == (awaited, told)
+    assert view.wait.since == (datetime.fromisoformat(since) if since else None)
+    assert view.trouble == ""
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(pod(conditions=(moved("PodScheduled", AT),)), id="it is scheduled"),
+        pytest.param(pod(container=waiting("ContainerCreating")), id="it starts"),
+        pytest.param(pod(container=waiting("InvalidImageName", "x")), id="it has trouble"),
+        pytest.param(pod(conditions=unscheduled(), phase="Failed"), id="it has ended"),
+    ],
+)
+def test_what_does_not_wait_is_not_said_to(found):
+    assert pod_view(found).wait is None
 
 
 @pytest.mark.parametrize(

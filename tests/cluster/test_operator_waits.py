@@ -1,0 +1,115 @@
+"""Pods that wait for a gate or a node: progress, and `Stalled` only when their time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.stage import FLEET, Stage
+from tests.support.kstatus import kstatus
+
+POOL = "example.com/pool"
+GATE = {"name": "kueue.x-k8s.io/admission"}
+ELSEWHERE = {"spec": {"nodeSelector": {POOL: "gpu"}}}
+GATED = {"spec": {"schedulingGates": [GATE]}}
+DEADLINE_SECONDS = 4
+
+
+async def test_a_gated_pod_is_never_stalled_and_serves_when_its_queue_lets_it_go(
+    stage: Stage,
+) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=2, podOverlay=GATED, progressDeadlineSeconds=0)
+    await stage.until(lambda: _lag(stage, "SchedulingGated", 2), "both pods are gated")
+    await _looked_again(stage, operator)
+
+    told = await stage.condition("Progressing", of="inferencefleets")
+    assert told is not None
+    assert (told["status"], told["reason"]) == ("True", "WaitingForWorkers")
+    assert "2 pods wait for a scheduling gate. policy-0: SchedulingGated" in told["message"]
+    assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "InProgress"
+
+    await _let_go(stage, f"{FLEET}-0", f"{FLEET}-1")
+    await stage.applied("1", replicas=2)
+    assert operator.proxy.stalled() == []
+    assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "Current"
+
+
+async def test_a_pod_without_a_node_is_progress_until_an_autoscaler_brings_one(
+    stage: Stage,
+) -> None:
+    operator = await stage.start_operator()
+    await stage.make_fleet(replicas=1, podOverlay=ELSEWHERE)
+    await stage.until(lambda: _lag(stage, "Unschedulable", 1), "the pod finds no node")
+    await _looked_again(stage, operator)
+
+    told = await stage.condition("Progressing", of="inferencefleets")
+    assert told is not None
+    assert (told["status"], told["reason"]) == ("True", "WaitingForWorkers")
+    assert "1 pod waits for a node. policy-0: Unschedulable: 0/1 nodes" in told["message"]
+    assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "InProgress"
+
+    await _label_node(stage)
+    await stage.applied("1", replicas=1)
+    assert operator.proxy.stalled() == []
+
+
+async def test_the_time_of_a_gated_pod_begins_when_its_gate_goes(stage: Stage) -> None:
+    """The transition time of PodScheduled does not move then: it stays that of the gated pod."""
+    operator = await stage.start_operator()
+    both = {"spec": GATED["spec"] | ELSEWHERE["spec"]}
+    await stage.make_fleet(replicas=1, podOverlay=both, progressDeadlineSeconds=DEADLINE_SECONDS)
+    await stage.until(lambda: _lag(stage, "SchedulingGated", 1), "the pod is gated")
+    await _looked_again(stage, operator, times=DEADLINE_SECONDS + 1)
+
+    let_go = asyncio.get_running_loop().time()
+    await _let_go(stage, f"{FLEET}-0")
+    told = await stage.until(
+        lambda: stage.condition("Stalled", of="inferencefleets"), "its time is over"
+    )
+
+    assert told["reason"] == "WorkersFailing"
+    assert "policy-0: Unschedulable" in told["message"]
+    assert operator.proxy.stalled()[0][0] - let_go >= DEADLINE_SECONDS
+    assert kstatus(await stage.fleet()) == "Failed"
+
+    await _label_node(stage)
+    await stage.applied("1", replicas=1)
+    assert await stage.condition("Stalled", of="inferencefleets") is None
+
+
+async def test_before_the_operator_has_looked_an_object_is_in_progress(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1)
+
+    assert (await stage.fleet())["status"] == {"observedGeneration": -1}
+    assert kstatus(await stage.fleet()) == kstatus(await stage.weights()) == "InProgress"
+
+
+async def _lag(stage: Stage, reason: str, number: int) -> bool:
+    found = (await stage.fleet()).get("status", {}).get("laggards", ())
+    return sum(one["reason"] == reason for one in found) == number
+
+
+async def _looked_again(stage: Stage, operator: OperatorProcess, *, times: int = 3) -> None:
+    """The operator looks again, once a second while a pod is not ready."""
+    until = await operator.metric("rlfleet_reconcile_seconds_count") + times
+
+    async def has() -> bool:
+        return await operator.metric("rlfleet_reconcile_seconds_count") >= until
+
+    await stage.until(has, "the operator looks again")
+
+
+async def _let_go(stage: Stage, *pods: str) -> None:
+    """What a queue does when it admits pods."""
+    patch: list[dict[str, Any]] = [{"op": "remove", "path": "/spec/schedulingGates"}]
+    for pod in pods:
+        await stage.kubectl("patch", "pod", pod, "--type=json", "-p", json.dumps(patch))
+
+
+async def _label_node(stage: Stage) -> None:
+    """What an autoscaler does: a node that fits is there."""
+    labels = {"metadata": {"labels": {POOL: "gpu"}}}
+    await stage.admin.merge(f"/api/v1/nodes/{stage.kubelet.node}", labels)

@@ -1,0 +1,146 @@
+"""A pod that waits for what the cluster may still bring is progress until a deadline has passed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.unit.core.test_fleet_status import condition, status_of, up
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.core.laggards import laggards_of
+from fleet_operator.core.pod_waits import Awaited, PodWait
+
+NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable", message="0/3 nodes are available")
+GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+IMAGE = PodWait(awaited=Awaited.IMAGE, reason="ImagePullBackOff", message="Back-off pulling")
+DEADLINE_SECONDS = 600
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def waits(ordinal: int, wait: PodWait, **fields: object) -> AWorker:
+    given = {k: getattr(wait, k) for k in wait.__dataclass_fields__} | fields
+    return up(ordinal).not_running().awaiting(PodWait(**given))
+
+
+class TestHowLongAWaitHasLasted:
+    @pytest.mark.parametrize(
+        ("wait", "seconds"),
+        [
+            pytest.param({"since": ago(90)}, 90, id="by the pod's own account"),
+            pytest.param(
+                {"since": ago(90), "watched_seconds": 30}, 90, id="a new leader believes the pod"
+            ),
+            pytest.param(
+                {"since": ago(9_000), "watched_seconds": 30, "saw_it_begin": True},
+                30,
+                id="a gate that was removed does not move the pod's time, the leader saw it go",
+            ),
+            pytest.param(
+                {"since": ago(-300), "watched_seconds": 30}, 30, id="the pod's clock is ahead"
+            ),
+            pytest.param({"since": ago(-300)}, 0, id="it is never negative"),
+            pytest.param({"watched_seconds": 30}, 30, id="the pod does not say"),
+        ],
+    )
+    def test_it_is_measured_on_the_safest_clock(self, wait, seconds):
+        found = PodWait(awaited=Awaited.NODE, reason="Unschedulable", **wait)
+
+        assert found.lasted_seconds(NOW) == max(seconds, 0)
+
+
+class TestStalled:
+    @pytest.mark.parametrize("wait", [NODE, IMAGE], ids=["a node", "an image"])
+    @pytest.mark.parametrize(
+        ("seconds", "there"),
+        [(0, False), (DEADLINE_SECONDS - 1, False), (DEADLINE_SECONDS, True)],
+    )
+    def test_a_wait_needs_attention_when_its_time_is_over(self, wait, seconds, there):
+        fleet = make_fleet(up(0), waits(1, wait, since=ago(seconds)))
+        found = condition_of(status_of(fleet).conditions, ConditionType.STALLED)
+
+        assert (found is not None) is there
+        if found is not None:
+            assert found.reason is ConditionReason.WORKERS_FAILING
+            assert f"policy-1: {wait}" in found.message
+
+    def test_the_fleet_sets_the_time(self):
+        fleet = make_fleet(up(0), waits(1, NODE, since=ago(61)), progressDeadlineSeconds=60)
+
+        assert condition_of(status_of(fleet).conditions, ConditionType.STALLED) is not None
+
+    @pytest.mark.parametrize("deadline_seconds", [0, DEADLINE_SECONDS])
+    def test_a_gated_pod_never_counts_as_failing(self, deadline_seconds):
+        gated = [waits(n, GATE, since=ago(1_000_000)) for n in range(3)]
+        fleet = make_fleet(
+            *gated, wants=make_weights("7"), progressDeadlineSeconds=deadline_seconds
+        )
+        status = status_of(fleet)
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+        told = condition(fleet, ConditionType.PROGRESSING)
+        assert (told.status, told.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+
+    def test_what_fails_for_good_is_said_at_once_whatever_others_wait_for(self):
+        fleet = make_fleet(waits(0, NODE), up(1).troubled("CrashLoopBackOff: back-off 10s"))
+        told = condition(fleet, ConditionType.STALLED)
+
+        assert "1 worker cannot run. policy-1: CrashLoopBackOff" in told.message
+
+    def test_a_pod_that_is_deleted_waits_for_nothing(self):
+        fleet = make_fleet(up(0), waits(1, NODE, since=ago(9_999)).going(gone_by=NOW))
+
+        assert condition_of(status_of(fleet).conditions, ConditionType.STALLED) is None
+
+
+class TestProgress:
+    def test_it_is_said_what_is_waited_for(self):
+        fleet = make_fleet(up(0), waits(1, NODE), waits(2, NODE))
+        told = condition(fleet, ConditionType.PROGRESSING)
+
+        assert (told.status, told.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+        assert (
+            "2 pods wait for a node. policy-1: Unschedulable: 0/3 nodes are available"
+            in told.message
+        )
+        assert "2 pods wait for a node" in condition(fleet, ConditionType.READY).message
+
+    def test_different_waits_are_counted_apart(self):
+        fleet = make_fleet(waits(0, GATE), waits(1, IMAGE), waits(2, NODE))
+
+        told = condition(fleet, ConditionType.PROGRESSING).message
+        assert "1 pod waits for a scheduling gate, 2 for something else" in told
+
+    def test_when_its_time_is_over_it_is_no_progress_any_more(self):
+        fleet = make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS)))
+        told = condition(fleet, ConditionType.PROGRESSING)
+
+        assert (told.status, told.reason) == ("False", ConditionReason.WORKERS_FAILING)
+
+    def test_the_words_hold_no_running_clock(self):
+        one, two = (make_fleet(up(0), waits(1, NODE, since=ago(s))) for s in (10, 20))
+
+        assert status_of(one) == status_of(two)
+
+
+class TestLaggards:
+    def test_one_that_waits_stands_behind_those_that_fail(self):
+        workers = [waits(0, GATE), up(1).troubled("CrashLoopBackOff"), waits(2, NODE)]
+        fleet = make_fleet(*workers)
+        found = laggards_of(fleet, make_weights("base").desired)
+
+        assert [(one.pod, one.reason) for one in found] == [
+            ("policy-1", "CrashLoopBackOff"),
+            ("policy-0", "SchedulingGated"),
+            ("policy-2", "Unschedulable"),
+        ]
+        assert found[2].message == "0/3 nodes are available"
+
+    def test_of_a_pod_that_both_fails_and_waits_the_failure_is_told(self):
+        worker = make_worker(0).troubled("Failed: evicted").awaiting(NODE)
+
+        assert laggards_of(make_fleet(worker), make_weights("base").desired)[0].reason == "Failed"
