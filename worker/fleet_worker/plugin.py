@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY
@@ -34,6 +35,7 @@ from fleet_worker.runtime.limits import Limits
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import SIGTERM
+from fleet_worker.runtime.store_threads import StoreThreads
 from fleet_worker.runtime.transferring import Transfers
 from fleet_worker.runtime.watch import Watch
 from fleet_worker.wire.admin.app import AdminApp
@@ -87,7 +89,10 @@ class EndpointPlugin:
         _check_configuration(engine_client)
         # vLLM has read the files by their names. Were they exchanged meanwhile, the engine would
         # have other weights than those that were checked, under their label.
-        await asyncio.to_thread(handover.initial.checkpoint.check_same_on_disk, None)
+        checkpoint = handover.initial.checkpoint
+        await StoreThreads().run(
+            partial(checkpoint.check_same_on_disk, None), store=f"of {checkpoint.path}"
+        )
         metrics = WorkerMetrics(REGISTRY)
         models = state.openai_serving_models
         check_objects(engine_client, models)

@@ -13,7 +13,8 @@ from tests.unit.worker.conftest import Bench, refused
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.protocol import Phase, Reason
-from fleet_worker.runtime.limits import Limits, within
+from fleet_worker.runtime.limits import Limits
+from fleet_worker.runtime.store_threads import StoreThreads
 
 SHORT = 0.02
 LONG = 60.0
@@ -38,17 +39,19 @@ def limit(bench: Bench, **seconds: float) -> None:
 
 
 async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
-    assert await within(LONG, lambda: 7) == 7
-    with pytest.raises(TimeoutError):
-        await within(SHORT, hanging.wait)
+    threads = StoreThreads()
+    assert await threads.run(lambda: 7) == 7
+    assert (await refused(threads.run(hanging.wait, within_seconds=SHORT))).reason is (
+        Reason.SOURCE_UNREADABLE
+    )
     with pytest.raises(KeyError):
-        await within(LONG, {}.__getitem__, "x")
+        await threads.run(lambda: {}["x"])
 
 
 async def test_files_that_hang_cost_no_thread_that_others_need(hanging: threading.Event) -> None:
-    for _ in range(50):
-        with pytest.raises(TimeoutError):
-            await within(0.001, hanging.wait)
+    threads = StoreThreads()
+    for number in range(50):
+        await refused(threads.run(hanging.wait, store=str(number), within_seconds=0.001))
 
     assert await asyncio.to_thread(lambda: 7) == 7
 
@@ -81,6 +84,26 @@ async def test_a_fence_shortens_a_load_that_hangs(serving: Bench) -> None:
     # The engine does not load the last good version either.
     assert serving.ended
     assert serving.state.phase is Phase.BROKEN
+
+
+async def test_a_load_that_hangs_for_good_ends_the_process_with_both_reasons(
+    serving: Bench,
+) -> None:
+    """The engine reads from a store that hangs: neither the new version nor the last one goes in."""
+    limit(serving, control_seconds=LONG, load_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    with pytest.raises(EngineFailure):
+        await asyncio.wait_for(serving.load("1"), timeout=5)
+
+    (why,) = serving.ended
+    assert "does not answer: load" in why
+    assert "base could not be put back" in why
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.BROKEN, False, None)
+    assert state.load_failure is not None
+    assert (state.load_failure.version, state.load_failure.reason) == ("1", Reason.ENGINE_FAILED)
 
 
 async def test_a_load_may_take_as_long_as_it_needs_while_no_fence_waits(serving: Bench) -> None:
@@ -118,11 +141,15 @@ async def test_a_store_that_hangs_under_the_pause_does_not_hold_requests(
     limit(serving, files_seconds=SHORT)
     await serving.stage("1")
     await serving.pause()
-    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait())
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        Checkpoint, "check_same_on_disk", lambda *_: asked.append(hanging.wait(LONG / 60))
+    )
     await serving.load("1")
     await serving.resume("1")
 
     assert serving.state.version == "1"
+    assert asked == []
 
 
 async def test_a_store_that_hangs_refuses_what_would_be_read_from_it(

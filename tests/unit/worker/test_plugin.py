@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
@@ -27,6 +28,7 @@ from tests.support.fake_modules import install
 from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
+from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.engine_names import UnsupportedEngineError
 from fleet_worker.core.command import EXTENSION, GATE, AdapterRoom
 from fleet_worker.core.model_facts import Facts
@@ -38,6 +40,7 @@ from fleet_worker.runtime.ending import Ending
 from fleet_worker.runtime.handover import Handover, StartFailure
 from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import KeptSigterm
+from fleet_worker.runtime.store_threads import StoreThreads
 from fleet_worker.runtime.transferring import TransferRoom
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
 
@@ -327,6 +330,25 @@ async def test_weights_exchanged_while_the_engine_started_are_not_served(put: Pu
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
     assert put.client.calls == []
+
+
+async def test_a_store_that_hangs_as_the_engine_has_come_up_ends_the_worker_with_words(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr(StoreThreads.run, "__kwdefaults__", _impatient())
+    monkeypatch.setattr(Checkpoint, "check_same_on_disk", lambda *_: hanging.wait(5))
+    with pytest.raises(Refusal) as refused:
+        await put.together()
+    hanging.set()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert put.handover.initial.checkpoint.path in refused.value.message
+    assert put.client.calls == []
+
+
+def _impatient() -> dict[str, Any]:
+    return {**(StoreThreads.run.__kwdefaults__ or {}), "within_seconds": 0.05}
 
 
 async def test_an_engine_without_a_name_that_is_needed_is_not_served(put: Put) -> None:

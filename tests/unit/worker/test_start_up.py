@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     token.write_text("secret")
     model = write_tiny(tmp_path / "model", 0.0)
 
-    def rules(arguments: argparse.Namespace, model: start_up.Model) -> StageRules:
+    def rules(_: argparse.Namespace, model: start_up.Model, roots: Roots) -> StageRules:
         inspector = TinyInspector()
         reference = Reference.of(model.checkpoint, inspector)
-        return StageRules(Roots(arguments.weights_root), reference, inspector, 0)
+        return StageRules(roots, reference, inspector, 0)
 
     monkeypatch.setattr(start_up, "_rules", rules)
     monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
@@ -173,6 +174,73 @@ def test_a_path_that_was_rewritten_since_is_not_started_on_under_the_version_tha
     for named in (pinned, digest_of(path)):
         assert named in failure.refusal.message
         assert named in caplog.text
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What a store waits for that hangs; it answers when the test ends."""
+    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_store_that_hangs_under_the_start_path_is_reported_and_the_models_own_weights_start(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    path = write_tiny(tmp_path / "root" / "43", 43.0)
+
+    def open_(directory: str, roots: Roots | None) -> Any:
+        if directory == str(path):
+            hanging.wait(5)
+        return open_checkpoint(directory, roots)
+
+    monkeypatch.setattr(start_up, "open_checkpoint", open_)
+    handover = prepare(environment=started_on("43", path)).handover
+
+    assert handover.initial.version == "base"
+    assert handover.start_failure is not None
+    assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
+    assert str(tmp_path / "root") in handover.start_failure.refusal.message
+
+
+@pytest.mark.parametrize("what", ["open_checkpoint", "Roots"])
+def test_a_store_that_hangs_under_the_model_or_a_root_ends_the_start(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event, what: str
+) -> None:
+    monkeypatch.setattr(start_up, what, lambda *_: hanging.wait(5))
+    with pytest.raises(Refusal) as refused:
+        prepare()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert "0.05 s" in refused.value.message
+
+
+def test_a_store_that_hangs_while_the_models_bytes_are_read_ends_the_start(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    monkeypatch.setattr(TinyInspector, "read", lambda *_, **__: hanging.wait(5))
+    with pytest.raises(Refusal) as refused:
+        prepare()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+
+
+def test_a_store_that_answers_slowly_is_waited_for(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.5)
+    read, pieces = TinyInspector.read, 8
+
+    def slowly(inspector: TinyInspector, checkpoint: Any, *, budget: int, go_on: Any) -> bool:
+        for _ in range(pieces):
+            hanging.wait(0.1)
+            go_on()
+        return read(inspector, checkpoint, budget=budget, go_on=go_on)
+
+    monkeypatch.setattr(TinyInspector, "read", slowly)
+
+    assert prepare().handover.initial.version == "base"
 
 
 def test_a_model_whose_files_were_changed_does_not_pass_for_what_the_fleet_serves(

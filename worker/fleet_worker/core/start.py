@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fleet_worker.core.digests import check_digest
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.protocol import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,6 @@ class Start:
     why: str
     run_id: str | None = None
     refused: Refusal | None = None
-
-
-def check_digest(wanted: str | None, found: str, what: str) -> None:
-    """Refuse bytes that are not those that the fleet serves.
-
-    Args:
-        wanted: The digest that is named; None for whatever there is.
-        found: Of the bytes.
-        what: Which weights they are, for the message.
-
-    Errors:
-        Refusal: `DigestMismatch`.
-    """
-    if wanted not in (None, found):
-        raise Refusal(
-            Reason.DIGEST_MISMATCH,
-            f"{what} have digest {found}, the fleet serves {wanted}: they were changed since."
-            " Restore them, or publish them as another version",
-        )
 
 
 def choose_start(

@@ -27,9 +27,9 @@ from fleet_worker.protocol import (
     RetiringAdapter,
     Source,
 )
-from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
+from fleet_worker.runtime.store_threads import StoreThreads
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
@@ -70,6 +70,7 @@ class Adapters:
         self._loaded: list[Loaded] = []
         self._numbers = itertools.count(FIRST_NUMBER)
         self.labels = Labels()
+        self._threads = StoreThreads()
         self.on_idle: Callable[[], None] = lambda: None
         """Called when a version that is not served any more has lost its last request."""
 
@@ -216,9 +217,11 @@ class Adapters:
                 continue
             self._loaded.remove(held)
             try:
-                await within(_CLOSE_SECONDS, held.files.close)
-            except TimeoutError:
-                _LOG.error("the files of %s could not be removed in time", held.engine.name)
+                await self._threads.run(
+                    held.files.close, store="of adapters", within_seconds=_CLOSE_SECONDS
+                )
+            except Refusal as refusal:
+                _LOG.error("files of %s are not removed: %s", held.engine.name, refusal.message)
 
     def close(self) -> None:
         """Remove all files; the engine is at its end."""

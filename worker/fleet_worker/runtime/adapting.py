@@ -10,6 +10,7 @@ from fleet_worker.adapters.opening import open_adapter
 from fleet_worker.adapters.private import PrivateAdapter, make_private
 from fleet_worker.adapters.settling import files_of, open_settled
 from fleet_worker.core.adapter_layout import check_adapter_config, check_adapter_tensors
+from fleet_worker.core.digests import check_digest
 from fleet_worker.core.labels import Label
 from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.protocol import AdapterRequest, Phase, Reason
@@ -126,16 +127,9 @@ def _prepare(worker: Worker, request: AdapterRequest, go_on: Callable[[], None])
         adapter.close()
         raise
     try:
-        _check_digest(request.digest, files.digest)
+        check_digest(request.digest, files.digest, "the files")
         adapter.check_same_on_disk(rules.roots)
     except BaseException:
         files.close()
         raise
     return files
-
-
-def _check_digest(wanted: str | None, found: str) -> None:
-    if wanted not in (None, found):
-        raise Refusal(
-            Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
-        )

@@ -1,4 +1,4 @@
-"""How long a worker waits: for its engine, and for files, so that no call holds its lock for ever.
+"""How long a worker waits for its engine, so that no call holds its lock for ever.
 
 A call of the agent holds the worker's lock while the engine works for it. A fence and the end of a
 lease wait for that lock, so everything that happens under it ends in bounded time. What the engine
@@ -9,8 +9,7 @@ it next comes after that.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -41,45 +40,6 @@ class Limits:
     load_seconds: float = 1800.0
     cut_seconds: float = 60.0
     files_seconds: float = 1.0
-
-
-async def within(seconds: float, work: Callable[..., T], *arguments: object) -> T:
-    """Run work that blocks in a thread of its own, and leave it there if it takes too long.
-
-    Not in a pool: a file system that hangs would take the pool's threads one after the other.
-
-    Args:
-        seconds: How long to wait.
-        work: What blocks.
-        arguments: Its arguments.
-
-    Errors:
-        TimeoutError: it has not ended; the thread goes on and its result is lost.
-        Exception: what the work raises.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def tell(outcome: T | None, error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(outcome)  # type: ignore[arg-type] # None only where work returns it
-
-    def run() -> None:
-        outcome, error = None, None
-        try:
-            outcome = work(*arguments)
-        except BaseException as raised:  # noqa: BLE001 - raised again where it is waited for
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, outcome, error)
-
-    threading.Thread(target=run, name="rlfleet-files", daemon=True).start()
-    async with asyncio.timeout(seconds):
-        return await result
 
 
 class TimedEngine:

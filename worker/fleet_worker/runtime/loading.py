@@ -10,7 +10,6 @@ from fleet_worker.core.refusals import EngineFailure, Refusal
 from fleet_worker.core.states import Event
 from fleet_worker.protocol import LoadEffect, Phase, Reason, SwapTimings
 from fleet_worker.runtime import sleeping
-from fleet_worker.runtime.limits import within
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
 from fleet_worker.runtime.staging import Received, Weights, in_words
@@ -117,15 +116,12 @@ async def check_unread(worker: Worker, checkpoint: Checkpoint) -> None:
     """
     if checkpoint.is_held:
         return
-    seconds = worker.limits.files_seconds
-    try:
-        await within(seconds, checkpoint.check_unread)
-    except TimeoutError as error:
-        raise Refusal(
-            Reason.SOURCE_UNREADABLE,
-            f"the file system of {checkpoint.path} has not answered for {seconds:g} s; look at the"
-            " mount on the worker's node",
-        ) from error
+    staging = worker.staging
+    await staging.threads.run(
+        checkpoint.check_unread,
+        store=staging.rules.roots.root_of(checkpoint.path),
+        within_seconds=worker.limits.files_seconds,
+    )
 
 
 async def settle_in(worker: Worker, weights: Weights | Received) -> None:

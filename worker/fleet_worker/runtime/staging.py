@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import FileState, Roots
 from fleet_worker.adapters.settling import states_of
+from fleet_worker.core.digests import check_digest
 from fleet_worker.core.labels import Label, Labels
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.refused_sources import RefusedSources
@@ -435,7 +436,7 @@ class Staging:
                 self.rules.reference.check_written(checkpoint)
             in_memory = self.rules.inspector.read(checkpoint, budget=budget, go_on=running.go_on)
             found = checkpoint.digest(running.go_on)
-            _check_digest(running.request.digest, found)
+            check_digest(running.request.digest, found, "the files")
             if not trusted:
                 self.rules.reference.check_filled(checkpoint)
             checkpoint.check_same_on_disk(self.rules.roots)
@@ -470,13 +471,6 @@ class Staging:
             running.go_on()  # it says which version was overtaken
             running.superseded.set()  # what was given up ends with its next answer
             raise
-
-
-def _check_digest(wanted: str | None, found: str) -> None:
-    if wanted not in (None, found):
-        raise Refusal(
-            Reason.DIGEST_MISMATCH, f"the files' digest is {found}, {wanted} was asked for"
-        )
 
 
 def _look(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,8 +22,9 @@ from fleet_worker.adapters.engine_names import check_engine
 from fleet_worker.adapters.files import Roots
 from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.command import AdapterRoom
+from fleet_worker.core.digests import check_digest
 from fleet_worker.core.refusals import Refusal
-from fleet_worker.core.start import Wanted, check_digest, choose_start
+from fleet_worker.core.start import Wanted, choose_start
 from fleet_worker.protocol import (
     ENV_ADMIN_TOKEN_FILE,
     ENV_POD_UID,
@@ -42,10 +46,13 @@ from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Inspector
 from fleet_worker.runtime.reference import Reference
 from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
 from fleet_worker.runtime.transferring import TransferRoom
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_LEASE_SECONDS = 86_400
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +114,13 @@ def _prepare(
     admin_socket: socket.socket,
     token_file: Path,
 ) -> Prepared:
-    model = _open_model(arguments.model, arguments.revision)
+    model = _in_time(
+        f"of {arguments.model}", lambda _: _open_model(arguments.model, arguments.revision)
+    )
     engine_version = check_engine()
-    rules = _rules(arguments, model)
+    named = ", ".join(map(str, arguments.weights_root))
+    roots = _in_time(named, lambda _: Roots(arguments.weights_root))
+    rules = _rules(arguments, model, roots)
     initial, failure = _choose(arguments.version, model, rules, environment)
     reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
     rules = replace(rules, reference=reference)
@@ -137,6 +148,35 @@ def _prepare(
         start_failure=failure,
     )
     return Prepared(handover, initial.checkpoint.path, model.directory)
+
+
+def _in_time(
+    store: str,
+    work: Callable[[Callable[[], None]], T],
+    *,
+    late: Callable[[T], object] = lambda _: None,
+) -> T:
+    """Do work on a file system, which may take for ever to answer.
+
+    Args:
+        store: The directory that it needs, for the message.
+        work: What to do; given what it calls whenever the store has answered.
+        late: Given what the work brings after it was given up.
+
+    Errors:
+        Refusal: of the work; `SourceUnreadable` if the store has not answered for 60 s.
+    """
+    pulse = Pulse()
+    threads = StoreThreads()
+    return asyncio.run(
+        threads.run(
+            partial(work, pulse.beat),
+            store=store,
+            within_seconds=SILENCE_SECONDS,
+            pulse=pulse,
+            late=late,
+        )
+    )
 
 
 def _check_label(label: str, name: str) -> None:
@@ -180,13 +220,13 @@ def _open_model(name: str, revision: str | None) -> Model:
     return Model(source, directory, open_checkpoint(directory, None))
 
 
-def _rules(arguments: argparse.Namespace, model: Model) -> StageRules:
+def _rules(arguments: argparse.Namespace, model: Model, roots: Roots) -> StageRules:
     from fleet_worker.adapters.inspector import TorchInspector  # noqa: PLC0415 - imports torch
 
     inspector: Inspector = TorchInspector()
     budget = arguments.staging_memory_bytes
     return StageRules(
-        Roots(arguments.weights_root),
+        roots,
         Reference.of(model.checkpoint, inspector),
         inspector,
         memory.default_budget() if budget is None else budget,
@@ -207,20 +247,9 @@ def _choose(
     def check(path: str) -> None:
         _check_label(wanted.version or "", ENV_START_VERSION)
         _check_named(wanted)
-        checkpoint = open_checkpoint(path, rules.roots)
-        try:
-            rules.reference.check(checkpoint, rules.inspector)
-            if wanted.digest is None:
-                rules.reference.check_written(checkpoint)
-            rules.inspector.read(checkpoint, budget=0, go_on=lambda: None)
-            digest = checkpoint.digest(lambda: None)
-            check_digest(wanted.digest, digest, f"the files in {path}")
-        except BaseException:
-            checkpoint.close()
-            raise
-        source = Source(path=path)
+        reading = partial(_read_start, path, wanted, rules)
         opened.append(
-            Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
+            _in_time(rules.roots.root_of(path), reading, late=lambda late: late.checkpoint.close())
         )
 
     start = choose_start(
@@ -242,6 +271,23 @@ def _choose(
     return opened[0], failure
 
 
+def _read_start(path: str, wanted: Wanted, rules: StageRules, go_on: Callable[[], None]) -> Weights:
+    """Open, judge and digest what the environment names. Blocks; nothing stays open if refused."""
+    checkpoint = open_checkpoint(path, rules.roots)
+    try:
+        rules.reference.check(checkpoint, rules.inspector)
+        if wanted.digest is None:
+            rules.reference.check_written(checkpoint)
+        rules.inspector.read(checkpoint, budget=0, go_on=go_on)
+        digest = checkpoint.digest(go_on)
+        check_digest(wanted.digest, digest, f"the files in {path}")
+    except BaseException:
+        checkpoint.close()
+        raise
+    source = Source(path=path)
+    return Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
+
+
 def _check_named(wanted: Wanted) -> None:
     if wanted.run_id is not None:
         _check_label(wanted.run_id, ENV_START_RUN_ID)
@@ -253,10 +299,14 @@ def _check_named(wanted: Wanted) -> None:
 
 def _read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
     """The digest of the model's own weights; their owner may have reasons for odd values."""
-    try:
-        if checkpoint.zero_blocks is None:
-            inspector.read(checkpoint, budget=0, go_on=lambda: None)
-    except Refusal as refusal:
-        if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
-            raise
-    return checkpoint.digest(lambda: None)
+
+    def read(go_on: Callable[[], None]) -> str:
+        try:
+            if checkpoint.zero_blocks is None:
+                inspector.read(checkpoint, budget=0, go_on=go_on)
+        except Refusal as refusal:
+            if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
+                raise
+        return checkpoint.digest(go_on)
+
+    return _in_time(f"of {checkpoint.path}", read)

@@ -20,7 +20,7 @@ from tests.unit.worker.wire.control_port import Port
 from fleet_worker.core.refusals import EngineFailure
 from fleet_worker.core.routes import TOKEN_ROUTE
 from fleet_worker.core.weight_names import short_digest
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import PauseMode, PauseRequest, Reason
 
 LABEL = re.compile(rb"[A-Za-z0-9._-]+@(?:[0-9a-f]{12}|transfer)")
 """As the engine has them."""
@@ -40,10 +40,11 @@ def step_40(bench: Bench, run_id: str) -> Path:
     return write_tiny(bench.root / run_id / "step_40", float(RUNS.index(run_id) + 1))
 
 
-async def swap(bench: Bench, run_id: str) -> str:
+async def swap(bench: Bench, run_id: str, *, keep_cache: bool = False) -> str:
     """Bring version 40 of a run; returns the first digits of its digest."""
     await bench.stage("40", step_40(bench, run_id), run_id=run_id)
-    await bench.pause()
+    pause = PauseRequest(mode=PauseMode.KEEP, lease_seconds=30, epoch=bench.epoch())
+    await bench.agent.pause(pause, keep_cache=keep_cache)
     await bench.load("40", run_id=run_id)
     await bench.resume("40", run_id=run_id)
     return short_digest(bench.state.digest or "")
@@ -267,10 +268,8 @@ async def test_keys_that_were_kept_over_a_new_run_name_the_run_that_they_are_of(
     port: FakePort, serving: Bench
 ) -> None:
     digest = await swap(serving, "run-7")
-    before = serving.engine.raw_label
-    await swap(serving, "run-8")
+    await swap(serving, "run-8", keep_cache=True)
     label = serving.engine.raw_label
-    serving.agent.kept.loaded(label, before, cleared=False)
     port.server.prompts, port.server.cached = [[[ended(0, (label, 0, 2))]]], 1
     (span,) = spans_in(await port.ask())
 
