@@ -131,7 +131,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         version=worker.label,
         run_id=worker.run_id if worker.label else None,
         digest=worker.digest,
-        source=Source(path=worker.source) if worker.source and worker.label else None,
+        source=_source(worker.source) if worker.source and worker.label else None,
         staged=_staged(worker),
         pause=_pause(worker),
         operation=_operation(worker),
@@ -141,15 +141,33 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         load_failure=_failure(worker.load_failure, now),
         adapter_failure=_adapter_failure(worker.adapter_failure, now),
         timings=_timings(worker),
-        adapters=tuple(AdapterState(name=n, version=v) for n, v in worker.adapters.items()),
-        adapter_slots=AdapterSlots(total=_ADAPTER_SLOTS, used=len(worker.adapters), max_rank=16),
+        adapters=tuple(_adapter(n, v) for n, v in worker.adapters.items()),
+        adapter_slots=_slots(len(worker.adapters)),
     )
+
+
+# What was validated once is not validated again: most of a simulation's answers repeat these.
+
+
+@cache
+def _source(path: str) -> Source:
+    return Source(path=path)
+
+
+@cache
+def _adapter(name: str, version: str) -> AdapterState:
+    return AdapterState(name=name, version=version)
+
+
+@cache
+def _slots(used: int) -> AdapterSlots:
+    return AdapterSlots(total=_ADAPTER_SLOTS, used=used, max_rank=16)
 
 
 def _staged(worker: FakeWorker) -> Staged | None:
     if worker.staged is None:
         return None
-    source = Source(path=worker.staged_source)
+    source = _source(worker.staged_source)
     return Staged(
         version=worker.staged,
         run_id=worker.staged_run_id,

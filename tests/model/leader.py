@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tests.model.fake_pods import at, judged
 from tests.model.fake_state import Ticket
-from tests.model.wanted import Wanted
+from tests.model.wanted import NO_STATUS, Asked, Wanted
 
 from fleet_operator.api.fleet import FleetSpec, FleetStatus, PinnedWeights
 from fleet_operator.api.weights import WeightsStatus
@@ -218,7 +218,7 @@ class Leader:
 
     def _observe(self, now: float) -> FleetObserved:
         assert self.wanted is not None
-        views = (self._weights_view(asked.view(uid), now) for uid, asked in self.wanted.weights)
+        views = (self._weights_view(uid, asked, now) for uid, asked in self.wanted.weights)
         workers = {p.ordinal: self._worker(p, now) for p in self.pods}
         return FleetObserved(
             name="policy",
@@ -232,11 +232,10 @@ class Leader:
             workers=tuple(workers[n] for n in sorted(workers)),
         )
 
-    def _weights_view(self, view: WeightsView, now: float) -> WeightsView:
-        status = self.weights.get(view.uid, WeightsStatus())
+    def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
+        status = self.weights.get(uid, NO_STATUS)
         calling = not self.epochs.is_settling(KEY)
-        watched = self.watch.look(KEY, view.uid, status, now, calling=calling)
-        return replace(view, status=status, watched=watched)
+        return asked.view(uid, status, self.watch.look(KEY, uid, status, now, calling=calling))
 
     def _stored_pins(self) -> tuple[PinnedWeights, ...]:
         written = self.written.get("fleet")

@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tests.model.fake_state import version_in
-from tests.model.wanted import BASE_UID
+from tests.model.wanted import BASE_UID, NO_STATUS
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
@@ -91,7 +91,7 @@ def _once(rollout: Rollout) -> float:
 def _base_status(leader: Leader, known: Mapping[str, WeightsStatus]) -> WeightsStatus:
     """Of the WeightVersion of the base weights that the leader sees."""
     uid = leader.wanted.base_uid if leader.wanted is not None else BASE_UID
-    return known.get(uid, WeightsStatus())
+    return known.get(uid, NO_STATUS)
 
 
 def _name_of(worker: FakeWorker) -> Name:

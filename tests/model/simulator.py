@@ -23,7 +23,7 @@ from tests.model.leader import Doing, Flight, Leader, WriteApplied, WriteFleet, 
 from tests.model.mishaps import Mishaps
 from tests.model.promises import PromiseBroken, Promises
 from tests.model.trainers import Trainers
-from tests.model.wanted import BASE_UID, Wanted, base_weights, fleet_of
+from tests.model.wanted import BASE_UID, NO_STATUS, Wanted, base_weights, fleet_of
 from tests.model.wire import Wire
 
 from fleet_operator.api import names
@@ -126,7 +126,7 @@ class Simulation(Trainers, Mishaps, Endings):
     @property
     def weights(self) -> WeightsStatus:
         """The status of the base weights' WeightVersion, likewise."""
-        return self.leader.weights.get(self.wanted.base_uid, WeightsStatus())
+        return self.leader.weights.get(self.wanted.base_uid, NO_STATUS)
 
     @property
     def is_rough(self) -> bool:
@@ -301,7 +301,7 @@ class Simulation(Trainers, Mishaps, Endings):
         """What statuses say anew: phases, and what becomes an Event."""
         events = fleet_transitions(fleet, self.leader.fleet)
         for uid, status in self.leader.weights.items():
-            known = weights.get(uid, WeightsStatus())
+            known = weights.get(uid, NO_STATUS)
             events += weights_transitions(known, status)
             if (known.phase, known.desired_version) != (status.phase, status.desired_version):
                 self.note("status", f"{uid}: version {status.desired_version} is {status.phase}")
@@ -342,10 +342,10 @@ class Simulation(Trainers, Mishaps, Endings):
     def _writes(self, leader: Leader) -> list[Doing]:
         found: list[Doing] = []
         assert leader.decision is not None
-        if leader.fleet != leader.written.get("fleet"):
+        if leader.fleet is not (stored := leader.written.get("fleet")) and leader.fleet != stored:
             found.append(WriteFleet(leader.fleet))
         for uid, status in leader.decision.weights.items():
-            if status != leader.written.get(uid):
+            if status is not (stored := leader.written.get(uid)) and status != stored:
                 found.append(WriteWeights(uid, status))
         applied = leader.decision.rollout.applied
         if self.applied_written != applied:

@@ -10,10 +10,12 @@ from typing import Any
 from tests.model.fake_pods import EPOCH_START
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.weights import WeightsSpec
-from fleet_operator.core.observed import WeightsView
+from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.core.observed import Watched, WeightsView
 
 BASE_UID = "weights"
+NO_STATUS = WeightsStatus()
+NOT_WATCHED = Watched()
 
 
 @lru_cache(maxsize=2000)
@@ -39,8 +41,10 @@ class Asked:
         spec = json.dumps(json.loads(self.spec) | fields)
         return replace(self, spec=spec, generation=self.generation + 1)
 
-    def view(self, uid: str) -> WeightsView:
-        """As the planners see it, without its status."""
+    def view(
+        self, uid: str, status: WeightsStatus = NO_STATUS, watched: Watched = NOT_WATCHED
+    ) -> WeightsView:
+        """As the planners see it."""
         return WeightsView(
             name=uid,
             namespace="rl",
@@ -49,6 +53,8 @@ class Asked:
             created_at=EPOCH_START,
             spec=_weights_spec(self.spec),
             retry=self.retry,
+            status=status,
+            watched=watched,
         )
 
 

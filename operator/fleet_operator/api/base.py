@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -39,6 +39,18 @@ def to_field_name(name: str) -> str:
     Source: Kubernetes API conventions, "Naming conventions".
     """
     return _ACRONYMS.sub(lambda found: found[1].upper(), to_camel(name))
+
+
+R = TypeVar("R", bound="Resource")
+
+
+def renewed(before: R, **fields: Any) -> R:
+    """An object with these fields: the one before, if it has exactly these already.
+
+    A status is computed at every look and seldom changes. Comparing is cheaper than validating, and a
+    later comparison with the stored status compares one object with itself.
+    """
+    return before if before.__dict__ == fields else type(before)(**fields)
 
 
 class Resource(BaseModel):

@@ -151,7 +151,10 @@ def condition_of(
     conditions: Iterable[Condition], condition_type: ConditionType
 ) -> Condition | None:
     """The condition of that type, if it is there."""
-    return next((c for c in conditions if c.type == condition_type), None)
+    for condition in conditions:
+        if condition.type is condition_type:
+            return condition
+    return None
 
 
 def new_condition(
@@ -167,12 +170,21 @@ def new_condition(
     """A condition that keeps its transition time unless its status flips."""
     status: Literal["True", "False"] = "True" if holds else "False"
     before = condition_of(previous, condition_type)
-    since = before.last_transition_time if before and before.status == status else now
+    kept = before is not None and before.status == status
+    message = message[:MAX_MESSAGE_CHARACTERS]
+    if (
+        before is not None
+        and kept
+        and before.reason is reason
+        and before.message == message
+        and before.observed_generation == generation
+    ):
+        return before  # most conditions say the same as before: none is validated twice
     return Condition(
         type=condition_type,
         status=status,
         reason=reason,
-        message=message[:MAX_MESSAGE_CHARACTERS],
+        message=message,
         observed_generation=generation,
-        last_transition_time=since,
+        last_transition_time=before.last_transition_time if before is not None and kept else now,
     )

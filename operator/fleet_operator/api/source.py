@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -48,11 +49,13 @@ class WeightSource(Resource):
 
     def resolve(self, version: str) -> WeightSource:
         """The source with the placeholder filled in."""
+        if self.path is not None and VERSION_PLACEHOLDER not in self.path:
+            return self
         if self.hugging_face is not None:
             revision = self.hugging_face.revision.replace(VERSION_PLACEHOLDER, version)
             filled = HuggingFaceSource(repo=self.hugging_face.repo, revision=revision)
             return WeightSource(hugging_face=filled)
-        return WeightSource(path=(self.path or "").replace(VERSION_PLACEHOLDER, version))
+        return _directory((self.path or "").replace(VERSION_PLACEHOLDER, version))
 
     @property
     def revision(self) -> str | None:
@@ -67,6 +70,12 @@ class WeightSource(Resource):
     def to_protocol(self) -> protocol.Source:
         """The source in the words of the worker protocol."""
         return protocol.Source.model_validate(self.to_json())
+
+
+@lru_cache(maxsize=1000)
+def _directory(path: str) -> WeightSource:
+    """One for each path: a rollout resolves its source at every look."""
+    return WeightSource(path=path)
 
 
 def from_protocol(source: protocol.Source) -> WeightSource:

@@ -57,6 +57,8 @@ class RolloutOverrides(Resource):
 
     def over(self, defaults: Rollout) -> Rollout:
         """The fleet's settings with these on top."""
+        if self == _NO_OVERRIDES:
+            return defaults
         own = self.model_dump(exclude_none=True, exclude={"pause", "timeouts"})
         pause = self.pause.model_dump(exclude_none=True)
         timeouts = self.timeouts.model_dump(exclude_none=True)
@@ -68,6 +70,8 @@ class RolloutOverrides(Resource):
             }
         )
 
+
+_NO_OVERRIDES = RolloutOverrides()
 
 AdapterName = Annotated[
     str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$")

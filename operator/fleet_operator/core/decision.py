@@ -96,7 +96,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         ),
         lambda: no_pod_changes(observed),
     )
-    plans = _adapter_plans(parts, observed)
+    seen = _SeenAs(observed)
+    plans = _adapter_plans(parts, observed, seen)
     actions = rollout.step.actions
     going = {a.uid for a in pods.actions if isinstance(a, DeletePod)}
     base = [a for a in actions if not isinstance(a, Quarantine)]
@@ -115,7 +116,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         lambda: kept_fleet_status(observed.status),
     )
     weights = {
-        w.uid: _weights_status(parts, observed, w, plans, rollout, now) for w in observed.weights
+        w.uid: _weights_status(parts, observed, w, plans, rollout, seen, now)
+        for w in observed.weights
     }
     troubles = (*(d.trouble() for d in parts.defects), *_unreadable(observed), *observed.troubles)
     return Decision(
@@ -190,6 +192,8 @@ def _is_planned(parts: Parts) -> bool:
 
 def _held_back(observed: FleetObserved) -> FleetObserved:
     """What cannot be read begins nothing new; nor does anything of a fleet that cannot be read."""
+    if not observed.unreadable and not any(w.unreadable for w in observed.weights):
+        return observed
     return replace(
         observed,
         weights=tuple(
@@ -201,12 +205,26 @@ def _held_back(observed: FleetObserved) -> FleetObserved:
     )
 
 
-def _adapter_plans(parts: Parts, observed: FleetObserved) -> dict[str, RolloutPlan]:
+class _SeenAs:
+    """The fleet as each adapter's rollout sees it, projected once in a decision."""
+
+    def __init__(self, observed: FleetObserved) -> None:
+        self._observed = observed
+        self._known: dict[str, FleetObserved] = {}
+
+    def by(self, adapter: str) -> FleetObserved:
+        """As `adapters.seen_as` gives it."""
+        if adapter not in self._known:
+            self._known[adapter] = adapters.seen_as(self._observed, adapter)
+        return self._known[adapter]
+
+
+def _adapter_plans(parts: Parts, observed: FleetObserved, seen: _SeenAs) -> dict[str, RolloutPlan]:
     plans: dict[str, RolloutPlan] = {}
     for weights in observed.adapter_weights:
         plan = parts.run(
             f"the plan of adapter {weights.spec.adapter}",
-            lambda w=weights: adapters.plan_adapter(adapters.seen_as(observed, w.spec.adapter), w),  # type: ignore[misc]
+            lambda w=weights: adapters.plan_adapter(seen.by(w.spec.adapter), w),  # type: ignore[misc]
             lambda: None,
         )
         if plan is not None:
@@ -220,6 +238,7 @@ def _weights_status(
     weights: WeightsView,
     plans: Mapping[str, RolloutPlan],
     rollout: RolloutPlan,
+    seen: _SeenAs,
     now: datetime,
 ) -> WeightsStatus:
     def kept() -> WeightsStatus:
@@ -233,8 +252,8 @@ def _weights_status(
             return weights_status(observed, weights, rollout, now=now) if planned else kept()
         if weights.uid not in plans:
             return kept()
-        seen = adapters.seen_as(observed, weights.spec.adapter)
-        return weights_status(seen, weights, plans[weights.uid], now=now)
+        fleet = seen.by(weights.spec.adapter)
+        return weights_status(fleet, weights, plans[weights.uid], now=now)
 
     planned = _is_planned(parts)
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)

@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from fleet_operator.api import names
+from fleet_operator.api.base import renewed
 from fleet_operator.api.conditions import (
     Condition,
     ConditionReason,
@@ -29,7 +30,8 @@ def fleet_status(
 ) -> FleetStatus:
     """What a person should see of the fleet now."""
     live = [w for w in observed.workers if not w.pod.deleting]
-    return FleetStatus(
+    return renewed(
+        observed.status,
         observed_generation=observed.generation,
         operator=observed.operator,
         replicas=len(live),
@@ -39,10 +41,10 @@ def fleet_status(
         desired_version=rollout.desired.version,
         desired_run_id=rollout.desired.run_id,
         applied_version=rollout.serving,
-        applied=rollout.applied.to_record(),
+        applied=rollout.applied.to_record(observed.status.applied),
         pinned=rollout.pinned,
-        workers=_counts(live),
-        laggards=laggards_of(observed, rollout.desired),
+        workers=_counts(live, observed.status.workers),
+        laggards=laggards_of(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
         conditions=_conditions(observed, rollout, pods, now),
@@ -61,9 +63,10 @@ def unseen_count(observed: FleetObserved) -> int:
     return sum(w.standing is Standing.OPEN and not w.pod.ready for w in observed.workers)
 
 
-def _counts(live: list[WorkerView]) -> WorkerCounts:
+def _counts(live: list[WorkerView], before: WorkerCounts) -> WorkerCounts:
     phases = Counter(w.state.phase for w in live if w.state and w.standing is not Standing.ABSENT)
-    return WorkerCounts(
+    return renewed(
+        before,
         total=len(live),
         serving=phases[Phase.SERVING],
         joining=phases[Phase.JOINING] + phases[Phase.STARTING],

@@ -7,6 +7,9 @@ unchanged status.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet import MAX_LAGGARDS, Laggard
 from fleet_operator.core.calls import is_about
 from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
@@ -16,11 +19,17 @@ from fleet_worker.protocol import Failure, Phase
 _MAX_MESSAGE = 300
 
 
-def laggards_of(observed: FleetObserved, desired: Target) -> tuple[Laggard, ...]:
-    """The laggards of a fleet with respect to the desired weights, worst first."""
+def laggards_of(
+    observed: FleetObserved, desired: Target, before: Sequence[Laggard] = ()
+) -> tuple[Laggard, ...]:
+    """The laggards of a fleet with respect to the desired weights, worst first. `before`: the last
+    ones.
+    """
     ranked = [(rank, w.pod.ordinal, w) for w in observed.workers if (rank := _rank(w, desired))]
     ranked.sort(key=lambda entry: entry[:2])
-    return tuple(_laggard(w, desired) for _, _, w in ranked[:MAX_LAGGARDS])
+    known = {laggard.pod: laggard for laggard in before}
+    worst = (w for _, _, w in ranked[:MAX_LAGGARDS])
+    return tuple(_laggard(w, desired, known.get(w.pod.name)) for w in worst)
 
 
 def _rank(worker: WorkerView, desired: Target) -> int:
@@ -37,9 +46,12 @@ def _rank(worker: WorkerView, desired: Target) -> int:
     return 4 if _is_closed(worker) else 0
 
 
-def _laggard(worker: WorkerView, desired: Target) -> Laggard:
+def _laggard(worker: WorkerView, desired: Target, before: Laggard | None) -> Laggard:
     reason, message = _cause(worker, desired)
-    return Laggard(
+    if before is None:
+        before = Laggard(pod=worker.pod.name, state="", reason="")
+    return renewed(
+        before,
         pod=worker.pod.name,
         version=worker.version,
         state=_state(worker),

@@ -6,11 +6,13 @@ records are built by `runtime.observe` and by the builders of the tests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from typing import Self
 
+from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
@@ -91,10 +93,17 @@ class WorkerView:
     silent_seconds: float = 0
     silence: str = ""
     call: str = ""
+    standing: Standing = field(init=False, compare=False, repr=False)
+    """What this worker can do to a client right now, judged on the safe side."""
+    loaded: WeightsId | None = field(init=False, compare=False, repr=False)
+    """Name of the weights in its engine, as far as known."""
 
-    @property
-    def standing(self) -> Standing:
-        """What this worker can do to a client right now, judged on the safe side."""
+    def __post_init__(self) -> None:
+        # Once for each view: a decision asks for both about twenty times.
+        object.__setattr__(self, "standing", self._standing())
+        object.__setattr__(self, "loaded", self._loaded())
+
+    def _standing(self) -> Standing:
         if self.pod.deleting or self.pod.quarantine or not self.pod.running:
             return Standing.ABSENT
         if self.silent_seconds > 0 or self.state is None:
@@ -151,9 +160,7 @@ class WorkerView:
         """Label of the weights in its engine, as far as known."""
         return self.state.version if self.state else None
 
-    @property
-    def loaded(self) -> WeightsId | None:
-        """Name of the weights in its engine, as far as known."""
+    def _loaded(self) -> WeightsId | None:
         state = self.state
         if state is None or state.version is None:
             return None
@@ -266,10 +273,16 @@ class Target:
         version, run_id, digest = weights
         return cls(version=version, source=source, digest=digest, run_id=run_id)
 
-    def to_record(self) -> AppliedWeights:
-        """For a status."""
-        return AppliedWeights(
-            version=self.version, source=self.source, digest=self.digest, run_id=self.run_id
+    def to_record(self, before: AppliedWeights | None) -> AppliedWeights:
+        """For a status. `before`: what it has now."""
+        if before is None:
+            before = AppliedWeights(version=self.version, source=self.source)
+        return renewed(
+            before,
+            version=self.version,
+            source=self.source,
+            digest=self.digest,
+            run_id=self.run_id,
         )
 
 
@@ -380,6 +393,10 @@ class FleetObserved:
     unread: tuple[UnreadWeights, ...] = ()
     unreadable: str = ""
     troubles: tuple[Trouble, ...] = ()
+    _steering: Mapping[str, WeightsView] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_steering", self._steers_what())
 
     @property
     def all_weights(self) -> tuple[WeightsView | UnreadWeights, ...]:
@@ -394,19 +411,19 @@ class FleetObserved:
     @property
     def base_weights(self) -> WeightsView | None:
         """The WeightVersion that steers the base weights: the oldest, so that it never changes."""
-        return self._steering().get("")
+        return self._steering.get("")
 
     @property
     def adapter_weights(self) -> tuple[WeightsView, ...]:
         """The WeightVersions that steer adapters, oldest first, as many as the fleet has room for."""
-        steering = [w for name, w in self._steering().items() if name]
+        steering = [w for name, w in self._steering.items() if name]
         return tuple(steering[: self.spec.adapters.max])
 
     def steers(self, weights: WeightsView) -> WeightsView | None:
         """The WeightVersion that steers what this one asks for."""
-        return self._steering().get(weights.spec.adapter)
+        return self._steering.get(weights.spec.adapter)
 
-    def _steering(self) -> dict[str, WeightsView]:
+    def _steers_what(self) -> dict[str, WeightsView]:
         if self.is_external:
             return {}
         found: dict[str, WeightsView | None] = {}

@@ -48,6 +48,8 @@ def problem_of(overlay: Mapping[str, Any]) -> str:
 
     Only what the merge itself needs: everything else is the API server's to judge.
     """
+    if not overlay:
+        return ""
     if _is_deeper(overlay, _DEEPEST):
         return f"{_ROOT}: nested deeper than {_DEEPEST} levels"
     other = sorted(overlay.keys() - {"metadata", "spec"})
@@ -70,6 +72,8 @@ def _is_deeper(value: Any, levels: int) -> bool:
     row = [value]
     for _ in range(levels):
         row = [each for parent in row for each in _children(parent)]
+        if not row:
+            return False
     return any(isinstance(each, dict | list) for each in row)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from fleet_operator.api.base import renewed
 from fleet_operator.api.conditions import (
     Condition,
     ConditionReason,
@@ -55,19 +56,20 @@ def weights_status(
     timings = _timings(observed, weights, rollout, phase, fresh=fresh, now=now)
     serving = serving_count(observed, desired)
     effect = effect_of(observed, desired, None if fresh else before.effect)
-    return WeightsStatus(
+    return renewed(
+        before,
         observed_generation=weights.generation,
         desired_version=desired.version,
         desired_run_id=desired.run_id,
         applied_version=rollout.serving,
-        applied=rollout.applied.to_record() if rollout.serving else before.applied,
+        applied=rollout.applied.to_record(before.applied) if rollout.serving else before.applied,
         phase=phase,
         retried=weights.retry,
         started_at=started_at,
         phase_started_at=now if moved else before.phase_started_at,
-        workers=_workers(observed, rollout),
+        workers=_workers(observed, rollout, before.workers),
         workers_applied=f"{serving}/{observed.spec.replicas}",
-        laggards=laggards_of(observed, rollout.desired),
+        laggards=laggards_of(observed, rollout.desired, before.laggards),
         timings=timings,
         effect=effect,
         canary=rollout.step.verdict or before.canary,
@@ -155,10 +157,13 @@ def _was_overtaken(before: WeightsStatus, rollout: RolloutPlan) -> bool:
     return begun and another and not _has_ended(before, before.started_at)
 
 
-def _workers(observed: FleetObserved, rollout: RolloutPlan) -> RolloutWorkers:
+def _workers(
+    observed: FleetObserved, rollout: RolloutPlan, before: RolloutWorkers
+) -> RolloutWorkers:
     live = [w for w in observed.workers if not w.pod.deleting]
     desired = rollout.desired
-    return RolloutWorkers(
+    return renewed(
+        before,
         total=len(live),
         staged=sum(w.has_loaded(desired) or w.has_staged(desired) for w in live),
         paused=sum(w.standing is Standing.HELD for w in live),
