@@ -72,14 +72,19 @@ def _row(path: str, schema: dict[str, Any], required: bool) -> str:  # noqa: FBT
 
 def _type(schema: dict[str, Any]) -> str:
     kind = schema.get("type", "quantity" if "anyOf" in schema else "any")
+    share = ", or a percentage" if "%" in schema.get("pattern", "") else ""
+    if share:
+        kind = "integer"
     if "enum" in schema:
         return " \\| ".join(str(word) for word in schema["enum"])
     if kind == "array":
         item = schema["items"].get("type", "any")
         return f"list of {item}, at most {schema['maxItems']}"
     low, high = schema.get("minimum"), schema.get("maximum")
-    if low is not None or high is not None:
-        return f"{kind}, {low} to {high}"
+    if low is not None and high is not None:
+        return f"{kind}, {low} to {high}{share}"
+    if low is not None:
+        return f"{kind}, at least {low}{share}"
     if "maxLength" in schema:
         return f"{kind}, at most {schema['maxLength']} characters"
     return str(kind)

@@ -3,6 +3,7 @@ the words that their first line promises."""
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 import yaml
 
 from devcluster import Cluster
+from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.core import children, pods
+from fleet_operator.core.observed import FleetObserved
 
 CRDS = Path(__file__).parents[2] / "crds"
 VALID = sorted((CRDS / "samples" / "valid").glob("*.yaml"))
@@ -46,6 +50,46 @@ def apply(cluster: Cluster, namespace: str, document: str, *, check: bool = True
 def test_a_valid_sample_is_taken(cluster, namespace, sample):
     for document in documents(sample):
         apply(cluster, namespace, document)
+
+
+@pytest.mark.parametrize("sample", VALID, ids=lambda path: path.stem)
+def test_a_server_that_only_tries_a_valid_sample_takes_it_and_keeps_nothing(
+    cluster, namespace, sample
+):
+    first = documents(sample)[0]
+    arguments = ("apply", "-n", namespace, "--validate=strict", "--dry-run=server", "-f", "-")
+    answer = cluster.kubectl(*arguments, stdin=first)
+
+    assert "(server dry run)" in answer.stdout
+    assert cluster.kubectl("get", "ifl,wv", "-n", namespace, "-o", "name").stdout == ""
+
+
+@pytest.mark.parametrize("sample", [p for p in VALID if "fleet" in p.stem], ids=lambda p: p.stem)
+def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_takes(
+    cluster, namespace, sample
+):
+    """No kubelet runs here: whether volumes can be mounted is not asked."""
+    apply(cluster, namespace, documents(sample)[-1])
+    stored = json.loads(cluster.kubectl("get", "ifl", "-n", namespace, "-o", "json").stdout)
+    (fleet,) = stored["items"]
+    observed = FleetObserved(
+        name=fleet["metadata"]["name"],
+        namespace=namespace,
+        uid=fleet["metadata"]["uid"],
+        generation=1,
+        spec=FleetSpec.model_validate(fleet["spec"]),
+        status=FleetStatus(),
+    )
+    pod = pods.build_pod(observed, 0, "rlfleet/worker:1", revision="r")
+    # Admission looks for these; who creates them is not the question here.
+    for admitted in ("serviceAccountName", "priorityClassName", "runtimeClassName"):
+        pod["spec"].pop(admitted, None)
+    arguments = ("create", "-n", namespace, "--validate=strict", "--dry-run=server", "-f", "-")
+    cluster.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
+
+    for made in (pod, children.service(observed)):
+        answer = cluster.kubectl(*arguments, stdin=json.dumps(made))
+        assert "(server dry run)" in answer.stdout
 
 
 @pytest.mark.parametrize("sample", INVALID, ids=lambda path: path.stem)

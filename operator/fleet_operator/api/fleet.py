@@ -11,7 +11,15 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
+from fleet_operator.api.container import (
+    EnvironmentSource,
+    EnvironmentVariable,
+    PodFields,
+    ResourceRequirements,
+)
+from fleet_operator.api.serving import Serving
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel, WeightSource
+from fleet_operator.api.volumes import WeightVolume
 
 MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
@@ -37,6 +45,12 @@ Recreations = (
 )
 """A number, or a share of the replicas; a worker can be recreated more than once, hence up to 999%."""
 
+Memory = (
+    Annotated[int, Field(ge=1)]
+    | Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}(\.[0-9]{1,9})?([KMGTPE]i|[kMGTPE])?$")]
+)
+"""Bytes, as a quantity that is not 0."""
+
 MAX_MILLINATS = 1_000_000
 """No two models are further apart than this."""
 
@@ -49,45 +63,25 @@ class Model(Resource):
     version: VersionLabel = "base"
 
 
-class EnvironmentVariable(Resource):
-    """One variable of the worker container."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    value: Annotated[str, Field(max_length=4096)] = ""
-
-
 class Engine(Resource):
     """How vLLM is started."""
 
     image: Annotated[str, Field(max_length=500)] = ""
     args: Annotated[tuple[Annotated[str, Field(max_length=2000)], ...], Field(max_length=100)] = ()
     env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=100)] = ()
+    env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=20)] = ()
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    silence_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    load_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    log_level: Literal["Debug", "Info", "Warning", "Error"] | None = None
+    log_format: Literal["JSON", "Text"] | None = None
 
 
-class ResourceRequirements(Resource):
-    """Kubernetes resource quantities of the worker container."""
+class Transfer(Resource):
+    """How a trainer sends weights to the engines directly. The backend has vLLM's own name."""
 
-    limits: dict[str, int | str] = Field(default_factory=dict)
-    requests: dict[str, int | str] = Field(default_factory=dict)
-
-
-class ClaimReference(Resource):
-    """A PersistentVolumeClaim of the fleet's namespace."""
-
-    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class WeightVolume(Resource):
-    """A volume that every worker mounts."""
-
-    name: Annotated[
-        str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
-    ]
-    mount_path: AbsolutePath
-    read_only: bool = True
-    persistent_volume_claim: ClaimReference
+    backend: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z][a-z0-9_]*$")]
 
 
 class Weights(Resource):
@@ -96,6 +90,9 @@ class Weights(Resource):
     roots: Annotated[tuple[AbsolutePath, ...], Field(min_length=1, max_length=16)]
     volumes: Annotated[tuple[WeightVolume, ...], Field(max_length=16)] = ()
     management: Literal["Operator", "External"] = "Operator"
+    staging_memory: Memory | None = None
+    driver_lease_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    transfer: Transfer | None = None
 
 
 class Pause(Resource):
@@ -168,13 +165,6 @@ class Recycle(Resource):
     window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 3600
 
 
-class Serving(Resource):
-    """Ports of a worker."""
-
-    port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
-    admin_port: Annotated[int, Field(ge=1024, le=65_535)] = 8081
-
-
 class FleetSpec(Resource):
     """What a person wants of a fleet."""
 
@@ -183,6 +173,7 @@ class FleetSpec(Resource):
     model: Model
     engine: Engine = Engine()
     resources: ResourceRequirements = ResourceRequirements()
+    pod: PodFields = PodFields()
     weights: Weights
     adapters: Adapters = Adapters()
     rollout: Rollout = Rollout()

@@ -7,19 +7,30 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_operator.api import names
+from fleet_operator.api.serving import ServiceOptions
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.core.pods import owner_reference
 
 
 def service(observed: FleetObserved) -> dict[str, Any]:
     """The fleet's endpoint: ready workers that are not quarantined."""
+    serving = observed.spec.serving
+    options = (serving.service or ServiceOptions()).to_json()
+    made = _object(observed, "Service", observed.name)
+    metadata = made["metadata"]
+    metadata["labels"] = options.pop("labels", {}) | metadata["labels"]
+    if annotations := options.pop("annotations", {}):
+        metadata["annotations"] = annotations
+    timeout_seconds = options.pop("sessionAffinityTimeoutSeconds", None)
+    if timeout_seconds is not None:
+        options["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": timeout_seconds}}
     spec = {
         "type": "ClusterIP",
         "selector": names.fleet_labels(observed.name)
         | {names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED},
-        "ports": [{"name": "http", "port": observed.spec.serving.port, "targetPort": "http"}],
+        "ports": [{"name": "http", "port": serving.port, "targetPort": "http"}],
     }
-    return _object(observed, "Service", observed.name) | {"spec": spec}
+    return made | {"spec": spec | options}
 
 
 def headless_service(observed: FleetObserved) -> dict[str, Any]:

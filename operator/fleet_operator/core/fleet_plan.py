@@ -22,6 +22,7 @@ from fleet_operator.api.fleet import RecycledWorker
 from fleet_operator.core import overlay, pods
 from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod
 from fleet_operator.core.observed import FleetObserved, WorkerView
+from fleet_operator.core.pod_fields import pod_fields
 from fleet_operator.core.recycling import recycle
 
 CREATE_AT_ONCE = 500
@@ -57,7 +58,8 @@ def plan_fleet(
 
     `disturbed`: a rollout holds workers right now.
     """
-    problem = overlay.problem_of(observed.spec.pod_overlay)
+    own = pod_fields(observed.spec, observed.name)
+    problem = overlay.problem_of(observed.spec.pod_overlay, set_elsewhere=own)
     revision = "" if problem else pods.revision_of(observed, default_image)
     living = [w for w in observed.workers if not w.pod.deleting]
     failed = [w for w in living if _has_failed(w)]

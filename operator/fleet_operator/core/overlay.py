@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 _KEYS = ("mountPath", "name")
@@ -43,8 +43,11 @@ def _all_have(key: str, items: list[Any]) -> bool:
     return all(isinstance(i, dict) and isinstance(i.get(key), str) for i in items)
 
 
-def problem_of(overlay: Mapping[str, Any]) -> str:
+def problem_of(overlay: Mapping[str, Any], *, set_elsewhere: Collection[str] = ()) -> str:
     """Why this is no fragment of a pod template that can be laid over a pod; empty if it is one.
+
+    `set_elsewhere`: fields of the pod's spec that the fleet sets by fields of its own. Of two values
+    none could be right for sure: lists would be replaced, maps merged.
 
     Only what the merge itself needs: everything else is the API server's to judge.
     """
@@ -61,10 +64,20 @@ def problem_of(overlay: Mapping[str, Any]) -> str:
         or _no_map(f"{_ROOT}.metadata", metadata, "labels", "annotations")
         or _unnamed(f"{_ROOT}.spec", spec, "containers", "initContainers", "volumes")
         or _no_tolerations(f"{_ROOT}.spec.tolerations", spec.get("tolerations", []))
+        or _set_twice(spec, set_elsewhere)
     )
     containers = () if told else spec.get("containers", ())
     variables = (_unnamed(f"{_ROOT}.spec.containers[{c['name']}]", c, "env") for c in containers)
     return told or next(filter(None, variables), "")
+
+
+def _set_twice(spec: Mapping[str, Any], set_elsewhere: Collection[str]) -> str:
+    twice = sorted(spec.keys() & set(set_elsewhere))
+    return (
+        f"{_ROOT}.spec.{twice[0]}: spec.pod.{twice[0]} is set, too; use one of them"
+        if twice
+        else ""
+    )
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -1,7 +1,7 @@
 """The worker pod of a fleet, built purely from its spec.
 
-Restricted by default: non-root, read-only root, no capabilities, no API token. What a site needs
-beyond (node selectors, tolerations, schedulers, resource claims) comes in through `podOverlay`.
+Restricted by default: non-root, read-only root, no capabilities, no API token. Where pods run comes
+from `spec.pod`; what else a site needs is laid over the pod by `podOverlay`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.overlay import merge
+from fleet_operator.core.pod_fields import mounts, pod_fields, resources, variables, volumes
+from fleet_operator.core.quantities import bytes_of
 from fleet_worker import protocol
 
 USER_ID = 1000
@@ -74,7 +76,8 @@ def build_pod(
             },
             "containers": [worker],
             "volumes": _volumes(observed),
-        },
+        }
+        | pod_fields(observed.spec, observed.name),
     }
     merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay)
     # Written after the overlay: these tie the pod to its fleet, and the worker to its latch.
@@ -126,21 +129,17 @@ def owner_reference(observed: FleetObserved) -> dict[str, Any]:
 
 def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
     spec = observed.spec
-    mounts = [
-        {"name": v.name, "mountPath": v.mount_path, "readOnly": v.read_only}
-        for v in spec.weights.volumes
-    ]
     return {
         "name": names.WORKER_CONTAINER,
         "image": spec.engine.image or default_image,
         # The image's entry point is `python3 -m fleet_worker`.
         "args": ["serve", *_arguments(spec)],
-        "env": _environment(observed),
+        **_environment(observed),
         "ports": [
             {"name": "http", "containerPort": spec.serving.port},
             {"name": "admin", "containerPort": spec.serving.admin_port},
         ],
-        "resources": spec.resources.to_json(),
+        "resources": resources(spec),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -154,7 +153,7 @@ def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
         "readinessProbe": _probe(spec, protocol.READY_PATH, 1, 2) | {"timeoutSeconds": 5},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "fleet_worker", "drain"]}}},
         "volumeMounts": [
-            *mounts,
+            *mounts(spec),
             {"name": "admin-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
@@ -176,6 +175,7 @@ def _arguments(spec: FleetSpec) -> list[str]:
         arguments += ["--weights-root", root]
     if spec.weights.management == "External":
         arguments += ["--weights-management", "External"]
+    arguments += _limits(spec)
     if spec.adapters.max:
         # A slot more than there are adapters: a version goes in while the one before still runs.
         arguments += ["--max-loras", str(spec.adapters.max + 1)]
@@ -187,13 +187,30 @@ def _arguments(spec: FleetSpec) -> list[str]:
     return [*arguments, "--", *engine, *spec.engine.args]
 
 
+def _limits(spec: FleetSpec) -> list[str]:
+    """Options of the worker for what the fleet sets; the others keep the worker's own defaults."""
+    weights, engine = spec.weights, spec.engine
+    memory = weights.staging_memory
+    given = {
+        "--weight-transfer-backend": weights.transfer.backend if weights.transfer else None,
+        "--staging-memory-bytes": None if memory is None else bytes_of(memory),
+        "--driver-lease-seconds": weights.driver_lease_seconds,
+        "--silence-seconds": engine.silence_timeout_seconds,
+        "--load-seconds": engine.load_timeout_seconds,
+        "--log-level": engine.log_level.lower() if engine.log_level else None,
+        "--log-format": engine.log_format.lower() if engine.log_format else None,
+    }
+    set_ones = ((option, str(value)) for option, value in given.items() if value is not None)
+    return [word for pair in set_ones for word in pair]
+
+
 def _source_arguments(source: WeightSource) -> list[str]:
     if source.hugging_face is not None:
         return ["--model", source.hugging_face.repo, "--revision", source.hugging_face.revision]
     return ["--model", str(source.path)]
 
 
-def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
+def _environment(observed: FleetObserved) -> dict[str, Any]:
     spec = observed.spec
     applied = names.applied_config_map_name(observed.name)
     own: list[dict[str, Any]] = [
@@ -217,8 +234,9 @@ def _environment(observed: FleetObserved) -> list[dict[str, Any]]:
     ):
         reference = {"name": applied, "key": key, "optional": True}
         own.append({"name": name, "valueFrom": {"configMapKeyRef": reference}})
+    made = variables(spec)
     # Ours come last: of two variables with one name the later one wins.
-    return [*(v.to_json() for v in spec.engine.env), *own]
+    return made | {"env": [*made["env"], *own]}
 
 
 def _with_own_variables(
@@ -242,19 +260,9 @@ def _probe(spec: FleetSpec, path: str, period_seconds: int, failures: int) -> di
 
 
 def _volumes(observed: FleetObserved) -> list[dict[str, Any]]:
-    claims = [
-        {
-            "name": v.name,
-            "persistentVolumeClaim": {
-                "claimName": v.persistent_volume_claim.claim_name,
-                "readOnly": v.read_only,
-            },
-        }
-        for v in observed.spec.weights.volumes
-    ]
     secret = names.admin_token_secret_name(observed.name)
     return [
-        *claims,
+        *volumes(observed.spec),
         {"name": "admin-token", "secret": {"secretName": secret, "defaultMode": 0o444}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},

@@ -51,6 +51,11 @@ NUMBERS: dict[str, tuple[float, float | None]] = {
     "replicas": (0, MANY),
     "engine.tensorParallelSize": (1, 64),
     "engine.pipelineParallelSize": (1, 64),
+    "engine.silenceTimeoutSeconds": (1, DAY),
+    "engine.loadTimeoutSeconds": (1, DAY),
+    "weights.stagingMemory": (1, None),
+    "weights.driverLeaseSeconds": (1, DAY),
+    "serving.service.sessionAffinityTimeoutSeconds": (1, DAY),
     "adapters.max": (0, 64),
     "rollout.canary.workers": (1, MANY),
     "rollout.canary.maxTokens": (1, 256),
@@ -256,6 +261,10 @@ def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
     [
         ("inferencefleets", "weights.management", ("Operator", "External")),
         ("inferencefleets", "rollout.onFailure", ("Halt", "Rollback")),
+        ("inferencefleets", "engine.logLevel", ("Debug", "Info", "Warning", "Error")),
+        ("inferencefleets", "engine.logFormat", ("JSON", "Text")),
+        ("inferencefleets", "serving.service.type", ("ClusterIP", "NodePort", "LoadBalancer")),
+        ("inferencefleets", "serving.service.sessionAffinity", ("None", "ClientIP")),
         ("inferencefleets", "rollout.pause.mode", ("Keep", "Wait", "Abort")),
         ("inferencefleets", "rollout.canary.then", ("Synchronized", "InFlight", "Rolling")),
         (
@@ -275,7 +284,8 @@ def test_a_choice_is_one_of_its_words_written_so(
     for word in words:
         assert verdicts(plural, path, word) == YES
     wrong = [str(word).swapcase() for word in words if isinstance(word, str)] or [0, 7, 9, 1024]
-    for other in (*wrong, "", None if plural == "inferencefleets" else "None", []):
+    may_be_null = plural == "weightversions" or path.startswith(("engine.", "serving.service."))
+    for other in (*wrong, "", 7.5 if may_be_null else None, []):
         assert verdicts(plural, path, other) == NO, other
 
 

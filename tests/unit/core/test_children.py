@@ -48,6 +48,55 @@ def test_clients_reach_workers_that_are_ready_and_not_quarantined():
     assert spec["ports"] == [{"name": "http", "port": 8000, "targetPort": "http"}]
 
 
+def service_of(**options) -> dict:
+    return children.service(make_fleet(serving={"service": options}))
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"type": "LoadBalancer"}, {"type": "LoadBalancer"}),
+        (
+            {"type": "NodePort", "externalTrafficPolicy": "Local"},
+            {"type": "NodePort", "externalTrafficPolicy": "Local"},
+        ),
+        ({"internalTrafficPolicy": "Local"}, {"internalTrafficPolicy": "Local"}),
+        ({"trafficDistribution": "PreferSameZone"}, {"trafficDistribution": "PreferSameZone"}),
+        ({"sessionAffinity": "ClientIP"}, {"sessionAffinity": "ClientIP"}),
+        (
+            {"sessionAffinity": "ClientIP", "sessionAffinityTimeoutSeconds": 60},
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+            },
+        ),
+        (
+            {
+                "type": "LoadBalancer",
+                "loadBalancerClass": "internal",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            },
+            {
+                "type": "LoadBalancer",
+                "loadBalancerClass": "internal",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            },
+        ),
+    ],
+)
+def test_the_service_is_of_the_kind_that_the_fleet_asks_for(given, made):
+    assert service_of(**given)["spec"] == children.service(FLEET)["spec"] | made
+
+
+def test_labels_and_annotations_of_the_service_stand_beside_those_of_the_fleet():
+    labels = {"team": "rl", names.LABEL_FLEET: "another"}
+    made = service_of(labels=labels, annotations={"lb": "internal"})["metadata"]
+
+    assert made["labels"] == {"team": "rl"} | names.fleet_labels("policy")
+    assert made["annotations"] == {"lb": "internal"}
+    assert "annotations" not in children.service(FLEET)["metadata"]
+
+
 def test_trainers_find_every_worker_by_name_ready_or_not():
     spec = children.headless_service(FLEET)["spec"]
 
