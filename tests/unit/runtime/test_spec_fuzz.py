@@ -40,11 +40,30 @@ FLEET: dict[str, Any] = {
     "engine": {
         "image": "rlfleet/worker:1",
         "args": ["--max-model-len=64"],
-        "env": [{"name": "A", "value": "b"}],
+        "env": [
+            {"name": "A", "value": "b"},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ],
+        "envFrom": [{"prefix": "C_", "configMapRef": {"name": "c"}}],
+        "silenceTimeoutSeconds": 60,
+        "logLevel": "Info",
         "tensorParallelSize": 2,
         "pipelineParallelSize": 1,
     },
-    "resources": {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": "500m"}},
+    "resources": {
+        "limits": {"nvidia.com/gpu": 2},
+        "requests": {"cpu": "500m"},
+        "claims": [{"name": "gpus"}],
+    },
+    "pod": {
+        "priorityClassName": "research",
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ],
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "t"}],
+    },
     "weights": {
         "roots": ["/weights"],
         "volumes": [
@@ -56,6 +75,8 @@ FLEET: dict[str, Any] = {
             }
         ],
         "management": "Operator",
+        "stagingMemory": "64Gi",
+        "transfer": {"backend": "nccl"},
     },
     "adapters": {"max": 1, "maxRank": 16},
     "rollout": {
@@ -77,7 +98,7 @@ FLEET: dict[str, Any] = {
     },
     "update": {"maxUnavailable": 1, "maxSurge": 0},
     "recycle": {"maxPerWorker": 5, "maxPerFleet": 10, "windowSeconds": 3600},
-    "serving": {"port": 8000, "adminPort": 8081},
+    "serving": {"port": 8000, "adminPort": 8081, "service": {"type": "NodePort"}},
     "podOverlay": {"spec": {"nodeSelector": {"gpu": "h200"}}},
 }
 WEIGHTS: dict[str, Any] = {
