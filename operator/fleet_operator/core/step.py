@@ -5,7 +5,7 @@ and the strategies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
@@ -52,6 +52,12 @@ class RolloutView:
     rollout_seconds: float
     verdict: CanaryVerdict | None = None
     adapters: tuple[AdapterGoal, ...] = ()
+    held: tuple[WorkerView, ...] = field(init=False, compare=False, repr=False)
+    """Members that hold their requests."""
+
+    def __post_init__(self) -> None:
+        held = tuple(m for m in self.members if m.standing is Standing.HELD)
+        object.__setattr__(self, "held", held)
 
     def failure_of(self, worker: WorkerView, goal: Target) -> Failure | None:
         """Why a worker could not take the goal in this attempt, if it could not."""
@@ -65,11 +71,6 @@ class RolloutView:
     def may_fail(self) -> int:
         """How many workers may fail to take the target before it is given up."""
         return rounded_down(self.settings.max_failures, self.replicas)
-
-    @property
-    def held(self) -> tuple[WorkerView, ...]:
-        """Members that hold their requests."""
-        return tuple(m for m in self.members if m.standing is Standing.HELD)
 
     def agrees_on(self, weights: Target) -> bool:
         """Whether all members have these weights, and none is putting others into its engine."""

@@ -41,6 +41,7 @@ from fleet_operator.core.strategies.shared import (
     renew,
     source_of,
     with_joiners,
+    without,
 )
 from fleet_worker.protocol import Phase, ProbeReport
 
@@ -92,7 +93,7 @@ def _judge(view: RolloutView) -> Step:
     halt = any(w.state and w.state.load_failure == view.failure_of(w, goal) for w in failed)
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     if problem is None:
-        able = [w for w in able if w not in failed]
+        able = without(able, failed)
     chosen = able[: at_least(view.settings.canary.workers, view.replicas)]
     problem = problem or _problem_of_the_slow(view, goal, chosen)
     reports = [r for w in chosen if (r := _comparison(w, goal))]

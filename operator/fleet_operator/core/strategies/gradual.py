@@ -40,11 +40,12 @@ from fleet_operator.core.strategies.shared import (
     Actions,
     broken,
     has_bytes,
-    held_up,
+    is_held_too_long,
     late,
     over_budget,
     renew,
     with_joiners,
+    without,
 )
 
 
@@ -65,10 +66,10 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     actions = _tidied(view, goal, behind) + _staged(view, goal, waiting)
     if problem is None:
-        actions += _swapped(view, goal, [m for m in behind if m not in failed], at_once)
+        actions += _swapped(view, goal, without(behind, failed), at_once)
         actions += tuple(calls.expel(m, reason=why(m, goal)) for m in stuck)
     stopped = stays or problem is not None
-    left_behind = bool(behind) and all(m in failed for m in behind)
+    left_behind = bool(behind) and not without(behind, failed)
     if left_behind:
         problem = problem or problem_of_stragglers(behind, goal)
     problem = problem or _problem_of_the_slow(view, goal, behind, at_once)
@@ -112,12 +113,12 @@ def _swapped(
 
 def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Actions:
     """Open, or bring to the end, what somebody has paused and left."""
+    uids, slow = {m.pod.uid for m in behind}, is_held_too_long(view)
     actions = [*renew(view)]  # also of what another strategy has begun: it has no end of its own
     for member in view.held:
         if member.operation or member.state is None or member.call.startswith("apply"):
             continue
-        slow = bool(held_up(view, [member]))
-        if member in behind and member.has_staged(goal) and not slow:
+        if member.pod.uid in uids and member.has_staged(goal) and not slow:
             reason = "its swap was begun"
             actions.append(calls.load(member, goal, view.settings, reason=reason))
         else:

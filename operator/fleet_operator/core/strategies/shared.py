@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -45,6 +45,14 @@ def broken(view: RolloutView, goal: Target) -> list[WorkerView]:
     ]
 
 
+def without(workers: Iterable[WorkerView], others: Iterable[WorkerView]) -> list[WorkerView]:
+    """The workers that are not among the others. By uid: comparing the records themselves, each
+    with each, takes seconds for a thousand workers.
+    """
+    uids = {o.pod.uid for o in others}
+    return [w for w in workers if w.pod.uid not in uids]
+
+
 def late(
     view: RolloutView, phase: RolloutPhase, limit_seconds: float, workers: Sequence[WorkerView]
 ) -> list[WorkerView]:
@@ -60,8 +68,13 @@ def held_up(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
 
     Phases begin anew with every newer version, and whenever an answer gets lost; pauses do not.
     """
+    return list(by) if is_held_too_long(view) else []
+
+
+def is_held_too_long(view: RolloutView) -> bool:
+    """Whether a worker has been holding its requests as long as a rollout and the way back may take."""
     longest = max((m.held_seconds for m in view.held), default=0.0)
-    return list(by) if longest > view.settings.longest_hold_seconds else []
+    return longest > view.settings.longest_hold_seconds
 
 
 def renew(view: RolloutView) -> Actions:

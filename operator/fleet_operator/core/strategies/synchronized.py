@@ -57,6 +57,7 @@ from fleet_operator.core.strategies.shared import (
     renew,
     source_of,
     with_joiners,
+    without,
 )
 from fleet_worker.protocol import Phase
 
@@ -102,12 +103,12 @@ def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
         and not m.is_at("stage", goal)
         and not view.failed_lately(m, goal)
     )
-    failed = [*refused, *(m for m in overdue if m not in refused)]
+    failed = [*refused, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += _set_apart(failed, goal, view)
     left = held_up(view, [m for m in waiting if m.standing is not Standing.OPEN])
-    left += [m for m in _mute(view) if m not in left]
+    left += without(_mute(view), left)
     held = sum(has_bytes(m, goal) for m in behind)
     share = counted_of(held, len(behind), "worker", "holds", "hold")
     return Step(
@@ -125,12 +126,13 @@ def _mute(view: RolloutView) -> list[WorkerView]:
     """Of whom nobody knows for longer than a pause may take to begin whether they generate something
     else than the applied version: beside them nobody who holds his requests can go on.
     """
+    if not view.held:
+        return []
     limit = view.settings.timeouts.pause_seconds
     return [
         m
         for m in view.members
-        if view.held
-        and m.standing is Standing.UNKNOWN
+        if m.standing is Standing.UNKNOWN
         and not m.has_loaded(view.applied)
         and m.silent_seconds > limit
     ]
@@ -145,7 +147,7 @@ def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> S
     unaware = [
         m for m in still if m.state and m.state.phase is Phase.SERVING and not m.silent_seconds
     ]
-    aware = [m for m in still if m not in unaware]
+    aware = without(still, unaware)
     overdue = late(view, RolloutPhase.PAUSING, limit, aware)
     overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
@@ -171,14 +173,14 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
     broke = broken(view, goal)
     overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
     overdue = overdue or held_up(view, behind)
-    failed = [*refused, *broke, *(m for m in overdue if m not in refused)]
+    failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     actions: Actions = renew(view)
     if problem is None:
-        asked = (m for m in behind if m not in failed and not m.operation.startswith("load"))
+        asked = (m for m in without(behind, failed) if not m.operation.startswith("load"))
         loads = tuple(calls.load(m, goal, view.settings, reason="all are paused") for m in asked)
         # A renewal comes before a load, which may last longer than the lease.
-        actions = loads + actions + _left_behind([m for m in failed if m not in broke], goal)
+        actions = loads + actions + _left_behind(without(failed, broke), goal)
     return Step(
         goal=goal,
         phase=RolloutPhase.LOADING,

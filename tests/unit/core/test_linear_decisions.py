@@ -1,0 +1,134 @@
+"""The cost of a decision grows with the number of workers, and not with its square.
+
+Counted in calls of functions, so that the speed of a machine has no part in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import decide
+from fleet_operator.core.observed import FleetObserved, Watched, WorkerView
+from fleet_worker.protocol import Reason
+
+FEW, MANY = 12, 120
+GROWTH = MANY / FEW * 1.1
+STRATEGIES = ("Synchronized", "InFlight", "Rolling", "Canary")
+
+
+def old(n: int) -> AWorker:
+    return make_worker(n).serving("41").is_up()
+
+
+def staged(n: int) -> AWorker:
+    return old(n).staged("42")
+
+
+def held(n: int) -> AWorker:
+    return make_worker(n).paused("41", lease_seconds=10).staged("42")
+
+
+def loaded(n: int) -> AWorker:
+    return make_worker(n).paused("42").loaded()
+
+
+def silent(n: int) -> AWorker:
+    return make_worker(n).serving("41").silent(100).ready()
+
+
+SITUATIONS: dict[str, Callable[[int], AWorker]] = {
+    "no worker has the bytes": old,
+    "all are staging": lambda n: old(n).doing("stage", "42"),
+    "half have the bytes": lambda n: staged(n) if n % 2 else old(n),
+    "all have the bytes": staged,
+    "all refuse the bytes": lambda n: old(n).refused("42", Reason.SOURCE_NOT_FOUND),
+    "all are pausing": lambda n: make_worker(n).pausing("41").staged("42"),
+    "half are held": lambda n: held(n) if n % 2 else staged(n),
+    "all are held": held,
+    "all are loading": lambda n: make_worker(n).loading("41", into="42"),
+    "half have loaded": lambda n: loaded(n) if n % 2 else held(n),
+    "all have loaded": loaded,
+    "half are open again": lambda n: loaded(n) if n % 2 else make_worker(n).serving("42"),
+    "all serve it": lambda n: make_worker(n).serving("42"),
+    "all swap": lambda n: old(n).doing("apply", "42"),
+    "all loads have failed": lambda n: make_worker(n).joining(None).failed_to_load("42"),
+    "half of the loads have failed": lambda n: (
+        make_worker(n).joining(None).failed_to_load("42") if n % 2 else loaded(n)
+    ),
+    "all are joining": lambda n: make_worker(n).joining("41"),
+    "no worker answers": silent,
+    "half are held and the others do not answer": lambda n: held(n) if n % 2 else silent(n),
+    "half are held without the bytes": lambda n: (
+        make_worker(n).paused("41", lease_seconds=10) if n % 2 else old(n)
+    ),
+    "all are starting": lambda n: make_worker(n).starting(),
+    "no pod runs": lambda n: make_worker(n).troubled("ErrImagePull: no such image"),
+    "all pods have failed": lambda n: make_worker(n).ended(),
+    "all pods are outdated": lambda n: make_worker(n).serving("42").of_revision("older"),
+    "all pods are deleted": lambda n: make_worker(n).serving("41").going(gone_by=NOW),
+}
+
+
+def observed(
+    many: int, strategy: str, situation: str, phase: RolloutPhase, *, late: bool
+) -> FleetObserved:
+    watched = Watched(phase_seconds=10_000.0 if late else 1.0, attempt_seconds=10_000.0)
+    status = WeightsStatus(
+        observed_generation=1,
+        desired_version="42",
+        phase=phase,
+        started_at=NOW,
+        phase_started_at=NOW,
+    )
+    wanted = make_weights("42", status=status, watched=watched)
+    fleet = make_fleet(wants=wanted, replicas=many, rollout={"strategy": strategy})
+    return replace(fleet, workers=workers_in(situation, many))
+
+
+@cache
+def workers_in(situation: str, many: int) -> tuple[WorkerView, ...]:
+    return tuple(SITUATIONS[situation](n).view() for n in range(many))
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The number of function calls within."""
+    found = [0]
+
+    def note(_frame: Any, event: str, _arg: Any) -> None:
+        if event in {"call", "c_call"}:
+            found[0] += 1
+
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+def calls_of(fleet: FleetObserved) -> int:
+    with counted() as found:
+        decision = decide(fleet, default_image="image", now=NOW)
+    assert not decision.defects
+    return found[0]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_ten_times_the_workers_cost_ten_times_the_calls(
+    strategy: str, situation: str, *, late: bool
+) -> None:
+    for phase in (RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING):
+        few = calls_of(observed(FEW, strategy, situation, phase, late=late))
+        many = calls_of(observed(MANY, strategy, situation, phase, late=late))
+        assert many <= GROWTH * few, f"{phase}: {few} calls for {FEW} workers, {many} for {MANY}"
