@@ -20,6 +20,7 @@ PURE_MODULES = frozenset(
         "collections",
         "dataclasses",
         "datetime",
+        "decimal",
         "enum",
         "functools",
         "hashlib",
