@@ -46,8 +46,8 @@ async def test_a_refused_version_says_what_is_wrong_what_serves_and_what_to_do(
         assert "Applied Version: 1" in told
         assert "Desired Version: 2" in told
         assert "nothing is left to do" not in told
-    assert re.search(r"policy +policy +2 +1 ", await stage.kubectl("get", "wv"))
-    assert re.search(rf"policy +3 +3 +2 +1 +{reason} ", await stage.kubectl("get", "ifl"))
+    assert re.search(r"policy +False +policy +2 +1 ", await stage.kubectl("get", "wv"))
+    assert re.search(rf"policy +False +3 +3 +2 +1 +{reason} ", await stage.kubectl("get", "ifl"))
 
 
 async def test_workers_that_no_node_can_take_are_told_in_the_schedulers_own_words(

@@ -25,6 +25,8 @@ MAX_REPLICAS = 10_000
 MAX_LAGGARDS = 20
 MAX_RECYCLED = 20
 MAX_PINNED = 100
+MAX_VERSIONS = 20
+MAX_SOURCES_IN_USE = 100
 
 
 IntOrPercent = (
@@ -221,12 +223,34 @@ class RecycledWorker(Resource):
 
 
 class AppliedWeights(Resource):
-    """The weights that the fleet served last with one voice; joiners are brought to these."""
+    """The weights that all admitted workers held last; workers that join load these.
+
+    Fields:
+        applied_at: when all were first seen to hold them; absent while none has served them.
+    """
 
     version: str
     source: WeightSource
     digest: ManifestDigest | None = None
     run_id: str | None = None
+    applied_at: Timestamp | None = None
+
+
+class ServedVersion(Resource):
+    """Weights that admitted workers hold, and how many do."""
+
+    version: str
+    run_id: str | None = None
+    digest: ManifestDigest | None = None
+    workers: int
+
+
+class SourceInUse(Resource):
+    """Files that workers read or may read again, and the version that they are."""
+
+    version: str
+    run_id: str | None = None
+    source: WeightSource
 
 
 class PinnedWeights(Resource):
@@ -261,6 +285,8 @@ class FleetStatus(Resource):
     desired_run_id: str | None = None
     applied_version: str | None = None
     applied: AppliedWeights | None = None
+    versions: tuple[ServedVersion, ...] = ()
+    sources_in_use: tuple[SourceInUse, ...] = ()
     pinned: tuple[PinnedWeights, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()

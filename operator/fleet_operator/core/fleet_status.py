@@ -22,6 +22,7 @@ from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
 from fleet_operator.core.pod_troubles import cannot_run, of_another_release, waits_for, will_not_go
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.usage import applied_record, sources_in_use, versions_of
 from fleet_worker.protocol import Phase
 
 
@@ -41,7 +42,9 @@ def fleet_status(
         desired_version=rollout.desired.version,
         desired_run_id=rollout.desired.run_id,
         applied_version=rollout.serving,
-        applied=rollout.applied.to_record(observed.status.applied),
+        applied=applied_record(rollout, observed.status.applied, now=now),
+        versions=versions_of(observed),
+        sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
         workers=_counts(live, observed.status.workers),
         laggards=laggards_of(observed, rollout.desired, observed.status.laggards),

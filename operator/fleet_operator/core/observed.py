@@ -273,7 +273,9 @@ class Target:
         version, run_id, digest = weights
         return cls(version=version, source=source, digest=digest, run_id=run_id)
 
-    def to_record(self, before: AppliedWeights | None) -> AppliedWeights:
+    def to_record(
+        self, before: AppliedWeights | None, *, applied_at: datetime | None
+    ) -> AppliedWeights:
         """For a status. `before`: what it has now."""
         if before is None:
             before = AppliedWeights(version=self.version, source=self.source)
@@ -283,6 +285,7 @@ class Target:
             source=self.source,
             digest=self.digest,
             run_id=self.run_id,
+            applied_at=applied_at,
         )
 
 

@@ -31,6 +31,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, UnreadWeights, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.usage import applied_record
 
 _TIMED = {
     RolloutPhase.STAGING: "stage_seconds",
@@ -62,7 +63,9 @@ def weights_status(
         desired_version=desired.version,
         desired_run_id=desired.run_id,
         applied_version=rollout.serving,
-        applied=rollout.applied.to_record(before.applied) if rollout.serving else before.applied,
+        applied=(
+            applied_record(rollout, before.applied, now=now) if rollout.serving else before.applied
+        ),
         phase=phase,
         retried=weights.retry,
         started_at=started_at,

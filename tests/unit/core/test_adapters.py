@@ -23,7 +23,8 @@ SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
 
 
 def _applied(version: str) -> AppliedWeights:
-    return AppliedWeights(version=version, source=WeightSource(path=f"/weights/step_{version}"))
+    source = WeightSource(path=f"/weights/step_{version}")
+    return AppliedWeights(version=version, source=source, applied_at=NOW)
 
 
 def _weights(version: str, *, adapter: str = "sql", applied: str | None = None, **fields: Any):

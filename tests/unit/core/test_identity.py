@@ -50,7 +50,9 @@ def pin(version: str, path: str, digest: str, run: str | None = None) -> PinnedW
 def served(version: str, path: str, digest: str | None, run: str | None = None) -> FleetStatus:
     """The status of a fleet that serves this."""
     source = WeightSource(path=path)
-    applied = AppliedWeights(version=version, source=source, digest=digest, run_id=run)
+    applied = AppliedWeights(
+        version=version, source=source, digest=digest, run_id=run, applied_at=NOW
+    )
     pinned = (pin(version, path, digest, run),) if digest else ()
     return FleetStatus(applied=applied, pinned=pinned)
 
