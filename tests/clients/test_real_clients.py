@@ -179,6 +179,18 @@ def test_without_the_key_nothing_but_health_is_served(
         assert served.worker.public.get(path).status_code == 200
 
 
+def test_a_scraper_gets_metrics_without_the_key_on_the_metrics_port_only(served: Served) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{served.worker.port}", trust_env=False) as bare:
+        refused = bare.get("/metrics")
+    scraped = served.worker.scrape()
+
+    assert refused.status_code == 401
+    assert scraped.status_code == 200
+    assert "vllm:" in scraped.text
+    assert "rlfleet_worker_phase" in scraped.text
+    assert KEY not in scraped.text
+
+
 def test_a_body_that_is_too_long_is_refused(served: Served) -> None:
     body = b'{"prompt": "' + b"x" * (65 * 1024 * 1024) + b'"}'
     reply = served.worker.public.post("/v1/completions", content=body)

@@ -114,7 +114,7 @@ def test_defaults_are_filled_in_by_the_api_server(cluster, namespace):
     spec = yaml.safe_load(answer.stdout)["spec"]
 
     assert spec["replicas"] == 1
-    assert spec["serving"] == {"port": 8000, "adminPort": 8081}
+    assert spec["serving"] == {"port": 8000, "adminPort": 8081, "metricsPort": 8082}
     assert spec["rollout"]["timeouts"] == {
         "stageSeconds": 900,
         "pauseSeconds": 60,

@@ -6,7 +6,9 @@ import json
 import subprocess
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.environments import worker_python
+from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess
 
 # Control routes of vLLM 0.32 behind any gate, and some of rlfleet's own.
@@ -92,6 +94,38 @@ def test_the_metrics_are_vllms_and_ours(worker: WorkerProcess) -> None:
 
     assert "vllm:generation_tokens_total" in text
     assert "rlfleet_worker_phase" in text
+
+
+def test_a_scraper_needs_no_key_and_gets_nothing_but_metrics(worker: WorkerProcess) -> None:
+    reply = worker.scrape()
+
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    names = {f.name for f in text_string_to_metric_families(reply.text)}
+    assert {"vllm:generation_tokens", "rlfleet_worker_phase"} <= names
+    for path in ("/", "/v1/models", "/v1/worker/state", "/health", "/metrics/", "/openapi.json"):
+        assert worker.scrape(path).status_code == 404
+    assert worker.scrape(method="POST").status_code == 405
+
+
+def test_metrics_hold_nothing_that_a_client_has_sent(worker: WorkerProcess) -> None:
+    secret = "xyzzy-a-secret-of-the-tests"
+    asked = {"model": "policy", "prompt": secret, "user": secret, "max_tokens": 2}
+    sent = (
+        worker.public.post("/v1/completions", json=asked, headers={"x-request-id": secret}),
+        worker.public.post("/v1/completions", json=asked | {"model": secret}),
+        worker.public.get(f"/{secret}"),
+        worker.public.get("/v1/models", params={"q": secret}, headers={"user-agent": secret}),
+    )
+    before = worker.scrape().text
+
+    assert [reply.status_code for reply in sent] == [200, 404, 404, 200]
+    # Rendered once a second: what was scraped just now may be older than the requests.
+    fresh = eventually(
+        lambda: next((t for t in [worker.scrape().text] if t != before), None), within_seconds=10
+    )
+    assert secret not in before
+    assert secret not in fresh
 
 
 _OPENAI = """

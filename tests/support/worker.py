@@ -25,7 +25,7 @@ START_SECONDS = 120
 
 
 class WorkerProcess:
-    """One worker: a process, its two ports, its log.
+    """One worker: a process, its three ports, its log.
 
     Fields:
         public: client of the public port.
@@ -59,7 +59,7 @@ class WorkerProcess:
         self.token_file = folder / "token"
         self.token_file.write_text(TOKEN + "\n")
         self.log_file = folder / "worker.log"
-        self.port, self.admin_port = free_port(), free_port()
+        self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
         self._sequence = itertools.count(1)
         self._began = time.monotonic()
         self.started_in = 0.0
@@ -75,6 +75,7 @@ class WorkerProcess:
             "--host=127.0.0.1",
             f"--port={self.port}",
             f"--admin-port={self.admin_port}",
+            f"--metrics-port={self.metrics_port}",
             *(f"--weights-root={root}" for root in roots),
             *options,
             "--",
@@ -233,6 +234,11 @@ class WorkerProcess:
     def is_ready(self) -> bool:
         """What the kubelet sees."""
         return self.admin.get("/readyz").status_code == 200
+
+    def scrape(self, path: str = "/metrics", method: str = "GET") -> httpx.Response:
+        """Ask the metrics port as a scraper does: without a key or a token."""
+        url = f"http://127.0.0.1:{self.metrics_port}{path}"
+        return httpx.request(method, url, timeout=10, trust_env=False)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample on the public `/metrics`."""

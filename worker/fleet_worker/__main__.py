@@ -54,6 +54,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, help="public port (default: %(default)s)")
     add("--admin-host", default=os.environ.get(ENV_ADMIN_HOST) or "127.0.0.1")
     add("--admin-port", type=int, default=int(os.environ.get(ENV_ADMIN_PORT) or 8081))
+    add("--metrics-host", default="127.0.0.1")
+    add("--metrics-port", type=int, help="metrics without a key (default: none)")
     add("--weights-root", action="append", default=[], help="where versions may be; repeatable")
     add("--weights-management", type=_management, default="Operator", help="Operator or External")
     add("--driver-lease-seconds", type=float, default=600, help="of a trainer's pause")

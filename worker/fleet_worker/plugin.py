@@ -42,6 +42,7 @@ from fleet_worker.wire.admin.app import AdminApp
 from fleet_worker.wire.admin.bearer import BearerFile
 from fleet_worker.wire.admin.guard import Guard
 from fleet_worker.wire.admin.surfaces import all_surfaces
+from fleet_worker.wire.metrics_port import MetricsApp
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
 from fleet_worker.wire.public.key import PublicKey, keys_of
@@ -161,6 +162,9 @@ class EndpointPlugin:
         keeper = GateKeeper(agent, probes, metrics, Surfaces(facts), key)
         setattr(state, STATE_ATTRIBUTE, keeper)
         self._start(serve(admin, handover.admin_socket), "the admin port")
+        if handover.metrics_socket is not None:
+            scraped = MetricsApp(metrics.text, clock=time.monotonic)
+            self._start(serve(scraped, handover.metrics_socket), "the metrics port")
         self._start(watch.run(), "the watch")
         self._start(self._take_signals(state, drain), "taking over signals")
 

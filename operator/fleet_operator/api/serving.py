@@ -39,4 +39,5 @@ class Serving(Resource):
 
     port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
     admin_port: Annotated[int, Field(ge=1024, le=65_535)] = 8081
+    metrics_port: Annotated[int, Field(ge=1024, le=65_535)] = 8082
     service: ServiceOptions | None = None

@@ -43,6 +43,7 @@ def headless_service(observed: FleetObserved) -> dict[str, Any]:
         "ports": [
             {"name": "http", "port": serving.port, "targetPort": "http"},
             {"name": "admin", "port": serving.admin_port, "targetPort": "admin"},
+            {"name": "metrics", "port": serving.metrics_port, "targetPort": "metrics"},
         ],
     }
     name = names.headless_service_name(observed.name)

@@ -138,6 +138,7 @@ def _container(observed: FleetObserved, default_image: str) -> dict[str, Any]:
         "ports": [
             {"name": "http", "containerPort": spec.serving.port},
             {"name": "admin", "containerPort": spec.serving.admin_port},
+            {"name": "metrics", "containerPort": spec.serving.metrics_port},
         ],
         "resources": resources(spec),
         "securityContext": {
@@ -170,6 +171,10 @@ def _arguments(spec: FleetSpec) -> list[str]:
         f"$({protocol.ENV_ADMIN_HOST})",
         "--admin-port",
         str(spec.serving.admin_port),
+        "--metrics-host",
+        f"$({protocol.ENV_ADMIN_HOST})",
+        "--metrics-port",
+        str(spec.serving.metrics_port),
     ]
     for root in spec.weights.roots:
         arguments += ["--weights-root", root]

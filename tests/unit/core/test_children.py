@@ -103,7 +103,7 @@ def test_trainers_find_every_worker_by_name_ready_or_not():
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
     assert names.LABEL_TRAFFIC not in spec["selector"]
-    assert [p["port"] for p in spec["ports"]] == [8000, 8081]
+    assert [p["port"] for p in spec["ports"]] == [8000, 8081, 8082]
 
 
 @pytest.mark.parametrize(

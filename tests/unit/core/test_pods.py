@@ -109,6 +109,7 @@ def test_a_directory_is_served_by_its_path():
     assert told[: told.index("--")] == [
         *("serve", "--model", "/models/base", "--served-model-name", "m", "--version", "base"),
         *("--port", "8000", "--admin-host", "$(RLFLEET_ADMIN_HOST)", "--admin-port", "8081"),
+        *("--metrics-host", "$(RLFLEET_ADMIN_HOST)", "--metrics-port", "8082"),
         *("--weights-root", "/weights"),
     ]
 
@@ -186,9 +187,13 @@ def test_weight_volumes_are_mounted_as_the_fleet_says():
 
 
 def test_probes_and_ports_are_the_fleets():
-    worker = container(pod(serving={"port": 9000, "adminPort": 9001}))
+    worker = container(pod(serving={"port": 9000, "adminPort": 9001, "metricsPort": 9002}))
 
-    assert {p["name"]: p["containerPort"] for p in worker["ports"]} == {"http": 9000, "admin": 9001}
+    assert {p["name"]: p["containerPort"] for p in worker["ports"]} == {
+        "http": 9000,
+        "admin": 9001,
+        "metrics": 9002,
+    }
     for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
         assert worker[f"{probe}Probe"]["httpGet"] == {"path": path, "port": 9001}
 
@@ -411,7 +416,7 @@ def test_the_revision_does_not_hang_on_the_order_of_keys():
 
 def test_the_revision_is_the_same_in_every_process():
     """A release that changes this value replaces every worker of every fleet: do so on purpose."""
-    assert BASE == "08aecad6d4"
+    assert BASE == "7e659bde7f"
 
 
 def test_every_ordinal_has_the_same_template():

@@ -153,6 +153,18 @@ class Put:
         await self.uvicorn.apps[0](scope, receive, send)
         return sent[0]["status"], json.loads(sent[1]["body"])
 
+    async def scrape(self) -> tuple[int, str]:
+        """Ask the metrics port, without any header."""
+        await soon(lambda: len(self.uvicorn.apps) > 1)
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
+        await self.uvicorn.apps[1](scope, None, send)
+        return sent[0]["status"], sent[1]["body"].decode()
+
 
 @pytest.fixture
 async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Put]:
@@ -283,6 +295,19 @@ async def test_the_admin_port_answers_on_the_socket_that_was_bound_with_the_whol
         "world_size": 2,
     }
     assert (await put.admin("GET", "/v1/worker/state", token="another"))[0] == 401
+
+
+async def test_metrics_need_no_key_on_a_port_of_their_own(put: Put) -> None:
+    with socket.socket() as bound:
+        handing.hand_over(replace(put.handover, metrics_socket=bound))
+        keeper = await put.together()
+        status, text = await put.scrape()
+
+        assert put.uvicorn.sockets == [put.handover.admin_socket, bound]
+    assert status == 200
+    assert 'rlfleet_worker_phase{phase="joining"} 1.0' in text
+    with pytest.raises(Exception, match="API key"):
+        keeper.key.check("/metrics", [])
 
 
 async def test_the_keys_of_the_public_port_are_vllms(put: Put) -> None:

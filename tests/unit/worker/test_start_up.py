@@ -36,7 +36,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
 
     monkeypatch.setattr(start_up, "_rules", rules)
     monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
-    monkeypatch.setattr(start_up, "_bind", lambda _host, _port: socket.socket())
+    monkeypatch.setattr(start_up, "_bind", lambda *_: socket.socket())
 
     def run(**changes: Any) -> start_up.Prepared:
         environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(token)} | changes.pop("environment", {})
@@ -47,6 +47,8 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             version="base",
             admin_host="127.0.0.1",
             admin_port=0,
+            metrics_host="127.0.0.1",
+            metrics_port=None,
             weights_root=[str(tmp_path / "root")],
             staging_memory_bytes=0,
             silence_seconds=1.0,
@@ -81,6 +83,50 @@ def test_without_a_start_version_the_models_own_weights_are_started(
     assert prepared.weights == prepared.tokenizer == str(tmp_path / "model")
     assert prepared.handover.initial.version == "base"
     assert prepared.handover.worker == socket.gethostname()
+
+
+class FakeBinding:
+    """Binds nothing; notes what was asked for. `in_use`: a port that cannot be had."""
+
+    def __init__(self, in_use: int | None = None) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+        self.sockets: list[socket.socket] = []
+        self._in_use = in_use
+
+    def __call__(self, what: str, host: str, port: int) -> socket.socket:
+        if port == self._in_use:
+            raise OSError(f"the {what} port {host}:{port} cannot be bound")
+        self.asked.append((what, host, port))
+        self.sockets.append(socket.socket())
+        return self.sockets[-1]
+
+
+def test_without_a_metrics_port_none_is_bound(prepare: Prepare) -> None:
+    assert prepare().handover.metrics_socket is None
+
+
+def test_the_metrics_port_is_bound_before_the_engine_starts(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = FakeBinding()
+    monkeypatch.setattr(start_up, "_bind", binding)
+    handover = prepare(metrics_host="10.0.0.7", metrics_port=8082).handover
+
+    assert binding.asked == [("admin", "127.0.0.1", 0), ("metrics", "10.0.0.7", 8082)]
+    assert handover.metrics_socket is binding.sockets[1]
+    assert handover.metrics_socket.fileno() >= 0  # open: the plugin serves on it
+    handover.metrics_socket.close()
+
+
+def test_a_metrics_port_in_use_ends_the_start_and_leaves_no_socket(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = FakeBinding(in_use=8082)
+    monkeypatch.setattr(start_up, "_bind", binding)
+    with pytest.raises(OSError, match="the metrics port 127"):
+        prepare(metrics_port=8082)
+
+    assert [one.fileno() for one in binding.sockets] == [-1]
 
 
 def test_a_start_version_is_started_with_the_models_tokenizer(

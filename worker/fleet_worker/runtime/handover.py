@@ -36,6 +36,7 @@ class Handover:
         initial: the weights that the engine starts on.
         rules: what staging goes by.
         admin_socket: bound, not listening yet.
+        metrics_socket: the same, for scrapers without a key; None if there is no such port.
         token_file: where the tokens of the admin port are.
         silence_seconds / load_seconds: how long the engine may say nothing, at work and in a load.
         engine_version: of vLLM.
@@ -61,6 +62,7 @@ class Handover:
     transfer: TransferRoom
     driver: DriverRules
     start_failure: StartFailure | None = None
+    metrics_socket: socket.socket | None = None
 
 
 _handed: list[Handover] = []

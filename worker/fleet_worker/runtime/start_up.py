@@ -1,9 +1,10 @@
-"""What is known and checked before the engine starts: the model, the start version, the port."""
+"""What is known and checked before the engine starts: the model, the start version, the ports."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -78,6 +79,13 @@ class Prepared:
     tokenizer: str
 
 
+class Sockets(NamedTuple):
+    """Bound, not listening yet. `metrics`: None without such a port."""
+
+    admin: socket.socket
+    metrics: socket.socket | None
+
+
 def prepare(
     arguments: argparse.Namespace, *, started: float, environment: Mapping[str, str]
 ) -> Prepared:
@@ -90,7 +98,7 @@ def prepare(
 
     Errors:
         Refusal: the model cannot be used.
-        OSError: the admin port cannot be bound.
+        OSError: the admin port, or the metrics port, cannot be bound.
         UnsupportedEngineError: this vLLM will not do.
     """
     # In the order of what they cost: the engine's names take seconds to import.
@@ -99,19 +107,23 @@ def prepare(
         pass  # unreadable, nobody could ever drive this worker
     _check_label(arguments.version, "--version")
     _check_driving(arguments)
-    admin_socket = _bind(arguments.admin_host, arguments.admin_port)
-    try:
-        return _prepare(arguments, started, environment, admin_socket, token_file)
-    except BaseException:
-        admin_socket.close()
-        raise
+    with contextlib.ExitStack() as unless_prepared:
+        admin = _bind("admin", arguments.admin_host, arguments.admin_port)
+        unless_prepared.enter_context(admin)
+        metrics = None
+        if arguments.metrics_port is not None:
+            metrics = _bind("metrics", arguments.metrics_host, arguments.metrics_port)
+            unless_prepared.enter_context(metrics)
+        prepared = _prepare(arguments, started, environment, Sockets(admin, metrics), token_file)
+        unless_prepared.pop_all()
+    return prepared
 
 
 def _prepare(
     arguments: argparse.Namespace,
     started: float,
     environment: Mapping[str, str],
-    admin_socket: socket.socket,
+    sockets: Sockets,
     token_file: Path,
 ) -> Prepared:
     model = _in_time(
@@ -133,7 +145,8 @@ def _prepare(
         model=arguments.served_model_name,
         initial=initial,
         rules=rules,
-        admin_socket=admin_socket,
+        admin_socket=sockets.admin,
+        metrics_socket=sockets.metrics,
         token_file=token_file,
         silence_seconds=arguments.silence_seconds,
         load_seconds=arguments.load_seconds,
@@ -199,13 +212,14 @@ def _check_driving(arguments: argparse.Namespace) -> None:
         )
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(what: str, host: str, port: int) -> socket.socket:
     from fleet_worker.adapters.http_server import bound_socket  # noqa: PLC0415 - imports uvicorn
 
     try:
         return bound_socket(host, port)
     except OSError as error:
-        raise OSError(f"the admin port {host}:{port} cannot be bound: {error.strerror}") from error
+        told = f"the {what} port {host}:{port} cannot be bound: {error.strerror}"
+        raise OSError(told) from error
 
 
 def _open_model(name: str, revision: str | None) -> Model:
