@@ -197,7 +197,7 @@ class Rig:
             asyncio.create_task(self.operator.lease.hold(), name="lease"),
             asyncio.create_task(self.operator.pods.run(), name="pods"),
         ]
-        await self.operator.pods.synced()
+        await self.operator.pods.tried()
         self.operator.synced = True
         self.tell_operator()
         self._tasks.append(asyncio.create_task(self.operator._work(), name="queue"))

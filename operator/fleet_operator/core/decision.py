@@ -152,7 +152,7 @@ class Report:
     weights: Mapping[str, WeightsStatus]
 
 
-def report_unread_fleet(
+def report_undecided(
     name: str,
     *,
     generation: int,
@@ -162,12 +162,20 @@ def report_unread_fleet(
     troubles: Sequence[Trouble],
     now: datetime,
 ) -> Report:
-    """What is said of a fleet of which no spec could be read: nothing is done with its workers."""
+    """The statuses of a fleet whose spec, or whose pods, could not be read yet: nothing is done with
+    its workers.
+
+    Nor are pauses renewed: whether they are the operator's or a trainer's stands in the spec, and which
+    workers there are is known from the pods.
+
+    `unreadable`: why the spec cannot be read; empty if it can.
+    """
     message = (
         f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
         "has read no earlier one: it leaves the workers alone. Repair the spec"
     )
-    found = [_invalid("spec", message, concerns_weights=True), *troubles]
+    invalid = [_invalid("spec", message, concerns_weights=True)] if unreadable else []
+    found = [*invalid, *troubles]
     concerning = [t for t in found if t.concerns_weights]
     return Report(
         fleet=with_troubles(

@@ -33,20 +33,25 @@ class PodInformer:
         on_read: OnRead,
     ) -> None:
         self._pods = PodStore(on_change)
-        self._streams = [
-            ListWatch(kube, "/api/v1", "pods", n, self._pods, on_read) for n in namespaces
-        ]
+        self._streams = {
+            n: ListWatch(kube, "/api/v1", "pods", n, self._pods, on_read) for n in namespaces
+        }
 
     async def run(self) -> None:
         """Keep the views up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for stream in self._streams:
+            for stream in self._streams.values():
                 group.create_task(stream.run())
 
-    async def synced(self) -> None:
-        """Wait until every namespace has been listed once."""
-        for stream in self._streams:
-            await stream.synced.wait()
+    async def tried(self) -> None:
+        """Wait until the first list of every namespace has ended, in whatever way."""
+        for stream in self._streams.values():
+            await stream.tried.wait()
+
+    def is_synced(self, namespace: str) -> bool:
+        """Whether the pods of a namespace have been listed: before, none of them is known."""
+        stream = self._streams.get(namespace) or self._streams.get(None)
+        return stream is not None and stream.synced.is_set()
 
     def pods_of(self, key: FleetKey) -> list[PodView]:
         """The fleet's pods in order of ordinal; of two with one name the living one is last."""

@@ -121,6 +121,8 @@ class ListWatch:
         self._version = ""
         self._failures = 0
         self.synced = asyncio.Event()
+        self.tried = asyncio.Event()
+        """Set when the first list has ended, in whatever way."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -151,6 +153,7 @@ class ListWatch:
         # A watch that broke goes on at once and may be quiet for a minute: only a refusal counts.
         passes = read is self._watch_read and not isinstance(error, Terminal)
         self._on_read(read, None if passes else error)
+        self.tried.set()
 
     async def _list(self) -> None:
         selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
@@ -170,6 +173,7 @@ class ListWatch:
             self._sink.remove(uid)
         self._version = page["metadata"]["resourceVersion"]
         self.synced.set()
+        self.tried.set()
 
     async def _watch(self) -> bool:
         """Follow one stream to its end. Returns: whether it brought anything."""

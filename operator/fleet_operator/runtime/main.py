@@ -184,9 +184,13 @@ class Operator:
                 return
 
     async def _fill(self) -> None:
-        """Fill the caches before anything is decided on them."""
+        """Fill the caches before anything is decided on them.
+
+        Pods that cannot be listed end the waiting: their fleets report it, and are left alone until
+        they are listed.
+        """
         await self.resources.fill()
-        await self.pods.synced()
+        await self.pods.tried()
         self.synced = True
 
     async def _work(self) -> None:
@@ -201,7 +205,7 @@ class Operator:
             await asyncio.sleep(SWEEP_SECONDS)
             self.objects.forget_written()
             self.reconcile.forget_tokens()
-            self.recorder.post_refused(set(self.store.fleet_keys()))
+            self.recorder.forget_all_but(set(self.store.fleet_keys()))
             self.book.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
                 self.queue.add(key)

@@ -17,7 +17,7 @@ from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
-from fleet_operator.core.decision import Decision, decide, report_unread_fleet
+from fleet_operator.core.decision import Decision, decide, report_undecided
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.standstill import standstill
 from fleet_operator.core.transitions import just_applied
@@ -126,8 +126,8 @@ class Reconciler:
             return self._leave(key, record, other)
         if self._others.pop(key, None):
             self._metrics.left_to_others.set(len(self._others))
-        if record.spec is None:
-            return await self._report_unread(key, record)
+        if record.spec is None or not self._pods.is_synced(key[0]):
+            return await self._report_undecided(key, record)
         caller = await self._caller(key, record, record.spec)
         if caller is not None:
             await self._ask(key, caller)
@@ -221,17 +221,23 @@ class Reconciler:
         if isinstance(weights, WeightsView) and not weights.spec.adapter:
             self._metrics.show_rollout(key, status)
 
-    async def _report_unread(self, key: FleetKey, record: FleetRecord) -> float:
-        """Write the conditions of a fleet of which no spec has been read; its workers are left alone."""
+    async def _report_undecided(self, key: FleetKey, record: FleetRecord) -> float:
+        """Write the conditions of a fleet whose spec, or whose pods, have not been read yet; its
+        workers are left alone.
+        """
+        troubles = self._troubles.of(key)
+        unreadable = record.unreadable if record.spec is None else ""
+        if not (troubles or unreadable):
+            return BUSY_SECONDS
         weights = self._all_weights(key)
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
-        made = report_unread_fleet(
+        made = report_undecided(
             key[1],
             generation=record.generation,
-            unreadable=record.unreadable,
+            unreadable=unreadable,
             status=self._statuses.fleet(record),
             weights=weights,
-            troubles=self._troubles.of(key),
+            troubles=troubles,
             now=datetime.now(UTC),
         )
         uid = self._statuses.take_fleet(key, record.uid, record.status, made.fleet)

@@ -26,6 +26,8 @@ REPEAT_AFTER_SECONDS = 120.0
 MAX_MESSAGE_CHARACTERS = 1024
 BURST = 25
 REFILL_PER_SECOND = 0.5
+REFUSED_SECONDS = 10.0
+"""An Event that was refused is posted again at the first reconcile after this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +51,25 @@ class _Budget:
         return min(self.tokens + (now - self.counted_at) * REFILL_PER_SECOND, BURST)
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """An Event that the API server refused. `at`: seconds of the event loop's clock."""
+
+    subject: Subject
+    transition: Transition
+    at: float
+
+
 class Recorder:
     """Posts Events in the background; losing one is never an error.
 
-    An Event that the API server refuses is a trouble of its fleet, and is posted again now and then.
+    An Event that the API server refuses is a trouble of its fleet, and is posted again by a later
+    reconcile of the fleet.
     """
 
     def __init__(self, kube: Kube, metrics: Metrics, troubles: Troubles, *, instance: str) -> None:
         self._troubles = troubles
-        self._refused: dict[FleetKey, tuple[Subject, Transition]] = {}
+        self._refused: dict[FleetKey, _Refused] = {}
         self._kube = kube
         self._metrics = metrics
         self._instance = instance
@@ -79,12 +91,17 @@ class Recorder:
         self._said[key] = now
         self._send(subject, transition)
 
-    def post_refused(self, fleets: set[FleetKey]) -> None:
-        """Post again what was refused last for each of these fleets; forget the others'."""
-        refused, self._refused = self._refused, {}
-        for key, (subject, transition) in refused.items():
-            if key in fleets:
-                self._send(subject, transition)
+    def post_refused(self, key: FleetKey) -> None:
+        """Post again what was refused last for a fleet, if that is long enough ago."""
+        refused = self._refused.get(key)
+        now = asyncio.get_running_loop().time()
+        if refused is not None and now - refused.at >= REFUSED_SECONDS:
+            del self._refused[key]
+            self._send(refused.subject, refused.transition)
+
+    def forget_all_but(self, fleets: set[FleetKey]) -> None:
+        """Forget what was refused for fleets that are gone."""
+        self._refused = {key: each for key, each in self._refused.items() if key in fleets}
 
     async def flush(self) -> None:
         """Wait for Events on their way."""
@@ -137,7 +154,8 @@ class Recorder:
         except FleetError as error:
             logger.warning("an event could not be posted: %s", error)
             if isinstance(error, Terminal):
-                self._refused[key] = (subject, transition)
+                now_seconds = asyncio.get_running_loop().time()
+                self._refused[key] = _Refused(subject, transition, now_seconds)
                 self._troubles.note(key, EVENTS, error)
         else:
             self._troubles.note(key, EVENTS, None)

@@ -78,6 +78,7 @@ class Statuses:
             kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
         )
         known = self._fleets.setdefault(uid, _Written(subject, stored, stored, -NEVER))
+        self._recorder.post_refused(key)
         for transition in fleet_transitions(known.computed, status):
             self._recorder.record(subject, transition)
         known.computed = status

@@ -147,8 +147,8 @@ def read_trouble(read: Read, error: Exception) -> Trouble:
         part=str(read),
         reason=ConditionReason.READ_REFUSED,
         message=(
-            f"{read} {fails}: {error}. The operator goes on with what it knew before, which may be "
-            f"outdated. It is tried again by itself; grant the verb {read.verb} on {read.resource} to "
+            f"{read} {fails}: {error}. The operator goes on with what it has read before, which may "
+            f"be outdated, and leaves fleets alone whose pods it has not read yet. It is tried again by itself; grant the verb {read.verb} on {read.resource} to "
             "the operator's service account (the chart's ClusterRole or Role, docs/reference/rbac.md)"
         ),
         leaves_ready=not is_vital,

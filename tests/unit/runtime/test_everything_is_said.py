@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -39,11 +40,11 @@ def ready(rig: Rig) -> bool:
     return all(c is not None and c["status"] == "True" for c in conditions)
 
 
-async def heals(rig: Rig) -> None:
+async def heals(rig: Rig, *, seconds: float = SOON) -> None:
     def healed() -> bool:
         return not any(rig.condition("Stalled", of=p) for p in (FLEET_PATH, WEIGHTS_PATH))
 
-    await rig.until(lambda: healed() and ready(rig), seconds=SOON, what="it heals")
+    await rig.until(lambda: healed() and ready(rig), seconds=seconds, what="it heals")
 
 
 def refusing(path: str, error: FleetError, *verbs: str) -> Callable[[str, str], FleetError | None]:
@@ -207,6 +208,57 @@ def test_a_list_or_a_watch_that_is_refused_is_said_until_it_succeeds(path, resou
             await heals(rig)
             children.cancel()
             await asyncio.wait([children])
+
+    virtual_time.run(story())
+
+
+def test_a_list_of_pods_that_is_refused_as_the_operator_starts_is_said_and_nothing_is_done():
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            await rig.kill_operator()
+            rig.publish("2")
+            client, refuses = (
+                rig.cluster.client,
+                refusing(PODS_PATH, Terminal("403 forbidden"), "GET"),
+            )
+            rig.cluster.client = lambda: replace(client(), refuses=refuses)  # type: ignore[method-assign]
+            rig.workers.questions.clear()
+            await rig.start_operator()
+            for path in (FLEET_PATH, WEIGHTS_PATH):
+                await rig.until(lambda p=path: stalled(rig, "ReadRefused", of=p), seconds=10)
+            condition = rig.condition("Stalled")
+            assert condition is not None
+            for fact in ("list pods in namespace rl", "403 forbidden", "ClusterRole"):
+                assert fact in condition["message"]
+            assert not ready(rig)
+            assert rig.workers.questions == []
+            assert {path for _, path in rig.writes} <= {
+                f"{FLEET_PATH}/status",
+                f"{WEIGHTS_PATH}/status",
+                f"{CORE}/events",
+            }
+            rig.kube.refuses = lambda _v, _p: None
+            await heals(rig)
+            assert rig.serving == ["2"]
+
+    virtual_time.run(story())
+
+
+def test_an_event_that_was_refused_is_posted_at_a_reconcile_soon_after_it_is_allowed():
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.until(lambda: ready(rig))
+            rig.kube.refuses = refusing(f"{CORE}/events", Terminal("403 forbidden"))
+            rig.publish("2")
+            await rig.applied("2")
+            await rig.until(lambda: stalled(rig, "WriteRefused"))
+            refused = rig.kube.requests.count(("POST", f"{CORE}/events"))
+            await asyncio.sleep(60)
+            again = rig.kube.requests.count(("POST", f"{CORE}/events")) - refused
+            assert 1 <= again <= 6, "the server is not stormed"
+            rig.kube.refuses = lambda _v, _p: None
+            await heals(rig, seconds=65)
 
     virtual_time.run(story())
 

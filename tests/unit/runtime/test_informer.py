@@ -67,6 +67,10 @@ class Watching:
         self.task.cancel()
         await asyncio.wait([self.task])
 
+    async def synced(self) -> None:
+        while not self.informer.is_synced(KEY[0]):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.01)
+
     def ordinals(self, key: tuple[str, str] = KEY) -> list[int]:
         return [p.ordinal for p in self.informer.pods_of(key)]
 
@@ -78,7 +82,7 @@ class TestFollowing:
             for n in (10, 2, 0):
                 put(cluster, pod(n))
             async with Watching(cluster.client()) as watching:
-                await watching.informer.synced()
+                await watching.synced()
                 assert watching.ordinals() == [0, 2, 10]
 
         virtual_time.run(story())
@@ -135,24 +139,31 @@ class TestFollowing:
             for namespace in ("a", "b", "c"):
                 put(cluster, pod(0, namespace=namespace))
             async with Watching(cluster.client(), "a", "b") as watching:
-                await watching.informer.synced()
+                await watching.synced()
                 found = [n for n in "abc" if watching.ordinals((n, "policy"))]
                 assert found == ["a", "b"]
                 assert set(watching.informer.uids()) == {"uid-policy-0"}
 
         virtual_time.run(story())
 
-    def test_it_counts_as_synced_only_when_every_namespace_was_listed(self):
+    def test_each_namespace_counts_as_synced_when_it_was_listed_and_as_tried_when_that_has_failed(
+        self,
+    ):
         async def story() -> None:
             client = FakeCluster().client()
-            client.error = Retryable("503")
+            client.delay_seconds = 1.0
+            client.refuses = lambda _, path: Retryable("503") if "/b/" in path else None
             async with Watching(client, "a", "b") as watching:
-                synced = asyncio.create_task(watching.informer.synced())
+                informer = watching.informer
+                tried = asyncio.create_task(informer.tried())
+                await asyncio.sleep(0.5)
+                assert not tried.done()
+                await asyncio.sleep(1)
+                assert tried.done()
+                assert (informer.is_synced("a"), informer.is_synced("b")) == (True, False)
+                client.refuses = lambda _verb, _path: None
                 await asyncio.sleep(10)
-                assert not synced.done()
-                client.error = None
-                await asyncio.sleep(10)
-                assert synced.done()
+                assert informer.is_synced("b")
 
         virtual_time.run(story())
 
@@ -424,7 +435,7 @@ def test_a_list_holds_one_page_of_raw_pods_at_a_time() -> None:
         kube = Counting(cluster)
         kube.page_size = page_size
         async with Watching(kube) as watching:
-            await watching.informer.synced()
+            await watching.synced()
             assert len(watching.informer.pods_of(KEY)) == 10 * page_size
 
     virtual_time.run(story())

@@ -284,7 +284,7 @@ class TestFilling:
             process.server.refuses = lambda _v, p: Terminal("403") if p.endswith("/pods") else None
             process.start()
             await asyncio.sleep(5)
-            assert not process.operator.synced
+            assert not process.operator.pods.is_synced("rl")
             process.stop.set()
             assert await process.code(within_seconds=1) == 0
 

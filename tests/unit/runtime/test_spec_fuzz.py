@@ -21,7 +21,7 @@ from fleet_operator.api.conditions import ConditionReason, ConditionType, condit
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import CreatePod
-from fleet_operator.core.decision import decide, report_unread_fleet
+from fleet_operator.core.decision import decide, report_undecided
 from fleet_operator.runtime.store import FleetRecord, Store
 
 KEY = ("rl", "policy")
@@ -216,7 +216,7 @@ def check(store: Store) -> None:
     assert record is not None
     weights, unread = store.weights_of(KEY), store.unread_of(KEY)
     if record.spec is None:
-        made = report_unread_fleet(
+        made = report_undecided(
             KEY[1],
             generation=record.generation,
             unreadable=record.unreadable,
