@@ -93,7 +93,7 @@ class Endings:
         adapters = (
             a.view(uid).spec for uid, a in self.wanted.weights if uid != self.wanted.base_uid
         )
-        return worker.adapters == {spec.adapter: spec.version for spec in adapters}
+        return worker.adapters == {spec.adapter: (spec.version, spec.run_id) for spec in adapters}
 
     def settle(self, bound: int = 400) -> None:
         """With faults ended, let time pass until everything is as wanted. What was given up since

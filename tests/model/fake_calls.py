@@ -337,5 +337,6 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
         worker.adapter_failure = Note(action.version, reason, worker.now, action.adapter)
         ticket.end(reason)
     else:
-        worker.adapters[action.adapter], worker.adapter_failure = action.version, None
+        worker.adapters[action.adapter] = (action.version, action.run_id)
+        worker.adapter_failure = None
         ticket.end()

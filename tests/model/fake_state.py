@@ -141,7 +141,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         load_failure=_failure(worker.load_failure, now),
         adapter_failure=_adapter_failure(worker.adapter_failure, now),
         timings=_timings(worker),
-        adapters=tuple(_adapter(n, v) for n, v in worker.adapters.items()),
+        adapters=tuple(_adapter(n, *v) for n, v in worker.adapters.items()),
         adapter_slots=_slots(len(worker.adapters)),
     )
 
@@ -155,8 +155,8 @@ def _source(path: str) -> Source:
 
 
 @cache
-def _adapter(name: str, version: str) -> AdapterState:
-    return AdapterState(name=name, version=version)
+def _adapter(name: str, version: str, run_id: str | None) -> AdapterState:
+    return AdapterState(name=name, version=version, run_id=run_id)
 
 
 @cache

@@ -70,7 +70,7 @@ class FakeWorker:
     staged_weights: str = ""
     files: Files = field(default_factory=Files)
     meant: dict[tuple[str, str | None], str] = field(default_factory=dict)
-    adapters: dict[str, str] = field(default_factory=dict)
+    adapters: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     lease_until: float | None = None
     paused_at: float | None = None
     renewed_at: float = 0

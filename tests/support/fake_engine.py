@@ -182,7 +182,8 @@ class FakeEngine:
 
 def _unmarked(adapter: EngineAdapter) -> str:
     """Name and version; the digest that stands behind them is there."""
-    unmarked, _, mark = adapter.name.rpartition("@")
+    name, version, mark, *_ = adapter.name.split("@")
+    unmarked = f"{name}@{version}"
     assert len(mark) == 12
     return unmarked
 

@@ -261,6 +261,7 @@ def _request_of(  # noqa: C901, PLR0911 - one case for each kind of call
         case PutAdapter():
             adapter = protocol.AdapterRequest(
                 version=action.version,
+                run_id=action.run_id,
                 source=action.source.to_protocol(),
                 digest=action.digest,
                 epoch=epoch,

@@ -163,7 +163,7 @@ class PutAdapter(WorkerAction):
     @property
     def key(self) -> str:
         """Names the work: an adapter's name is part of it."""
-        return f"{self.kind} {self.adapter} {self.version}"
+        return f"{self.kind} {self.adapter} {label(self.version, self.run_id)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.observed import FleetObserved, Target, WeightsView, WorkerView
 
 
@@ -23,7 +24,10 @@ class AdapterGoal:
         """
         if self.applied is None or not worker.takes_adapters:
             return True
-        return worker.adapter_version(self.name) in {self.desired.version, self.applied.version}
+        held = worker.adapter(self.name)
+        return held is not None and (
+            same_weights(held, self.desired) or same_weights(held, self.applied)
+        )
 
 
 def goals_of(observed: FleetObserved) -> tuple[AdapterGoal, ...]:

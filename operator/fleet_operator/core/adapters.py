@@ -45,10 +45,9 @@ from fleet_worker.protocol import Phase
 
 def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     """Decide the next step of one adapter's rollout. `observed`: as `seen_as` gives it."""
-    desired, recorded = weights.desired, _recorded(weights)
+    desired, recorded = weights.desired, recorded_of(weights)
     settings = weights.spec.rollout.over(observed.spec.rollout)
-    before = recorded_of(weights)
-    refused = rewind_problem(weights, before) if before else None
+    refused = rewind_problem(weights, recorded) if recorded else None
     refused = refused or roots_problem(desired, observed)
     stays = weights.spec.suspend or refused is not None
     goal = recorded or desired if stays else desired
@@ -97,26 +96,18 @@ def with_adapters(
 
 def seen_as(observed: FleetObserved, name: str) -> FleetObserved:
     """The fleet with the versions and failures of one adapter in place of the base weights'."""
-    steering = next((w for w in observed.adapter_weights if w.spec.adapter == name), None)
-    run_id = steering.spec.run_id if steering else None
-    return replace(observed, workers=tuple(_seen_as(w, name, run_id) for w in observed.workers))
+    return replace(observed, workers=tuple(_seen_as(w, name) for w in observed.workers))
 
 
-def _recorded(weights: WeightsView) -> Target | None:
-    """What the workers served last, as if of today's run: of adapters they report no run."""
-    recorded = recorded_of(weights)
-    return replace(recorded, run_id=weights.spec.run_id) if recorded is not None else None
-
-
-def _seen_as(worker: WorkerView, name: str, run_id: str | None) -> WorkerView:
+def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     if worker.state is None:
         return worker
-    digest = next((a.digest for a in worker.state.adapters if a.name == name), None)
+    held = worker.adapter(name)
     failure = worker.state.adapter_failure
     projected = {
-        "version": worker.adapter_version(name),
-        "run_id": run_id,
-        "digest": digest,
+        "version": held.version if held else None,
+        "run_id": held.run_id if held else None,
+        "digest": held.digest if held else None,
         "stage_failure": failure if failure and failure.name == name else None,
         "load_failure": None,
         "staged": None,
@@ -144,7 +135,7 @@ def _next_call(
 ) -> WorkerCall | None:
     if not _listens(worker):
         return None
-    own, recorded = goal, _recorded(weights)
+    own, recorded = goal, recorded_of(weights)
     if recorded and worker.standing is Standing.CLOSED and calls.failed_lately(worker, own):
         own = recorded  # what the fleet served last lets it in, too
     if worker.has_loaded(own) or calls.failed_lately(worker, own):

@@ -174,8 +174,9 @@ def put_adapter(worker: WorkerView, name: str, target: Target, settings: Rollout
     return PutAdapter(
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
-        reason=f"version {target.version} of adapter {name} is wanted",
+        reason=f"version {target.label} of adapter {name} is wanted",
         version=target.version,
+        run_id=target.run_id,
         adapter=name,
         source=target.source,
         digest=target.digest,

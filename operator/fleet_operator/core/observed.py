@@ -182,10 +182,13 @@ class WorkerView:
         staged = self.staged
         return staged is not None and same_weights(staged, weights)
 
-    def adapter_version(self, name: str) -> str | None:
-        """Version that new requests for this adapter get; None if it has no such adapter."""
+    def adapter(self, name: str) -> WeightsId | None:
+        """Name of the version that new requests for this adapter get; None if it has none."""
         adapters = self.state.adapters if self.state else ()
-        return next((a.version for a in adapters if a.name == name), None)
+        found = next((a for a in adapters if a.name == name), None)
+        if found is None or found.version is None:
+            return None
+        return WeightsId(found.version, found.run_id, found.digest)
 
     @property
     def takes_adapters(self) -> bool:

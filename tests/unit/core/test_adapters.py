@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +44,11 @@ def _with(
 ) -> AWorker:
     held = tuple(AdapterState(name=n, version=v) for n, v in adapters.items())
     return worker._says(adapters=held, adapter_slots=slots)
+
+
+def _with_run(worker: AWorker, version: str, run_id: str | None) -> AWorker:
+    held = (AdapterState(name="sql", version=version, run_id=run_id),)
+    return worker._says(adapters=held, adapter_slots=SLOTS)
 
 
 def _refusing(worker: AWorker, version: str, *, age_seconds: float, name: str = "sql") -> AWorker:
@@ -140,6 +146,28 @@ class TestCalls:
 
         assert _calls(fleet) == []
         assert _plan(fleet).suspended
+
+    def test_another_runs_version_of_the_same_number_is_put(self):
+        wants = _weights("40", applied="40", spec={"run_id": "run-8"})
+        workers = [_with_run(make_worker(n).serving("base"), "40", None) for n in range(2)]
+        fleet = _fleet(*workers, wants=wants)
+
+        assert _calls(fleet) == [f"adapter sql 40 of run-8 on policy-{n}" for n in range(2)]
+        assert _plan(fleet).serving is None
+        done = [_with_run(make_worker(n).serving("base"), "40", "run-8") for n in range(2)]
+        assert _calls(_fleet(*done, wants=wants)) == []
+        assert _plan(_fleet(*done, wants=wants)).serving == "40"
+
+    def test_a_joiner_with_another_runs_version_of_the_same_number_is_not_admitted(self):
+        wants = _weights("40", applied="40", spec={"run_id": "run-8"})
+        recorded = wants.status.applied.model_copy(update={"run_id": "run-8"})
+        wants = replace(wants, status=wants.status.model_copy(update={"applied": recorded}))
+        joiner = _with_run(make_worker(1).joining("base"), "40", "run-7")
+        served = _with_run(make_worker(0).serving("base"), "40", "run-8")
+
+        assert _calls(_fleet(served, joiner, wants=wants)) == [
+            "adapter sql 40 of run-8 on policy-1"
+        ]
 
     def test_a_run_does_not_go_back(self):
         weights = _weights("5", applied="6", spec={"run_id": "r"})

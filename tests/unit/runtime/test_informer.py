@@ -67,10 +67,6 @@ class Watching:
         self.task.cancel()
         await asyncio.wait([self.task])
 
-    async def synced(self) -> None:
-        while not self.informer.is_synced(KEY[0]):  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.01)
-
     def ordinals(self, key: tuple[str, str] = KEY) -> list[int]:
         return [p.ordinal for p in self.informer.pods_of(key)]
 
@@ -82,7 +78,7 @@ class TestFollowing:
             for n in (10, 2, 0):
                 put(cluster, pod(n))
             async with Watching(cluster.client()) as watching:
-                await watching.synced()
+                await watching.informer.tried()
                 assert watching.ordinals() == [0, 2, 10]
 
         virtual_time.run(story())
@@ -139,7 +135,7 @@ class TestFollowing:
             for namespace in ("a", "b", "c"):
                 put(cluster, pod(0, namespace=namespace))
             async with Watching(cluster.client(), "a", "b") as watching:
-                await watching.synced()
+                await watching.informer.tried()
                 found = [n for n in "abc" if watching.ordinals((n, "policy"))]
                 assert found == ["a", "b"]
                 assert set(watching.informer.uids()) == {"uid-policy-0"}
@@ -435,7 +431,7 @@ def test_a_list_holds_one_page_of_raw_pods_at_a_time() -> None:
         kube = Counting(cluster)
         kube.page_size = page_size
         async with Watching(kube) as watching:
-            await watching.synced()
+            await watching.informer.tried()
             assert len(watching.informer.pods_of(KEY)) == 10 * page_size
 
     virtual_time.run(story())

@@ -17,8 +17,9 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import Bench
 
-from fleet_worker.core.engine_adapter import FIRST_NUMBER, version_of
+from fleet_worker.core.engine_adapter import FIRST_NUMBER, engine_name, weight_name_of
 from fleet_worker.core.refusals import EngineFailure, Refusal
+from fleet_worker.core.weight_names import WeightName
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason, Source
 from fleet_worker.runtime.adapters import Adapters
 
@@ -120,7 +121,9 @@ async def test_engine_numbers_are_never_those_of_warm_up_adapters_nor_used_twice
         await lab.put(version, lab.write(version, seed=int(version)))
 
     assert list(lab.bench.engine.adapters) == [FIRST_NUMBER + 2]
-    assert version_of("tuned@1.2@3fa9c1d04b2e") == "1.2"
+    assert weight_name_of("tuned@1.2@3fa9c1d04b2e") == WeightName("1.2", None, "3fa9c1d04b2e")
+    of_a_run = engine_name("tuned", "1.2", "3fa9c1d04b2e", "run-8")
+    assert weight_name_of(of_a_run) == WeightName("1.2", "run-8", "3fa9c1d04b2e")
 
 
 async def test_a_swap_serves_the_new_version_and_unloads_the_old_one(lab: Lab) -> None:
@@ -141,7 +144,7 @@ async def test_requests_keep_their_version_to_the_end(lab: Lab) -> None:
     with using("tuned") as first:
         await lab.put("2", lab.write("2", seed=2))
         with using("tuned") as second:
-            assert [version_of(each.name) for each in (first, second)] == ["1", "2"]
+            assert [weight_name_of(each.name).version for each in (first, second)] == ["1", "2"]
             assert lab.in_slots == ["tuned@1", "tuned@2"]
             (state,) = lab.bench.state.adapters
             assert (state.version, state.requests) == ("2", 1)
@@ -571,3 +574,36 @@ async def test_metrics_name_the_versions_that_requests_get(lab: Lab) -> None:
     await soon(lambda: lab.in_slots == ["tuned@2"])
     await lab.remove()
     assert value("adapter_info", adapter="tuned", version="2") is None
+
+
+async def test_two_runs_that_count_alike_are_two_versions_and_one_runs_version_is_one_set_of_bytes(
+    lab: Lab,
+) -> None:
+    one, two = lab.write("run-7/step_40", seed=1), lab.write("run-8/step_40", seed=2)
+    await lab.put("40", one, run_id="run-7")
+    served = []
+    for run_id in ("run-7", "run-8"):
+        path = one if run_id == "run-7" else two
+        await lab.put("40", path, run_id=run_id)
+        (state,) = lab.bench.state.adapters
+        assert (state.version, state.run_id) == ("40", run_id)
+        served.append(state.digest)
+    refusal = await lab.refused("40", lab.write("again", seed=3), run_id="run-8")
+
+    assert len(set(served)) == 2
+    assert refusal.reason is Reason.VERSION_REUSED
+    failure = lab.bench.state.adapter_failure
+    assert failure is not None
+    assert (failure.version, failure.run_id) == ("40", "run-8")
+    assert lab.bench.state.adapters[0].run_id == "run-8"
+
+
+async def test_the_same_bytes_of_two_runs_are_put_as_two(lab: Lab) -> None:
+    path = lab.write("shared", seed=1)
+    numbers = []
+    for run_id in ("run-7", "run-8"):
+        await lab.put("40", path, run_id=run_id)
+        numbers.append(set(lab.bench.engine.adapters))
+
+    assert numbers[0].isdisjoint(numbers[1])
+    assert lab.bench.state.adapters[0].run_id == "run-8"

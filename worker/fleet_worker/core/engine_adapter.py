@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet_worker.core.weight_names import WeightName
+
 FIRST_NUMBER = 1001
 """The engine's own warm-up adapters are numbered from 1 to the number of its slots."""
 
@@ -25,27 +27,25 @@ class EngineAdapter:
     path: str
 
     def __str__(self) -> str:
-        name, _, version = self.name.rpartition(_SEPARATOR)[0].partition(_SEPARATOR)
+        name, version, *_ = self.name.split(_SEPARATOR)
         return f"adapter {name} at version {version}"
 
 
-def engine_name(name: str, version: str, mark: str) -> str:
+def engine_name(name: str, version: str, mark: str, run_id: str | None = None) -> str:
     """What the engine calls a version of an adapter; its outputs carry it.
 
     Args:
         name: What requests call it.
         version: Its version.
         mark: The first 12 hex digits of its digest: two runs may count alike.
+        run_id: The run that it belongs to, if one was named.
     """
-    return _SEPARATOR.join((name, version, mark))
+    parts = (name, version, mark) if run_id is None else (name, version, mark, run_id)
+    return _SEPARATOR.join(parts)
 
 
-def version_of(name: str) -> str:
-    """The version of an adapter, by the name that an output of the engine carries."""
-    return name.split(_SEPARATOR)[1]
-
-
-def digest_of(name: str) -> str | None:
-    """The first 12 hex digits of its digest, by the name that an output of the engine carries."""
-    parts = name.split(_SEPARATOR)
-    return parts[2] if len(parts) > 2 else None
+def weight_name_of(name: str) -> WeightName:
+    """A version of an adapter, by the name that an output of the engine carries."""
+    _, version, *more = name.split(_SEPARATOR)
+    digest, run_id = (*more, None, None)[:2]
+    return WeightName(version, run_id, digest)

@@ -138,10 +138,12 @@ class AdapterRequest(Message):
 
     Fields:
         source: holds `adapter_config.json` and `adapter_model.safetensors`.
+        run_id: the training run that the version belongs to.
         digest: as in `StageRequest`, over these two files.
     """
 
     version: VersionLabel
+    run_id: RunId | None = None
     source: Source
     digest: WeightsDigest | None = None
     holder: Holder = "operator"

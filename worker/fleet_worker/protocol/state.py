@@ -204,12 +204,14 @@ class AdapterState(Message):
 
     Fields:
         version: what new requests get; None when the name was removed and only `retiring` is left.
+        run_id: the training run that it belongs to, if one was named.
         requests: requests that use this version now, held ones included.
         retiring: versions that leave the engine as soon as their requests have ended.
     """
 
     name: _Label
     version: _Label | None
+    run_id: _Label | None = None
     source: _AnySource = None
     digest: _Label | None = None
     size_bytes: _Count = 0

@@ -68,7 +68,7 @@ class AdapterCalls(Worker):
                 self.check_holder(request.holder)
                 adapting.check_fits(self, name)
                 if not self.adapters.serves(name, request):
-                    with self.working("adapter", request.version):
+                    with self.working("adapter", request.version, run_id=request.run_id):
                         await self.adapters.put(name, request, files, label)
                     used = True
         finally:

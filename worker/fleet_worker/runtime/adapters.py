@@ -47,6 +47,7 @@ class Loaded:
 
     name: str
     version: str
+    run_id: str | None
     source: Source
     digest: str
     files: PrivateAdapter
@@ -125,7 +126,8 @@ class Adapters:
         held = self._served.get(name)
         return (
             held is not None
-            and (held.version, held.source) == (request.version, request.source)
+            and (held.version, held.run_id) == (request.version, request.run_id)
+            and held.source == request.source
             and request.digest in (None, held.digest)
         )
 
@@ -169,7 +171,7 @@ class Adapters:
         await self.clear_out()
         self._check_slot(name)
         adapter = EngineAdapter(
-            name=engine_name(name, request.version, short_digest(files.digest)),
+            name=engine_name(name, request.version, short_digest(files.digest), request.run_id),
             number=next(self._numbers),
             path=files.path,
         )
@@ -179,7 +181,9 @@ class Adapters:
             await self.engine.remove_adapter(adapter)  # whatever is left of it
             raise
         before = self._served.get(name)
-        new = Loaded(name, request.version, request.source, files.digest, files, adapter)
+        new = Loaded(
+            name, request.version, request.run_id, request.source, files.digest, files, adapter
+        )
         self._loaded.append(new)
         self._served[name] = new
         self.labels.remember(label, files.digest, files.identity.source)
@@ -256,6 +260,7 @@ class Adapters:
         return AdapterState(
             name=name,
             version=served.version,
+            run_id=served.run_id,
             source=served.source,
             digest=served.digest,
             size_bytes=served.files.size_bytes,

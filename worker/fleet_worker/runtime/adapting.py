@@ -43,12 +43,16 @@ def label_of(
 
     Args:
         name: What requests call the adapter.
-        request: Names its version.
+        request: Names its version and its run.
         files: What is held of it.
         by_directory: A trainer names directories and no runs: another directory is another run's.
     """
-    directory = f" from {files.identity.source}" if by_directory else ""
-    return Label(request.version, f"adapter {name}{directory}")
+    scope = f"adapter {name}"
+    if request.run_id is not None:
+        scope += f" of run {request.run_id}"
+    elif by_directory:
+        scope += f" from {files.identity.source}"
+    return Label(request.version, scope)
 
 
 async def is_unchanged(worker: Worker, name: str, request: AdapterRequest) -> bool:
@@ -78,7 +82,7 @@ async def prepare(
     Errors:
         Refusal: any of the source and checkpoint reasons, `VersionReused`, `NoAdapterSlot`.
     """
-    worker.preparing = Work("adapter", request.version, worker.clock())
+    worker.preparing = Work("adapter", request.version, worker.clock(), run_id=request.run_id)
     try:
         pulse = Pulse()
         staging = worker.staging
@@ -108,6 +112,7 @@ def fault_of(
         why.reason,
         why.message,
         worker.clock(),
+        run_id=request.run_id,
         source=str(request.source),
         name=name,
     )

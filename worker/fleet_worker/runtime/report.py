@@ -112,6 +112,7 @@ def _adapter_failure(fault: AdapterFault | None, now: float) -> AdapterFailure |
     return AdapterFailure(
         name=fault.name,
         version=fault.version,
+        run_id=fault.run_id,
         reason=fault.reason,
         message=fault.message,
         age_seconds=now - fault.at,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +12,10 @@ from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
 from tests.support.waiting import soon
 from tests.unit.worker.conftest import Bench
 
+from fleet_worker.protocol import AdapterState
+
 EXACT, MINIMUM = "x-weight-version-exact", "x-weight-version-min"
+RUN = "x-weight-run"
 
 
 def refusal_of(reply: httpx.Response) -> tuple[int, str | None, str | None, str]:
@@ -127,7 +129,7 @@ async def test_tokens_say_when_they_may_have_read_keys_of_older_weights(
 async def test_a_demand_on_a_request_for_an_adapter_means_the_adapters_version(
     port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
 ) -> None:
-    served = SimpleNamespace(name="style", version="7", digest="sha256:" + "3" * 64)
+    served = AdapterState(name="style", version="7", digest="sha256:" + "3" * 64)
     monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
     port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}"
 
@@ -135,3 +137,19 @@ async def test_a_demand_on_a_request_for_an_adapter_means_the_adapters_version(
     assert reply.status_code == status
     stream = await port.ask(headers={EXACT: demanded}, model="style", stream=True)
     assert stream.status_code == status
+
+
+@pytest.mark.parametrize(("demanded", "status"), [("run-8", 200), ("run-7", 409)])
+async def test_a_demand_for_a_run_on_a_request_for_an_adapter_means_the_adapters_run(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+) -> None:
+    digest = "sha256:" + "3" * 64
+    served = AdapterState(name="style", version="7", run_id="run-8", digest=digest)
+    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
+    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}@run-8"
+    reply = await port.ask(headers={RUN: demanded}, model="style")
+
+    assert reply.status_code == status
+    if status == 200:
+        ((span,),) = (choice["weight_versions"] for choice in reply.json()["choices"])
+        assert (span["adapter"], span["adapter_run_id"]) == ("7", "run-8")

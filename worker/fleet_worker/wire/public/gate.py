@@ -166,7 +166,7 @@ def _name_of(adapter: AdapterState) -> WeightName | None:
     if adapter.version is None:
         return None
     digest = short_digest(adapter.digest) if adapter.digest is not None else None
-    return WeightName(adapter.version, digest=digest)
+    return WeightName(adapter.version, adapter.run_id, digest)
 
 
 def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.core.engine_adapter import digest_of, version_of
+from fleet_worker.core.engine_adapter import weight_name_of
 from fleet_worker.core.kept_cache import Beginning, KeptCache
 from fleet_worker.core.spans import Span
 from fleet_worker.core.weight_names import WeightName, WeightNames
@@ -90,8 +90,7 @@ class Tokens:
             self.first = self.last
         lora = output.lora_request
         if lora is not None:
-            named = lora.lora_name
-            self.adapter = WeightName(version_of(named), digest=digest_of(named))
+            self.adapter = weight_name_of(lora.lora_name)
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
