@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tests.model.fake_worker import FakeWorker
 
@@ -48,12 +49,15 @@ class FakePod:
         trouble: why its container does not run.
         ended: `Failed`, if the kubelet has ended it for good.
         evicted: it is deleted since its node is lost.
+        drain_seconds: how long its preStop hook lets requests go on, by its manifest.
     """
 
     worker: FakeWorker
     node: str
     owner: str = "fleet"
     quarantine: str = ""
+    drains_since: datetime | None = None
+    drain_seconds: float = 0
     ready: bool = False
     wrong_since: float | None = None
     deleted_at: float | None = None
@@ -86,7 +90,8 @@ class FakePod:
     def in_service(self, *, node_up: bool) -> bool:
         """Whether the fleet's Service may send clients to it; judged on the bad side."""
         routed = self.ready or self.is_ready(node_up=node_up)
-        return routed and not self.quarantine and self.deleted_at is None and not self.ended
+        out = self.quarantine or self.drains_since is not None or self.ended
+        return routed and not out and self.deleted_at is None
 
     def next_at(self, node_lost_at: float | None) -> float | None:
         """When the kubelet, or the node controller, will write something."""
@@ -123,13 +128,19 @@ class FakePod:
         return PROBE_SECONDS if self.worker.hung else 0.0
 
     def delete(self, now: float) -> None:
-        """Its deletion begins; its process drains, if its node is there."""
+        """Its deletion begins."""
         if self.deleted_at is None:
             self.deleted_at = now
 
+    def run_hook(self, now: float) -> None:
+        """The kubelet runs its preStop hook; one that hangs does not hear it."""
+        self.worker.tick(now)
+        self.worker.drain(0 if self.worker.hung else self.drain_seconds)
+
     def is_gone(self, now: float, *, node_up: bool) -> bool:
         """Whether the kubelet has confirmed its end."""
-        return node_up and self.deleted_at is not None and now >= self.deleted_at + GONE_SECONDS
+        over = self.deleted_at is not None and now >= self.deleted_at + GONE_SECONDS
+        return node_up and over and self.worker.drains_until is None
 
     def view(self, now: float) -> PodView:
         """What the API server has of it."""
@@ -153,7 +164,14 @@ class FakePod:
             restarts=self.worker.restarts,
             trouble=self.trouble,
             quarantine=self.quarantine,
+            drains_since=self.drains_since,
         )
+
+
+def pod_environment(manifest: dict[str, Any]) -> dict[str, str]:
+    """The plain variables of a manifest's worker container."""
+    (container,) = manifest["spec"]["containers"]
+    return {v["name"]: v["value"] for v in container["env"] if "value" in v}
 
 
 def told(pod: FakePod) -> str:
@@ -172,11 +190,12 @@ def told(pod: FakePod) -> str:
         "going": pod.deleted_at is not None,
         pod.ended: pod.ended,
         f"quarantined: {pod.quarantine}": pod.quarantine,
+        "drains": pod.drains_since is not None,
     }
     return " ".join([*words, *(f"({mark})" for mark, holds in marks.items() if holds)])
 
 
-def judged(view: PodView, deleted: set[str]) -> PodView:
-    """A pod of another owner is on its way out, and so is what was deleted (`runtime.reconcile`)."""
+def judged(view: PodView) -> PodView:
+    """A pod of another owner is on its way out (`runtime.foreign_pods`)."""
     foreign = view.owner and view.owner != "fleet"
-    return replace(view, deleting=True) if foreign or view.uid in deleted else view
+    return replace(view, deleting=True) if foreign else view

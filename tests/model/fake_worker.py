@@ -93,6 +93,7 @@ class FakeWorker:
     stubborn_until: float = 0
     careless: bool = False
     not_at_rest_since: float | None = None
+    drains_until: float | None = None
     lie: str = ""
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
@@ -114,6 +115,7 @@ class FakeWorker:
     def lives_on(self) -> bool:
         """Whether requests may go on behind the closed latch, which could not be ended."""
         restless = self.not_at_rest_since is not None and self.phase is not Phase.BROKEN
+        restless |= self.drains_until is not None
         return restless and self.requests.left_seconds is not None
 
     @property
@@ -143,6 +145,8 @@ class FakeWorker:
         if self.not_at_rest_since is not None and self.work is None and not self.careless:
             gives_up = self.not_at_rest_since + REST_SECONDS
             times.append(max(self.now, min(self.stubborn_until, gives_up)))
+        if self.drains_until is not None:
+            times.append(min(self.drains_until, self.now + (self.requests.left_seconds or 0)))
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
@@ -154,7 +158,7 @@ class FakeWorker:
 
     def _pass(self, now: float) -> None:
         seconds, self.now = now - self.now, now
-        if self.phase is Phase.PAUSING:
+        if self.phase is Phase.PAUSING or self.drains_until is not None:
             self.requests.finish(seconds)
         elif self.generates:
             self.requests.generate(seconds)
@@ -168,11 +172,19 @@ class FakeWorker:
         if self.work is not None and self.now >= self.work.ends_at:
             ticket, self.work = self.work, None
             fake_calls.go_on(self, ticket)
+        self._end_drain()
         self._expire()
         self._seek_rest()
         while self.waiting and self.work is None:
             fake_calls.act(self, self.waiting.pop(0))
             self._expire()
+
+    def _end_drain(self) -> None:
+        over = self.drains_until is not None and self.now >= self.drains_until
+        if over or self.requests.left_seconds is None:
+            self.drains_until = None
+        if over:
+            self.requests.end("drain")
 
     def _expire(self) -> None:
         over = self.lease_until is not None and self.now >= self.lease_until
@@ -221,9 +233,16 @@ class FakeWorker:
             self.weights = self.files.at(self.source)
         self.meant = {(self.label, self.run_id): digest_of(self.weights)}
 
-    def drain(self) -> None:
-        """The preStop hook: running requests end with the tokens that they have."""
-        self.requests.end("drain")
+    def drain(self, seconds: float = 0) -> None:
+        """The preStop hook: requests go on for so long, held ones, too; what is left then ends."""
+        if self.phase is Phase.DRAINING:
+            return
+        fenced = self.work is not None and self.work.step == "drain"
+        trusted = self.weights is not None and self.phase not in {Phase.STARTING, Phase.BROKEN}
+        if seconds and trusted and (self.work is None or fenced) and self.requests.left_seconds:
+            self.drains_until = self.now + seconds
+        else:
+            self.requests.end("drain")
         self.admitted, self.phase = False, Phase.DRAINING
         self.lease_until = self.paused_at = self.staging = self.work = None
         self.not_at_rest_since = None

@@ -21,6 +21,7 @@ from fleet_operator.core.actions import PodAction, WorkerCall
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, PodView, Target, WeightsView, WorkerView
 from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.own_writes import OwnWrites
 from fleet_operator.runtime.watch import Watch
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
@@ -107,7 +108,7 @@ class Leader:
     written: what it believes to be stored, by uid.
     wanted, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided the last two times.
-    deleted: pods that it has deleted; it knows, also while its watch has not told so.
+    own_writes: what it has written to pods, also while its watch has not brought it; the real ones.
     todo: what it has decided and not done yet.
     clock_ahead_seconds: how wrong its wall clock is.
     slept_seconds: how long its monotonic clock stood still.
@@ -133,7 +134,7 @@ class Leader:
     wanted: Wanted | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
-    deleted: set[str] = field(default_factory=set)
+    own_writes: OwnWrites = field(default_factory=OwnWrites)
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
@@ -208,7 +209,7 @@ class Leader:
 
     def look_at_pods(self, pods: tuple[PodView, ...]) -> None:
         """The informer has brought these. A new container starts a new entry."""
-        self.pods = tuple(judged(p, self.deleted) for p in pods)
+        self.pods = tuple(map(judged, self.own_writes.laid_over(KEY, pods)))
         there = {p.uid: p.restarts for p in pods}
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):

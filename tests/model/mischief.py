@@ -32,8 +32,8 @@ STRATEGIES: list[Settings] = [
 ]
 UPDATES: list[Settings] = [
     {},
-    {"maxUnavailable": 0, "maxSurge": 1},
-    {"maxUnavailable": 2, "maxSurge": 2},
+    {"maxUnavailable": 0, "maxSurge": 1, "drainTimeoutSeconds": 2},
+    {"maxUnavailable": "50%", "maxSurge": "50%"},
 ]
 ROUGH = Faults(
     answer_lost=0.1,

@@ -118,4 +118,4 @@ class Mishaps:
             if pod.node == node and pod.worker.started_at > self.now and not pod.trouble:
                 pod.worker.started_at = self.now
             if pod.node == node and pod.deleted_at is not None:
-                pod.worker.drain()
+                pod.run_hook(self.now)

@@ -16,7 +16,8 @@
     files, whatever was rewritten, restarted or forgotten in between. And `Ready` is never True while
     a worker that serves, as far as the leader can know, has another run, version or digest than the
     WeightVersion asks for, or while that asks for other files than its version stands for.
-
+10. No request is cut by a planned change before its drain deadline: a worker that is scaled away, or
+    replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
 11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
 
 (6 and 7 are asked at the end of a run: `Simulation.endure`, `settle` and `run_quietly`.)
@@ -35,7 +36,7 @@ from fleet_operator.api.conditions import ConditionReason, ConditionType, condit
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import Apply
-from fleet_operator.core.amounts import at_most
+from fleet_operator.core.amounts import at_most, unavailable_and_surge
 from fleet_operator.core.observed import Standing
 from fleet_operator.core.rewind import number_of
 from fleet_worker.protocol import Phase
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """What the documentation promises, on purpose not what the code says."""
 SLACK_SECONDS = 1.0
+_ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
 Name = tuple[str, str | None]
 """A version and its run."""
@@ -113,6 +115,7 @@ class Promises:
         sources: where a version of a run may come from: what was asked for before its first token,
             or with the digest of that.
         taken: uids of pods that operators have taken away.
+        planned: uid of a worker that is to go by plan → since when, and its drain timeout in seconds.
         watching: the recorded phase that the leader decides on, and since when it does.
     """
 
@@ -123,6 +126,7 @@ class Promises:
         self.forgotten = False
         self.agree = True
         self.taken: set[str] = set()
+        self.planned: dict[str, tuple[float, float]] = {}
         self.meant: dict[Name, str] = {}
         self.sources: dict[Name, set[WeightSource]] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
@@ -244,9 +248,13 @@ class Promises:
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:
+            if why in _ENDED_BY_A_PLAN and pod.uid in self.planned and not pod.suspect:
+                since, seconds = self.planned[pod.uid]
+                if self.sim.now < since + seconds:
+                    self.sim.fail(10, f"{pod.name} was to go, and its request was cut ({why})")
             if why == "pause abort" and "Abort" not in self.modes:
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
-            if why == "fence" and not self._may_be_expelled(pod):
+            if why == "fence" and not self._may_be_expelled(pod) and pod.uid not in self.planned:
                 self.sim.fail(8, f"{pod.name} has nothing wrong with it and was fenced")
             if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):
                 self.sim.fail(8, f"nobody renewed the pause of {pod.name} in time")
@@ -380,31 +388,48 @@ class Promises:
 
     # --- how many serve --------------------------------------------------------------------------
 
-    def note_deletion(self, pod: FakePod, leader: Leader) -> None:
-        """A pod is about to be deleted.
+    def note_leaving(self, pod: FakePod, leader: Leader) -> None:
+        """A pod is about to be drained or deleted.
 
         What a leader that was frozen still had in its hand is not asked about, and its successor
         does not know of it at once: the API server knows no epochs. The process asks itself before
         every write whether it leads (`runtime.fenced`), which is not simulated.
         """
+        observed = leader.observed
+        if not pod.quarantine and not pod.ended and observed is not None:
+            seconds = observed.spec.update.drain_timeout_seconds
+            self.planned.setdefault(pod.uid, (self.sim.now, seconds))
         if leader is not self.sim.leader:
             return
         known = pod.uid in self.taken
         if not pod.ended:  # else it was taken away before
             self.taken.add(pod.uid)
-        observed = leader.observed
         if known or observed is None or not self.sim.serves(pod) or pod.quarantine or pod.ended:
             return
         spec = observed.spec
-        extra = [w for w in observed.workers if w.pod.ordinal >= spec.replicas]
-        if pod.ordinal >= spec.replicas and len(extra) > spec.update.max_surge:
+        unavailable, surge = unavailable_and_surge(spec.update, spec.replicas)
+        living = [w for w in observed.workers if not w.pod.deleting]
+        if len(living) > spec.replicas + surge:
             return  # scaled away
         admitted = {w.pod.uid for w in observed.workers if w.state and w.state.admitted}
         seen = {w.pod.uid for w in observed.workers if w.pod.ready}
         if pod.uid not in seen | admitted:
             return  # it has come back to clients, and the operator cannot know yet
-        least = spec.replicas - spec.update.max_unavailable
-        self._enough_serve(least, seen, f"{pod.name} is deleted")
+        self._enough_serve(spec.replicas - unavailable, seen, f"{pod.name} is taken away")
+
+    def note_cluster_drain(self, pod: FakePod) -> None:
+        """A pod is about to be deleted by the cluster, as when its node is drained. What is at work
+        on its weights comes to its end first, which is not simulated.
+        """
+        work = pod.worker.work
+        if work is None or work.step == "drain":
+            seconds = self.sim.wanted.fleet_spec.update.drain_timeout_seconds
+            self.planned.setdefault(pod.uid, (self.sim.now, seconds))
+
+    def note_staying(self, pod: FakePod) -> None:
+        """A pod that was to go stays."""
+        self.taken.discard(pod.uid)
+        self.planned.pop(pod.uid, None)
 
     def note_taken(self, pod: FakePod, flight: Flight) -> None:
         """A worker does what it is asked."""

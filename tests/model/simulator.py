@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model.endings import TICK_SECONDS, Endings
-from tests.model.fake_pods import FakePod, at, told
+from tests.model.fake_pods import FakePod, at, pod_environment, told
 from tests.model.fake_state import Files
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
-from tests.model.leader import Doing, Flight, Leader, WriteApplied, WriteFleet, WriteWeights
+from tests.model.leader import KEY, Doing, Flight, Leader, WriteApplied, WriteFleet, WriteWeights
 from tests.model.mishaps import Mishaps
 from tests.model.promises import PromiseBroken, Promises
 from tests.model.trainers import Trainers
@@ -30,10 +30,20 @@ from fleet_operator.api import names
 from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import Admit, AdoptPod, CreatePod, DeletePod, Quarantine
+from fleet_operator.core.actions import (
+    Admit,
+    AdoptPod,
+    BeginDrain,
+    CreatePod,
+    DeletePod,
+    EndDrain,
+    PodAction,
+    Quarantine,
+)
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import PodView, Target
 from fleet_operator.core.transitions import fleet_transitions, weights_transitions
+from fleet_worker.drain_names import drain_seconds_of
 
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")
@@ -164,6 +174,7 @@ class Simulation(Trainers, Mishaps, Endings):
     def delete(self, pod: FakePod) -> None:
         """A person deletes a pod."""
         self.note("person", f"deletes {pod.name}")
+        self.promises.note_cluster_drain(pod)
         self._delete(pod)
 
     # --- operators --------------------------------------------------------------------------------
@@ -360,7 +371,7 @@ class Simulation(Trainers, Mishaps, Endings):
             case WriteFleet() | WriteWeights() | WriteApplied():
                 if not self.happens(self.faults.status_unwritten):
                     self._write(action, leader)
-            case CreatePod() | DeletePod() | Quarantine() | AdoptPod():
+            case CreatePod() | DeletePod() | BeginDrain() | EndDrain() | Quarantine() | AdoptPod():
                 who = "operator" if leader is self.leader else "ghost"
                 self.note(who, f"{type(action).__name__} {action.name}", action.reason)
                 if not self.happens(self.faults.api_refuses):
@@ -389,9 +400,7 @@ class Simulation(Trainers, Mishaps, Endings):
         worker.start_version, worker.start_source = applied.version, str(applied.source)
         worker.start_run_id, worker.start_digest = applied.run_id, applied.digest
 
-    def _change_pod(
-        self, action: CreatePod | DeletePod | Quarantine | AdoptPod, leader: Leader
-    ) -> None:
+    def _change_pod(self, action: PodAction, leader: Leader) -> None:
         if isinstance(action, CreatePod):
             self._create(action)
             return
@@ -400,18 +409,24 @@ class Simulation(Trainers, Mishaps, Endings):
             return
         match action:
             case DeletePod():
-                self.promises.note_deletion(pod, leader)
-                leader.deleted.add(pod.uid)
+                self.promises.note_leaving(pod, leader)
                 self._delete(pod)
+            case BeginDrain():
+                self.promises.note_leaving(pod, leader)
+                pod.drains_since = action.since
+            case EndDrain():
+                self.promises.note_staying(pod)
+                pod.drains_since = None
             case Quarantine():
                 pod.quarantine = pod.quarantine or action.reason
             case AdoptPod():
                 pod.owner = action.owner["uid"]
+        leader.own_writes.note(KEY, action)
 
     def _delete(self, pod: FakePod) -> None:
         pod.delete(self.now)
         if self.node_up(pod):
-            pod.worker.drain()
+            pod.run_hook(self.now)
 
     def _create(self, action: CreatePod) -> None:
         labels = action.manifest["metadata"]["labels"]
@@ -428,7 +443,9 @@ class Simulation(Trainers, Mishaps, Endings):
         worker.bad_sources = {f"/weights/step_{v}" for v in self.bad_versions}
         worker.slow_seconds = self.slow_seconds
         worker.odd_versions = self.odd_versions
-        self.pods[worker.uid] = FakePod(worker, up[ordinal % len(up)])
+        pod = FakePod(worker, up[ordinal % len(up)])
+        pod.drain_seconds = drain_seconds_of(pod_environment(action.manifest))
+        self.pods[worker.uid] = pod
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -163,15 +163,15 @@ MUTANTS = [
         6,
         "a worker that failed is never made anew",
         "core/fleet_plan.py",
-        "recycle(observed, [w for w in failed if w.pod.ordinal < last], now=now)",
+        "recycle(observed, [w for w in failed if w not in dropped], now=now)",
         "recycle(observed, [], now=now)",
     ),
     Mutant(
         6,
         "the first worker is never made",
         "core/fleet_plan.py",
-        "missing = [n for n in range(last) if n not in taken][:CREATE_AT_ONCE]",
-        "missing = [n for n in range(1, last) if n not in taken][:CREATE_AT_ONCE]",
+        "missing = missing[:CREATE_AT_ONCE]",
+        "missing = missing[1:CREATE_AT_ONCE]",
     ),
     Mutant(
         6,
@@ -280,6 +280,27 @@ MUTANTS = [
         SYNCHRONIZED,
     ),
     Mutant(
+        10,
+        "a worker that is scaled away is given no time",
+        "core/draining.py",
+        "drain_timeout_seconds=timeout_seconds,",
+        "drain_timeout_seconds=0,",
+    ),
+    Mutant(
+        10,
+        "a pod is not told how long its requests may take",
+        "core/pods.py",
+        '"value": str(seconds)}',
+        '"value": "0"}',
+    ),
+    Mutant(
+        10,
+        "a worker is fenced while it holds requests for a rollout",
+        "core/draining.py",
+        "return worker.state.phase is Phase.SERVING and all(w.startswith(_BESIDE) for w in works)",
+        "return True",
+    ),
+    Mutant(
         11,
         "an operator believes whoever has the address",
         "core/answers.py",
@@ -318,7 +339,7 @@ def test_another_promise_is_no_catch(tmp_path):
 def test_every_promise_has_its_mistakes():
     counts = Counter(m.promise for m in MUTANTS)
 
-    assert set(counts) == {*range(1, 10), 11}
+    assert set(counts) == {*range(1, 12)}
     assert min(counts.values()) >= 2
 
 

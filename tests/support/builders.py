@@ -122,6 +122,14 @@ class AWorker:
         """About to end."""
         return self._says(phase=Phase.DRAINING, admitted=False, version=version).unready()
 
+    def closed_pausing(self, version: str) -> Self:
+        """Its latch is closed, and its last requests run."""
+        return self._says(phase=Phase.PAUSING, admitted=False, version=version).unready()
+
+    def with_requests(self, running: int) -> Self:
+        """So many requests run."""
+        return self._says(requests_running=running)
+
     def staged(self, version: str) -> Self:
         """It holds the bytes of this version."""
         source = Source(path=path_of(version))
@@ -231,6 +239,10 @@ class AWorker:
     def quarantined(self, why: str = "does not answer") -> Self:
         """The operator took it out of service."""
         return self._pod(quarantine=why)
+
+    def draining_since(self, since: datetime) -> Self:
+        """The operator has marked it: it is to go when its requests have ended."""
+        return self._pod(drains_since=since)
 
     def restarted(self, times: int) -> Self:
         """Its container was started again."""

@@ -25,6 +25,7 @@ from fleet_worker.adapters.lora import with_adapters
 from fleet_worker.adapters.model_facts import facts_of
 from fleet_worker.adapters.vllm_engine import VllmEngine
 from fleet_worker.core.routes import Access, access_of
+from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.protocol import EngineInfo, WorkerState
 from fleet_worker.runtime.adapters import Adapters
 from fleet_worker.runtime.agent import Agent
@@ -116,7 +117,9 @@ class EndpointPlugin:
             )
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)
-        engine_client.generate = tracked(generate, agent.names)
+        engine_client.generate = tracked(
+            generate, agent.names, is_drained=lambda: agent.quiescence.outlived
+        )
         watch = Watch(
             agent,
             silence_seconds=handover.silence_seconds,
@@ -132,7 +135,10 @@ class EndpointPlugin:
         driver = Driver(agent, transfers, handover.driver)
 
         async def drain() -> None:
-            await agent.drain(patience_seconds=_DRAIN_SECONDS)
+            await agent.drain(
+                patience_seconds=_DRAIN_SECONDS,
+                drain_timeout_seconds=drain_seconds_of(os.environ),
+            )
             loop = asyncio.get_running_loop()
             loop.call_later(_REPLY_SECONDS, _end_well, "drained")
 

@@ -35,7 +35,7 @@ IntOrPercent = (
 )
 """A number, or a share of the replicas; at least 1 or 1%."""
 
-Failures = (
+NoneOrPercent = (
     Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
     | Annotated[str, Field(pattern=r"^(100|[1-9]?[0-9])%$")]
 )
@@ -141,7 +141,7 @@ class Rollout(Resource):
     pause: Pause = Pause()
     max_unavailable: IntOrPercent = "25%"
     timeouts: Timeouts = Timeouts()
-    max_failures: Failures = 0
+    max_failures: NoneOrPercent = 0
     on_failure: Literal["Halt", "Rollback"] = "Halt"
 
     @property
@@ -153,10 +153,24 @@ class Rollout(Resource):
 
 
 class Update(Resource):
-    """How a change of the pod template reaches the workers."""
+    """How workers are replaced and removed.
 
-    max_unavailable: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
-    max_surge: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
+    Fields:
+        paused: no worker is replaced for its template; new ones get today's.
+        restarted_at: every change of it replaces all workers, built by today's operator.
+    """
+
+    type: Literal["RollingUpdate", "OnDelete"] = "RollingUpdate"
+    max_unavailable: NoneOrPercent = 1
+    max_surge: NoneOrPercent = 0
+    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
+    paused: bool = False
+    restarted_at: Annotated[str, Field(max_length=64)] = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether workers of an older template stay."""
+        return self.paused or self.type == "OnDelete"
 
 
 class Recycle(Resource):

@@ -23,10 +23,20 @@ LABEL_FLEET = f"{GROUP}/fleet"
 LABEL_ORDINAL = f"{GROUP}/ordinal"
 LABEL_REVISION = f"{GROUP}/revision"
 LABEL_TRAFFIC = f"{GROUP}/traffic"
-"""`allowed`, or `fenced` for a quarantined worker: the fleet's Service selects on it."""
+"""`allowed`, `draining` for a worker that is to go, or `fenced` for a quarantined one: the fleet's
+Service selects on it.
+"""
 
 ANNOTATION_QUARANTINE = f"{GROUP}/quarantine"
 """Why a worker was taken out of service, as JSON; it survives a restart of the operator."""
+
+ANNOTATION_DRAIN = f"{GROUP}/drain"
+"""On a worker that is to go: since when it drains, and why, as JSON. It is deleted when its requests
+have ended; without the annotation it serves again.
+"""
+
+ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
+"""On a worker: `spec.update.restartedAt` of its fleet when it was made."""
 
 ANNOTATION_RETRY = f"{GROUP}/retry"
 """On a WeightVersion: a new value makes a version that was given up be tried once more."""
@@ -35,6 +45,7 @@ MANAGED_BY = "rlfleet"
 APP_NAME = "rlfleet-worker"
 TRAFFIC_ALLOWED = "allowed"
 TRAFFIC_FENCED = "fenced"
+TRAFFIC_DRAINING = "draining"
 
 WORKER_CONTAINER = "worker"
 ADMIN_TOKEN_KEY = "token"  # noqa: S105 - the name of a key, not a secret

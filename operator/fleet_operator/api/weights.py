@@ -14,9 +14,9 @@ from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet import (
     AppliedWeights,
-    Failures,
     IntOrPercent,
     Laggard,
+    NoneOrPercent,
     Rollout,
 )
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
@@ -52,7 +52,7 @@ class RolloutOverrides(Resource):
     pause: PauseOverrides = PauseOverrides()
     max_unavailable: IntOrPercent | None = None
     timeouts: TimeoutOverrides = TimeoutOverrides()
-    max_failures: Failures | None = None
+    max_failures: NoneOrPercent | None = None
     on_failure: Literal["Halt", "Rollback"] | None = None
 
     def over(self, defaults: Rollout) -> Rollout:

@@ -7,6 +7,7 @@ unchanged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
 from fleet_operator.api.source import WeightSource
@@ -25,7 +26,26 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePod:
-    """Delete one pod, guarded by its uid; its preStop hook drains it."""
+    """Delete one pod, guarded by its uid; its preStop hook lets what still runs end."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginDrain:
+    """Take a pod out of the Service and write down that it is to go once its requests have ended."""
+
+    name: str
+    uid: str
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndDrain:
+    """Take that back: the pod stays, and joins again."""
 
     name: str
     uid: str
@@ -183,5 +203,5 @@ class RemoveAdapter(WorkerAction):
 WorkerCall = (
     Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe | PutAdapter | RemoveAdapter
 )
-PodAction = CreatePod | DeletePod | AdoptPod | Quarantine
+PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine
 Action = WorkerCall | PodAction

@@ -6,6 +6,8 @@ added is rounded up.
 
 from __future__ import annotations
 
+from fleet_operator.api.fleet import Update
+
 
 def at_most(amount: int | str, replicas: int) -> int:
     """How many workers may be away at a time: rounded down, but never none."""
@@ -25,6 +27,17 @@ def rounded_down(amount: int | str, replicas: int) -> int:
 def rounded_up(amount: int | str, replicas: int) -> int:
     """The number that an amount stands for; a share is 0 only if it is 0% or of no replicas."""
     return amount if isinstance(amount, int) else -(-replicas * _percent(amount) // 100)
+
+
+def unavailable_and_surge(update: Update, replicas: int) -> tuple[int, int]:
+    """How many workers an update may take away, and how many it may add. If both shares come to 0,
+    one may be away.
+
+    Source: Kubernetes `ResolveFenceposts` of apps/v1 Deployments.
+    """
+    surge = rounded_up(update.max_surge, replicas)
+    unavailable = rounded_down(update.max_unavailable, replicas)
+    return (1 if unavailable == surge == 0 else unavailable), surge
 
 
 def _percent(amount: str) -> int:

@@ -53,8 +53,10 @@ def headless_service(observed: FleetObserved) -> dict[str, Any]:
 def disruption_budget(observed: FleetObserved) -> dict[str, Any]:
     """Keeps drains of nodes from taking more workers away than a template change may."""
     made = _object(observed, "PodDisruptionBudget", observed.name)
+    # A share is given as it is: the disruption controller takes it of the pods that are expected.
+    unavailable = observed.spec.update.max_unavailable
     spec = {
-        "maxUnavailable": max(1, observed.spec.update.max_unavailable),
+        "maxUnavailable": 1 if unavailable in {0, "0%"} else unavailable,
         "selector": {"matchLabels": names.fleet_labels(observed.name)},
         # A worker that is not ready serves nobody: evicting it disturbs nobody.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",

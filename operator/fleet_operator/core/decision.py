@@ -17,7 +17,14 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import adapters
-from fleet_operator.core.actions import DeletePod, PodAction, Quarantine, WorkerCall
+from fleet_operator.core.actions import (
+    BeginDrain,
+    DeletePod,
+    EndDrain,
+    PodAction,
+    Quarantine,
+    WorkerCall,
+)
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
@@ -99,7 +106,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     seen = _SeenAs(observed)
     plans = _adapter_plans(parts, observed, seen)
     actions = rollout.step.actions
-    going = {a.uid for a in pods.actions if isinstance(a, DeletePod)}
+    going = {a.uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
+    expelled = tuple(a for a in actions if isinstance(a, Quarantine))
     base = [a for a in actions if not isinstance(a, Quarantine)]
     calls = parts.run(
         "the calls for adapters",
@@ -124,8 +132,8 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         rollout=rollout,
         adapters=plans,
         pods=pods,
-        worker_calls=tuple(c for c in calls if c.pod_uid not in going),
-        pod_actions=(*pods.actions, *(a for a in actions if isinstance(a, Quarantine))),
+        worker_calls=(*(c for c in calls if c.pod_uid not in going), *pods.calls),
+        pod_actions=(*_but_for(expelled, pods), *expelled),
         fleet=with_troubles(
             fleet, observed.status.conditions, troubles, generation=observed.generation, now=now
         ),
@@ -192,6 +200,15 @@ def report_undecided(
             for w in weights
         },
     )
+
+
+def _but_for(expelled: Sequence[Quarantine], pods: FleetPlan) -> list[PodAction]:
+    """The changes of pods, without drains of those that are quarantined now: both write the label
+    on which the Service selects.
+    """
+    uids = {a.uid for a in expelled}
+    drains = (BeginDrain, EndDrain)
+    return [a for a in pods.actions if not (isinstance(a, drains) and a.uid in uids)]
 
 
 def _is_planned(parts: Parts) -> bool:

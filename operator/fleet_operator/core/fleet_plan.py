@@ -1,26 +1,40 @@
-"""Which pods a fleet should have: creates, replaces and deletes them.
+"""Which pods a fleet should have: creates, replaces and removes them.
 
-    wanted        ordinals 0 … replicas-1, each with a pod of today's revision; while outdated pods
-                  are replaced, up to `update.maxSurge` ordinals more
-    missing       → create
-    beyond        → delete, highest ordinal first
-    failed        → delete and create anew, with back-off and within a budget (`recycling`)
-    out of date   → delete, at most `update.maxUnavailable` away at a time, and never while a
-                    rollout holds workers, so that a template change cannot break a barrier
-    nobody's      → adopt
+    wanted        as many as `replicas`, each with a pod of the current template; while outdated pods
+                  are replaced, up to `update.maxSurge` more
+    missing       → create, with the lowest free ordinal
+    beyond        → drain and delete: workers that are not admitted, then those with the fewest requests
+    failed        → delete and recreate, with back-off and within a budget (`recycling`)
+    out of date   → drain and delete, at most `update.maxUnavailable` away at a time; none is begun
+                  while a rollout holds workers, so that a template change cannot break a barrier
+    no owner      → adopt
 
-Invariant: a pod that serves is deleted for its template only when serving pods stay at or above
+The trainer of an External fleet knows its workers by their ordinals: there the highest ones go, and
+0 … replicas-1 stay. Ordinals of other fleets may have holes.
+
+Invariant: a pod that serves is taken away for its template only when serving pods stay at or above
 replicas - maxUnavailable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from fleet_operator.api.fleet import RecycledWorker
 from fleet_operator.core import overlay, pods
-from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod
+from fleet_operator.core.actions import (
+    AdoptPod,
+    BeginDrain,
+    CreatePod,
+    DeletePod,
+    EndDrain,
+    Fence,
+)
+from fleet_operator.core.amounts import unavailable_and_surge
+from fleet_operator.core.counts import counted
+from fleet_operator.core.draining import Leaving, drain, is_marked, may_serve, requests_of
 from fleet_operator.core.observed import FleetObserved, WorkerView
 from fleet_operator.core.pod_fields import pod_fields
 from fleet_operator.core.recycling import recycle
@@ -36,15 +50,19 @@ class FleetPlan:
 
     Fields:
         revision: hash of the template that pods should have.
-        outdated: pods that still have another one.
+        calls: fences of workers that are to go.
+        claimed: uids of workers to which only these calls are sent.
+        outdated: pods that still have another template.
         problem: why no pod can be made of the spec; those that are there stay.
-        exhausted: why failed workers are not made anew.
-        recycled: workers made anew within the window, for the status.
+        exhausted: why failed workers are not recreated.
+        recycled: workers recreated within the window, for the status.
     """
 
     revision: str
-    actions: tuple[CreatePod | DeletePod | AdoptPod, ...]
+    actions: tuple[CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod, ...]
     outdated: int
+    calls: tuple[Fence, ...] = ()
+    claimed: frozenset[str] = frozenset()
     problem: str = ""
     exhausted: str = ""
     recycled: tuple[RecycledWorker, ...] = ()
@@ -54,7 +72,7 @@ class FleetPlan:
 def plan_fleet(
     observed: FleetObserved, *, default_image: str, disturbed: bool, now: datetime
 ) -> FleetPlan:
-    """Decide which pods to create and to delete.
+    """Decide which pods to create, to drain and to delete.
 
     `disturbed`: a rollout holds workers right now.
     """
@@ -64,21 +82,32 @@ def plan_fleet(
     living = [w for w in observed.workers if not w.pod.deleting]
     failed = [w for w in living if _has_failed(w)]
     sound = [w for w in living if not _has_failed(w)]
-    outdated = [w for w in sound if _is_wanted(w, observed) and w.pod.revision != revision]
-    last = observed.spec.replicas + min(observed.spec.update.max_surge, len(outdated))
-    recycling = recycle(observed, [w for w in failed if w.pod.ordinal < last], now=now)
-    removed = [
-        *(_delete(w, _scaled(observed)) for w in failed if w.pod.ordinal >= last),
-        *_beyond(observed, sound, revision),
-        *recycling.actions,
-    ]
-    if not disturbed and not problem:
-        going = {a.uid for a in removed}
-        removed += _replaced(observed, [w for w in sound if w.pod.uid not in going], outdated)
+    kept = _kept(observed, sound, revision)
+    outdated = [w for w in sound if w.pod.uid in kept and w.pod.revision != revision]
+    _, surge = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
+    last = observed.spec.replicas + min(surge, len(_replaceable(observed, outdated)))
+    dropped = _dropped(observed, sound, failed, last)
+    recycling = recycle(observed, [w for w in failed if w not in dropped], now=now)
+    leaving = _beyond(observed, sound, kept, revision)
+    if not problem:
+        gone = {one.worker.pod.uid for one in leaving}
+        others = [w for w in sound if w.pod.uid not in gone]
+        leaving += _replaced(observed, others, outdated, disturbed=disturbed)
+    gone = {one.worker.pod.uid for one in leaving}
+    draining = drain(observed, leaving, [w for w in sound if w.pod.uid not in gone], now=now)
     created = () if problem else _created(observed, default_image, revision, last)
+    deleted = (DeletePod(name=w.pod.name, uid=w.pod.uid, reason=_scaled(observed)) for w in dropped)
     return FleetPlan(
         revision=revision,
-        actions=(*created, *_adopted(observed, living), *removed),
+        actions=(
+            *created,
+            *_adopted(observed, living),
+            *deleted,
+            *draining.actions,
+            *recycling.actions,
+        ),
+        calls=draining.calls,
+        claimed=draining.claimed,
         outdated=0 if problem else len(outdated),
         problem=problem,
         exhausted=recycling.problem,
@@ -87,12 +116,39 @@ def plan_fleet(
     )
 
 
+def _kept(observed: FleetObserved, sound: Sequence[WorkerView], revision: str) -> frozenset[str]:
+    """Uids of the workers that fill the replicas."""
+    replicas = observed.spec.replicas
+    if observed.is_external:
+        return frozenset(w.pod.uid for w in sound if w.pod.ordinal < replicas)
+
+    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, int, int]:
+        outdated = worker.pod.revision != revision
+        requests = requests_of(worker)
+        return is_marked(worker), not may_serve(worker), outdated, -requests, worker.pod.ordinal
+
+    return frozenset(w.pod.uid for w in sorted(sound, key=goes_sooner)[:replicas])
+
+
+def _dropped(
+    observed: FleetObserved, sound: list[WorkerView], failed: list[WorkerView], last: int
+) -> list[WorkerView]:
+    """Failed workers that are not wanted at all, highest ordinal first."""
+    in_order = sorted(failed, key=lambda w: -w.pod.ordinal)
+    if observed.is_external:
+        return [w for w in in_order if w.pod.ordinal >= last]
+    return in_order[: max(0, len(sound) + len(failed) - last)]
+
+
 def _created(
     observed: FleetObserved, image: str, revision: str, last: int
 ) -> tuple[CreatePod, ...]:
-    # A pod that is being deleted still holds its name: its successor follows when it is gone.
+    # A pod that is being deleted still holds its place: its successor follows when it is gone.
     taken = {w.pod.ordinal for w in observed.workers}
-    missing = [n for n in range(last) if n not in taken][:CREATE_AT_ONCE]
+    missing = [n for n in range(last) if n not in taken]
+    if not observed.is_external:
+        missing = missing[: max(0, last - len(taken))]
+    missing = missing[:CREATE_AT_ONCE]
     manifests = (pods.build_pod(observed, n, image, revision=revision) for n in missing)
     return tuple(
         CreatePod(name=m["metadata"]["name"], manifest=m, reason="a worker is missing")
@@ -102,7 +158,7 @@ def _created(
 
 def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPod, ...]:
     owner = pods.owner_reference(observed)
-    reason = "it carries the fleet's labels and belongs to nobody"
+    reason = "it carries the fleet's labels and has no owner"
     return tuple(
         AdoptPod(name=w.pod.name, uid=w.pod.uid, owner=owner, reason=reason)
         for w in living
@@ -110,58 +166,63 @@ def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPo
     )
 
 
-def _beyond(observed: FleetObserved, sound: list[WorkerView], revision: str) -> list[DeletePod]:
-    """Pods of ordinals that are not wanted.
+def _beyond(
+    observed: FleetObserved, sound: list[WorkerView], kept: frozenset[str], revision: str
+) -> list[Leaving]:
+    """Workers beyond the replicas.
 
     As many as `maxSurge` may be there to bridge a template change: they stay until the workers that
-    they stand in for serve with today's template. More than that were scaled away, and one of an
+    they stand in for serve with the current template. More than that were scaled away, and one of an
     older template that does not serve bridges nothing.
     """
-    extra = sorted((w for w in sound if not _is_wanted(w, observed)), key=lambda w: -w.pod.ordinal)
-    bridges = [w for w in extra if w.pod.revision == revision or _may_serve(w)]
-    if 0 < len(bridges) <= observed.spec.update.max_surge:
-        wanted = [w for w in sound if _is_wanted(w, observed)]
+    replicas = observed.spec.replicas
+    _, surge = unavailable_and_surge(observed.spec.update, replicas)
+    extra = sorted((w for w in sound if w.pod.uid not in kept), key=lambda w: -w.pod.ordinal)
+    bridges = [w for w in extra if w.pod.revision == revision or may_serve(w)]
+    if 0 < len(bridges) <= surge:
+        wanted = (w for w in sound if w.pod.uid in kept)
         serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
-        if serving < observed.spec.replicas:
-            extra = [w for w in extra if w.pod.revision != revision and not _may_serve(w)]
-    return [_delete(w, _scaled(observed)) for w in extra]
+        if serving < replicas:
+            extra = [w for w in extra if is_marked(w) or w not in bridges]
+    return [Leaving(worker=w, reason=_scaled(observed)) for w in extra]
 
 
 def _scaled(observed: FleetObserved) -> str:
-    return f"the fleet has {observed.spec.replicas} replicas now"
+    return f"the fleet has {counted(observed.spec.replicas, 'replica')} now"
+
+
+def _replaceable(observed: FleetObserved, outdated: list[WorkerView]) -> list[WorkerView]:
+    """The outdated workers that are replaced: none while updates are held."""
+    return [] if observed.spec.update.is_held else outdated
 
 
 def _replaced(
-    observed: FleetObserved, sound: list[WorkerView], outdated: list[WorkerView]
-) -> list[DeletePod]:
-    up = sum(w.pod.ready for w in sound)
-    allowed = up - (observed.spec.replicas - observed.spec.update.max_unavailable)
-    removed: list[DeletePod] = []
+    observed: FleetObserved,
+    sound: list[WorkerView],
+    outdated: list[WorkerView],
+    *,
+    disturbed: bool,
+) -> list[Leaving]:
+    """Outdated workers that go now. A drain that has begun goes on, whatever else happens."""
+    replicas = observed.spec.replicas
+    unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
+    up = sum(w.pod.ready and not is_marked(w) for w in sound)
+    allowed = up - (replicas - unavailable)
+    removed: list[WorkerView] = []
     # Those that do not serve go first: replacing them costs nothing.
-    for worker in sorted(outdated, key=lambda w: (_may_serve(w), w.pod.ordinal)):
-        if _may_serve(worker):
-            if allowed <= 0:
+    for worker in sorted(
+        _replaceable(observed, outdated), key=lambda w: (may_serve(w), w.pod.ordinal)
+    ):
+        if not is_marked(worker):
+            if disturbed:
                 continue
-            allowed -= 1
-        removed.append(_delete(worker, "its template is out of date"))
-    return removed
-
-
-def _is_wanted(worker: WorkerView, observed: FleetObserved) -> bool:
-    return worker.pod.ordinal < observed.spec.replicas
+            if may_serve(worker):
+                if allowed <= 0:
+                    continue
+                allowed -= 1
+        removed.append(worker)
+    return [Leaving(worker=w, reason="its template is out of date") for w in removed]
 
 
 def _has_failed(worker: WorkerView) -> bool:
     return bool(worker.pod.quarantine) or worker.pod.phase in ENDED_PHASES
-
-
-def _may_serve(worker: WorkerView) -> bool:
-    """Whether its loss could be felt. A probe that fails once on a busy machine (measured: while
-    its neighbour starts) does not make an admitted worker one that costs nothing.
-    """
-    admitted = worker.state is not None and worker.state.admitted and worker.pod.running
-    return worker.pod.ready or admitted
-
-
-def _delete(worker: WorkerView, reason: str) -> DeletePod:
-    return DeletePod(name=worker.pod.name, uid=worker.pod.uid, reason=reason)

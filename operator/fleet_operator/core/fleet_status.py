@@ -15,6 +15,7 @@ from fleet_operator.api.conditions import (
 )
 from fleet_operator.api.fleet import FleetStatus, WorkerCounts
 from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.amounts import unavailable_and_surge
 from fleet_operator.core.counts import agree, counted, counted_of
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
@@ -114,7 +115,8 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
     told = f"{counted_of(serving, replicas, 'worker', 'serves', 'serve')} version {desired.label}"
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
-    missing = serving < replicas or pods.outdated or len(observed.workers) > replicas
+    to_replace = 0 if observed.spec.update.is_held else pods.outdated
+    missing = serving < replicas or to_replace or len(observed.workers) > replicas
     unseen = unseen_count(observed)
     to_come = f"{told}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
     obstacles = (
@@ -141,7 +143,9 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
         w.standing in {Standing.OPEN, Standing.HELD} and any(w.has_loaded(s) for s in served)
         for w in observed.workers
     )
-    least = max(1, observed.spec.replicas - observed.spec.update.max_unavailable)
+    replicas = observed.spec.replicas
+    unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
+    least = max(1, replicas - unavailable)
     serve = agree(members, "serves", "serve")
     told = (
         f"{counted(members, 'worker')} {serve} version {rollout.applied.label}, "
@@ -163,7 +167,8 @@ def _progressing(
     if rollout.step.phase.value in _ROLLING_REASONS and rollout.step.problem is None:
         reason = _ROLLING_REASONS[rollout.step.phase.value]
         return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
-    if pods.actions or pods.outdated or len(observed.workers) != observed.spec.replicas:
+    to_replace = 0 if observed.spec.update.is_held else pods.outdated
+    if pods.actions or to_replace or len(observed.workers) != observed.spec.replicas:
         wanted = counted(observed.spec.replicas, "pod")
         told = f"{len(observed.workers)} of {wanted}, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told

@@ -39,6 +39,8 @@ class PodView:
         gone_by: when a pod that is being deleted should have been gone.
         owner: uid of its controller; empty for a pod that nobody owns.
         quarantine: why the operator took it out of service; empty otherwise.
+        drains_since: since when the operator lets its requests end, to delete it then; None if it
+            stays.
     """
 
     uid: str
@@ -59,6 +61,7 @@ class PodView:
     trouble: str = ""
     wait: PodWait | None = None
     quarantine: str = ""
+    drains_since: datetime | None = None
 
 
 class Standing(Enum):
@@ -114,6 +117,8 @@ class WorkerView:
             lately = admitted and self.silent_seconds < PROBE_SECONDS
             return Standing.UNKNOWN if self.pod.ready or lately else Standing.ABSENT
         phase = self.state.phase
+        if self.pod.drains_since is not None and not self.state.admitted:
+            return Standing.ABSENT  # it only ends what it has, and no other one waits for it
         if phase is not Phase.PAUSING and (phase in _CLOSED or not self.state.admitted):
             # Whatever its phase says: of an earlier release, whose phase did not follow its latch.
             return Standing.CLOSED

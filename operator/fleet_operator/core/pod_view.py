@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from fleet_operator.api import names
@@ -37,6 +37,7 @@ _STEPS = (
 _ENDED = frozenset({"Failed", "Succeeded"})
 
 _MAX_LAST_WORDS = 300
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
@@ -67,6 +68,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         trouble=_trouble(status, container),
         wait=_wait(status, conditions, container),
         quarantine=_quarantine(metadata),
+        drains_since=_drains_since(metadata),
     )
 
 
@@ -159,6 +161,18 @@ def _last_end(container: Mapping[str, Any]) -> str:
     last_words = [line for line in ended.get("message", "").splitlines() if line.strip()]
     why = last_words[-1][-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
     return f"; it last ended with exit code {ended['exitCode']} {why}".rstrip()
+
+
+def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
+    """Of an annotation that cannot be read the drain began long ago."""
+    written = metadata.get("annotations", {}).get(names.ANNOTATION_DRAIN)
+    if written is None:
+        return None
+    try:
+        since = datetime.fromisoformat(json.loads(written)["since"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _LONG_AGO
+    return since if since.tzinfo is not None else _LONG_AGO
 
 
 def _quarantine(metadata: Mapping[str, Any]) -> str:

@@ -6,8 +6,10 @@ from `spec.pod`; what else a site needs is laid over the pod by `podOverlay`.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fleet_operator.api import names
@@ -21,7 +23,7 @@ from fleet_worker import protocol
 
 USER_ID = 1000
 TERMINATION_GRACE_SECONDS = 60
-"""preStop cuts running requests within a second; the rest is for an engine that hangs."""
+"""Beyond the drain timeout: for ending what has outlived it, and for an engine that hangs."""
 LOST_NODE_SECONDS = 60
 """After this long without its node a worker is deleted, to be made anew elsewhere."""
 START_LIMIT_SECONDS = 3600
@@ -33,41 +35,31 @@ _NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
 
 def revision_of(observed: FleetObserved, default_image: str) -> str:
     """Hash over everything in the pod template; a pod with another one is out of date."""
-    template = build_pod(observed, 0, default_image, revision="")
-    template["metadata"].pop("name")
-    # A fleet that was made anew adopts its workers; they are not out of date for that.
-    template["metadata"].pop("ownerReferences")
-    template["spec"].pop("hostname")
-    template["metadata"]["labels"].pop(names.LABEL_ORDINAL)
-    canonical = json.dumps(template, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(
+        template_of(observed, default_image), sort_keys=True, separators=(",", ":")
+    )
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
 
 def build_pod(
     observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
 ) -> dict[str, Any]:
-    """The manifest of one worker.
+    """The manifest of one worker, from a template of today."""
+    return pod_of(observed, template_of(observed, default_image), ordinal, revision=revision)
 
-    Source: Kubernetes core/v1 Pod.
+
+def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
+    """What all workers of a fleet have in common, as the spec asks for it: metadata and spec of a pod.
+
+    Source: Kubernetes core/v1 PodTemplateSpec.
     """
-    name = names.pod_name(observed.name, ordinal)
-    labels = names.fleet_labels(observed.name) | {
-        names.LABEL_ORDINAL: str(ordinal),
-        names.LABEL_REVISION: revision,
-        names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED,
-    }
     worker = _container(observed, default_image)
     pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {},
+        "metadata": _restart_mark(observed.spec),
         "spec": {
-            "hostname": name,
-            "subdomain": names.headless_service_name(observed.name),
             # A Service named `vllm` would otherwise set VLLM_PORT, which kills the engine.
             "enableServiceLinks": False,
             "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -80,20 +72,55 @@ def build_pod(
         | pod_fields(observed.spec, observed.name),
     }
     merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay)
-    # Written after the overlay: these tie the pod to its fleet, and the worker to its latch.
-    metadata = merged["metadata"]
-    metadata["name"] = name
-    metadata["namespace"] = observed.namespace
-    metadata["labels"] = metadata.get("labels", {}) | labels
-    metadata["ownerReferences"] = [owner_reference(observed)]
+    # Written after the overlay: these tie the worker to its latch.
     merged["spec"]["tolerations"] = _with_lost_nodes(merged["spec"].get("tolerations", []))
-    merged["spec"]["hostname"] = name
-    merged["spec"]["subdomain"] = names.headless_service_name(observed.name)
     for container in merged["spec"]["containers"]:
         if container["name"] == names.WORKER_CONTAINER:
             container.update({key: worker[key] for key in _NOT_OVERLAID})
             container["env"] = _with_own_variables(container["env"], worker["env"])
     return merged
+
+
+def pod_of(
+    observed: FleetObserved, template: Mapping[str, Any], ordinal: int, *, revision: str
+) -> dict[str, Any]:
+    """The manifest of one worker, from a template.
+
+    The drain timeout is no part of the template: a change of it replaces no worker.
+
+    Source: Kubernetes core/v1 Pod.
+    """
+    name = names.pod_name(observed.name, ordinal)
+    pod = copy.deepcopy({"apiVersion": "v1", "kind": "Pod", **template})
+    # Whatever the template says: these tie the pod to its fleet.
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = name
+    metadata["namespace"] = observed.namespace
+    metadata["labels"] = (
+        metadata.get("labels", {})
+        | names.fleet_labels(observed.name)
+        | {
+            names.LABEL_ORDINAL: str(ordinal),
+            names.LABEL_REVISION: revision,
+            names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED,
+        }
+    )
+    metadata["ownerReferences"] = [owner_reference(observed)]
+    spec["hostname"] = name
+    spec["subdomain"] = names.headless_service_name(observed.name)
+    seconds = observed.spec.update.drain_timeout_seconds
+    # A time of the overlay's own holds, even if it is too short for a drain.
+    spec.setdefault("terminationGracePeriodSeconds", seconds + TERMINATION_GRACE_SECONDS)
+    for container in spec["containers"]:
+        if container["name"] == names.WORKER_CONTAINER:
+            container["env"].append({"name": protocol.ENV_DRAIN_SECONDS, "value": str(seconds)})
+    return pod
+
+
+def _restart_mark(spec: FleetSpec) -> dict[str, Any]:
+    """As `kubectl rollout restart` leaves it on the pods of a Deployment."""
+    asked = spec.update.restarted_at
+    return {"annotations": {names.ANNOTATION_RESTARTED_AT: asked}} if asked else {}
 
 
 def _with_lost_nodes(tolerations: list[dict[str, Any]]) -> list[dict[str, Any]]:

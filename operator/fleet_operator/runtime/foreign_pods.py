@@ -18,14 +18,11 @@ def is_foreign(pod: PodView, fleet_uid: str) -> bool:
     return bool(pod.owner) and pod.owner != fleet_uid
 
 
-def judged(pod: PodView, fleet_uid: str, going: set[str]) -> PodView:
+def judged(pod: PodView, fleet_uid: str) -> PodView:
     """The pod as planners see it. One that belongs to another object, say to an earlier fleet of this
     name, is on its way out: it holds its name, and nothing else is done with it.
-
-    `going`: uids of pods that this process has deleted.
     """
-    going_too = is_foreign(pod, fleet_uid) or pod.uid in going
-    return replace(pod, deleting=True) if going_too else pod
+    return replace(pod, deleting=True) if is_foreign(pod, fleet_uid) else pod
 
 
 def note_foreign(troubles: Troubles, key: FleetKey, pods: Sequence[PodView]) -> None:

@@ -17,7 +17,15 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.core import children
-from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.actions import (
+    AdoptPod,
+    BeginDrain,
+    CreatePod,
+    DeletePod,
+    EndDrain,
+    PodAction,
+    Quarantine,
+)
 from fleet_operator.core.differences import holds
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal, TokenUnusable
@@ -63,7 +71,7 @@ class Objects:
             case DeletePod():
                 self._count("pod")
                 await self._kube.delete(f"{pods}/{action.name}", uid=action.uid)
-            case Quarantine() | AdoptPod():
+            case Quarantine() | AdoptPod() | BeginDrain() | EndDrain():
                 if isinstance(action, AdoptPod) and not await self._lives(namespace, action.owner):
                     return
                 self._count("pod")
@@ -267,10 +275,22 @@ def _first_line(encoded: str) -> str:
     return next((line.strip() for line in lines if line.strip()), "")
 
 
-def _changes(action: Quarantine | AdoptPod) -> dict[str, Any]:
-    """What changes in a pod's metadata."""
-    if isinstance(action, AdoptPod):
-        return {"ownerReferences": [action.owner]}
+def _changes(action: Quarantine | AdoptPod | BeginDrain | EndDrain) -> dict[str, Any]:
+    """What changes in a pod's metadata; None takes a key away."""
+    match action:
+        case AdoptPod():
+            return {"ownerReferences": [action.owner]}
+        case BeginDrain():
+            written = json.dumps({"since": action.since.isoformat(), "reason": action.reason})
+            return {
+                "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_DRAINING},
+                "annotations": {names.ANNOTATION_DRAIN: written},
+            }
+        case EndDrain():
+            return {
+                "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED},
+                "annotations": {names.ANNOTATION_DRAIN: None},
+            }
     return {
         "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_FENCED},
         "annotations": {names.ANNOTATION_QUARANTINE: json.dumps({"reason": action.reason})},

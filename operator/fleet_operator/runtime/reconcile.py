@@ -16,7 +16,7 @@ from functools import partial
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import CreatePod, DeletePod, PodAction, Quarantine
+from fleet_operator.core.actions import CreatePod, PodAction, Quarantine
 from fleet_operator.core.decision import Decision, decide, report_undecided
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.standstill import standstill
@@ -35,6 +35,7 @@ from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects, Write
 from fleet_operator.runtime.orphans import Orphans
+from fleet_operator.runtime.own_writes import OwnWrites
 from fleet_operator.runtime.pod_watch import PodWatch
 from fleet_operator.runtime.rivals import Rivals, left_to
 from fleet_operator.runtime.statuses import NEVER, Statuses
@@ -95,7 +96,7 @@ class Reconciler:
         self._orphans = Orphans()
         self._others: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
-        self._deleted: dict[FleetKey, set[str]] = {}
+        self._own = OwnWrites()
 
     async def __call__(self, key: FleetKey) -> None:
         """Reconcile one fleet and say when to look again. Never raises but for cancellation."""
@@ -345,8 +346,9 @@ class Reconciler:
         namespace, _ = key
         changes = (self._objects.change_pod(namespace, a) for a in actions)
         outcomes = await asyncio.gather(*changes, return_exceptions=True)
-        done = (a for a, o in zip(actions, outcomes, strict=True) if o is None)
-        self._deleted.setdefault(key, set()).update(a.uid for a in done if isinstance(a, DeletePod))
+        for action, outcome in zip(actions, outcomes, strict=True):
+            if outcome is None:
+                self._own.note(key, action)
         return [o for o in outcomes if o is not None]
 
     def forget_token(self, key: FleetKey) -> None:
@@ -401,11 +403,9 @@ class Reconciler:
     def _observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
         now = asyncio.get_running_loop().time()
         seen = self._pod_watch.look(key, self._pods.pods_of(key), now)
-        # What we have deleted goes, also while the watch has not told so: one more would go for it.
-        going = self._deleted[key] = self._deleted.get(key, set()) & {p.uid for p in seen}
         note_foreign(self._troubles, key, [p for p in seen if is_foreign(p, record.uid)])
         # Of two pods with one name the one that is going is not a worker any more.
-        pods = (judged(p, record.uid, going) for p in seen)
+        pods = (judged(p, record.uid) for p in self._own.laid_over(key, seen))
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
         self._watch.forget_all_but(key, {w.uid for w in weights})
@@ -469,7 +469,7 @@ class Reconciler:
         self._reported.pop(key, None)
         self._stale_tokens.discard(key)
         self._restless.discard(key)
-        self._deleted.pop(key, None)
+        self._own.forget(key)
         self._epochs.forget(key)
         self._watch.forget_all_but(key, ())
         self._pod_watch.forget(key)

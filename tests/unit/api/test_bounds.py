@@ -70,6 +70,7 @@ NUMBERS: dict[str, tuple[float, float | None]] = {
     "rollout.maxFailures": (0, MANY),
     "update.maxUnavailable": (0, MANY),
     "update.maxSurge": (0, MANY),
+    "update.drainTimeoutSeconds": (0, DAY),
     "recycle.maxPerWorker": (0, 100),
     "recycle.maxPerFleet": (0, MANY),
     "recycle.windowSeconds": (60, DAY),

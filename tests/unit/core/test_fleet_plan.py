@@ -49,13 +49,13 @@ def old(ordinal: int) -> AWorker:
         pytest.param(
             [up(0), up(1), up(2)],
             {"replicas": 1},
-            ["DeletePod policy-1", "DeletePod policy-2"],
-            id="pods beyond the replicas are deleted",
+            ["BeginDrain policy-1", "BeginDrain policy-2"],
+            id="workers beyond the replicas drain",
         ),
         pytest.param(
             [up(0), up(1).going()], {"replicas": 1}, [], id="a pod beyond that goes is left to go"
         ),
-        pytest.param([up(0)], {"replicas": 0}, ["DeletePod policy-0"], id="replicas can be 0"),
+        pytest.param([up(0)], {"replicas": 0}, ["BeginDrain policy-0"], id="replicas can be 0"),
         pytest.param(
             [up(0).quarantined(), up(1)],
             {"replicas": 2},
@@ -89,17 +89,17 @@ def test_pods(workers, spec, done):
 @pytest.mark.parametrize(
     ("workers", "unavailable", "done"),
     [
-        pytest.param([old(0), old(1), old(2)], 1, ["DeletePod policy-0"], id="one at a time"),
+        pytest.param([old(0), old(1), old(2)], 1, ["BeginDrain policy-0"], id="one at a time"),
         pytest.param(
             [old(0), old(1), old(2)],
             2,
-            ["DeletePod policy-0", "DeletePod policy-1"],
+            ["BeginDrain policy-0", "BeginDrain policy-1"],
             id="as many at a time as may be away",
         ),
         pytest.param(
             [old(0), old(1), old(2)],
             9,
-            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
+            ["BeginDrain policy-0", "BeginDrain policy-1", "BeginDrain policy-2"],
             id="all at once where all may be away",
         ),
         pytest.param([up(0).unready().joining("1"), old(1)], 1, [], id="not while one is away"),
@@ -125,8 +125,8 @@ def test_pods(workers, spec, done):
         pytest.param(
             [old(0).quarantined(), old(1), old(2)],
             3,
-            ["DeletePod policy-0", "DeletePod policy-1", "DeletePod policy-2"],
-            id="nobody is deleted for two reasons",
+            ["BeginDrain policy-1", "BeginDrain policy-2", "DeletePod policy-0"],
+            id="no worker is deleted for two reasons",
         ),
     ],
 )
@@ -148,11 +148,11 @@ def test_no_template_is_changed_while_a_rollout_holds_workers():
 
 
 def test_what_must_go_goes_also_while_a_rollout_holds_workers():
-    workers = [up(0).quarantined(), up(1), up(2)]
+    workers = [up(0).quarantined(), up(1), up(2), up(3)]
 
     assert told(plan(*workers, disturbed=True, replicas=2).actions) == [
+        "BeginDrain policy-3",
         "DeletePod policy-0",
-        "DeletePod policy-2",
     ]
 
 
@@ -195,7 +195,7 @@ class TestWithAnOverlayThatFitsNoPod:
         assert "spec.podOverlay" in made.problem
 
     def test_pods_beyond_and_lost_ones_still_go(self):
-        workers = [up(0).ended(), up(1), up(2)]
+        workers = [up(0).ended(), up(1), up(2), up(3)]
         made = plan(*workers, replicas=2, podOverlay={"kind": "Pod"})
 
-        assert told(made.actions) == ["DeletePod policy-0", "DeletePod policy-2"]
+        assert told(made.actions) == ["BeginDrain policy-3", "DeletePod policy-0"]

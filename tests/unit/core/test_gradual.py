@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_view, make_worker, told
+from tests.support.builders import NOW, AWorker, make_view, make_worker, told
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies import in_flight, rolling
@@ -51,10 +51,16 @@ def test_rolling(workers, at_once, done):
     assert told(rolling.step(view(*workers, maxUnavailable=at_once)).actions) == done
 
 
-def test_workers_beyond_the_replicas_do_not_count_as_serving():
-    workers = [staged(0), make_worker(1).joining("41"), staged(2)]
+def test_workers_that_are_about_to_go_do_not_count_as_serving():
+    workers = [staged(0), make_worker(1).joining("41"), staged(2).draining_since(NOW)]
 
     assert "apply" not in str(told(rolling.step(view(*workers, replicas=2)).actions))
+
+
+def test_no_more_workers_count_as_serving_than_are_wanted():
+    taken = rolling.step(view(staged(0), staged(1), staged(2), replicas=2))
+
+    assert told(taken.actions) == ["apply 42 on policy-0"]
 
 
 def test_the_fleet_is_left_alone_otherwise_from_the_step_that_takes_somebody_away():

@@ -62,23 +62,23 @@ def coming(ordinal: int) -> AWorker:
         pytest.param(
             [old(0), old(1), old(2), up(3)],
             1,
-            ["DeletePod policy-0"],
+            ["BeginDrain policy-0"],
             id="when it serves, one goes",
         ),
         pytest.param(
             [coming(0), old(1), old(2), up(3)], 1, [], id="the next one waits for its successor"
         ),
         pytest.param(
-            [up(0), up(1), coming(2), up(3)],
+            [up(0), coming(1), coming(2), up(3)],
             1,
             [],
-            id="the spare one stays until all that it stands in for serve",
+            id="the spare ones stay until as many as wanted serve",
         ),
         pytest.param(
             [up(0), up(1), up(2), up(3)],
             1,
-            ["DeletePod policy-3"],
-            id="then it goes",
+            ["BeginDrain policy-3"],
+            id="then one goes",
         ),
         pytest.param(
             [old(0), old(1), old(2).quarantined(), up(3)],
@@ -89,7 +89,7 @@ def coming(ordinal: int) -> AWorker:
         pytest.param(
             [coming(0), up(1), up(2), up(3), up(4)],
             1,
-            ["DeletePod policy-3", "DeletePod policy-4"],
+            ["BeginDrain policy-4", "DeletePod policy-0"],
             id="more than may be spare were scaled away",
         ),
     ],
@@ -101,10 +101,14 @@ def test_a_template_change_with_workers_to_spare(workers, surge, done):
 
 
 def test_workers_that_are_scaled_away_do_not_count_as_serving():
-    workers = [old(0), old(1), up(2), up(3)]
+    workers = [old(0), old(1), old(2), up(3)]
     made = plan(*workers, replicas=2, update={"maxUnavailable": 1})
 
-    assert told(made.actions) == ["DeletePod policy-0", "DeletePod policy-2", "DeletePod policy-3"]
+    assert told(made.actions) == [
+        "BeginDrain policy-0",
+        "BeginDrain policy-1",
+        "BeginDrain policy-2",
+    ]
 
 
 def test_a_spare_worker_that_fails_is_made_anew_like_the_others():
@@ -152,7 +156,7 @@ class TestAdoption:
     def test_a_pod_of_nobody_is_judged_like_the_others(self):
         made = plan(up(0), up(1).owned_by(""), replicas=1)
 
-        assert told(made.actions) == ["AdoptPod policy-1", "DeletePod policy-1"]
+        assert told(made.actions) == ["AdoptPod policy-1", "BeginDrain policy-1"]
 
 
 class TestRecycling:

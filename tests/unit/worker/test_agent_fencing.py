@@ -120,7 +120,7 @@ async def test_a_worker_that_is_being_fenced_does_not_resume(serving: Bench) -> 
     await serving.pause()
     gate = serving.engine.gates["pause abort"] = asyncio.Event()
     aborting = asyncio.create_task(serving.pause(PauseMode.ABORT))
-    await soon(lambda: serving.engine.calls[-1] == "pause abort")
+    await soon(lambda: serving.engine.calls[-1:] == ["pause abort"])
     resume = asyncio.create_task(serving.resume("base"))
     await asyncio.sleep(0)  # it waits for the lock, in front of the fence
     fence = asyncio.create_task(serving.fence())
@@ -141,6 +141,68 @@ async def test_a_drain_of_a_paused_worker_ends_what_it_holds(serving: Bench) -> 
     assert not serving.agent.is_open
     assert serving.engine.running == 0
     assert (await refused(serving.admit("base"))).reason is Reason.WRONG_PHASE
+
+
+async def test_a_drain_lets_running_requests_end(serving: Bench) -> None:
+    serving.engine.running = serving.agent.quiescence.inside = 2
+    drain = asyncio.create_task(serving.agent.drain(patience_seconds=1, drain_timeout_seconds=1000))
+    await soon(lambda: serving.agent.phase is Phase.DRAINING)
+    state = serving.state
+    assert (state.admitted, state.requests_running, state.requests_held) == (False, 2, 0)
+    assert "pause abort" not in serving.engine.calls
+    serving.engine.running = serving.agent.quiescence.inside = 0
+    await drain
+
+    assert serving.engine.paused
+
+
+async def test_a_drain_lets_held_requests_go_on(serving: Bench) -> None:
+    await serving.pause()
+    serving.engine.running = serving.agent.quiescence.inside = 1
+    drain = asyncio.create_task(serving.agent.drain(patience_seconds=1, drain_timeout_seconds=1000))
+    await soon(lambda: serving.engine.calls[-1:] == ["resume"])
+    assert not serving.agent.is_open
+    serving.engine.running = serving.agent.quiescence.inside = 0
+    await drain
+
+
+async def test_a_drain_ends_what_outlives_it_and_says_so(serving: Bench) -> None:
+    serving.engine.running = serving.agent.quiescence.inside = 1
+    gate = serving.engine.gates["pause abort"] = asyncio.Event()
+    drain = asyncio.create_task(serving.agent.drain(patience_seconds=5, drain_timeout_seconds=0.01))
+    await soon(lambda: serving.engine.calls[-1:] == ["pause abort"])
+    assert serving.agent.quiescence.outlived
+    serving.agent.quiescence.inside = 0
+    gate.set()
+    await drain
+
+
+async def test_a_drain_gives_no_time_to_weights_that_are_not_to_be_trusted(serving: Bench) -> None:
+    await serving.pause()
+    serving.engine.running = 1
+    serving.agent.version = None
+    await serving.agent.drain(patience_seconds=1, drain_timeout_seconds=1000)
+
+    assert "resume" not in serving.engine.calls
+    assert serving.engine.running == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outlived"), [pytest.param(0.01, True, id="after a drain"), (0, False)]
+)
+async def test_a_fence_says_of_what_it_ends_whether_that_outlived_a_drain(
+    serving: Bench, seconds: float, *, outlived: bool
+) -> None:
+    serving.engine.running = serving.agent.quiescence.inside = 1
+    gate = serving.engine.gates["pause abort"] = asyncio.Event()
+    fence = asyncio.create_task(serving.fence(drain=seconds))
+    await soon(lambda: serving.engine.calls[-1:] == ["pause abort"])
+    assert serving.agent.quiescence.outlived is outlived
+    serving.agent.quiescence.inside = 0
+    gate.set()
+    await fence
+
+    assert not serving.agent.quiescence.outlived
 
 
 async def test_a_drain_does_not_wait_for_a_load(serving: Bench) -> None:

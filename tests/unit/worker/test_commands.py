@@ -15,6 +15,7 @@ from tests.support.tiny import write_tiny
 
 from fleet_worker.__main__ import main
 from fleet_worker.adapters.opening import open_checkpoint
+from fleet_worker.drain_names import drain_seconds_of
 from fleet_worker.runtime import serve
 from fleet_worker.runtime.drain import drain
 
@@ -75,6 +76,15 @@ def test_the_hook_finds_the_port_in_the_environment(
 
     assert main(["drain"]) == 0
     assert len(admin_port.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("300", 300), ("0", 0), ("", 0), ("soon", 0), ("-1", 0), ("nan", 0), ("1e9", 0)],
+)
+def test_the_drain_timeout_comes_from_the_environment(written: str, seconds: float) -> None:
+    assert drain_seconds_of({"RLFLEET_DRAIN_SECONDS": written}) == seconds
+    assert drain_seconds_of({}) == 0
 
 
 def test_a_hook_that_is_refused_fails(admin_port: AdminPort, token: Path) -> None:

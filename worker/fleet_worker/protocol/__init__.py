@@ -15,6 +15,7 @@ from fleet_worker.drain_names import (
     ENV_ADMIN_HOST,
     ENV_ADMIN_PORT,
     ENV_ADMIN_TOKEN_FILE,
+    ENV_DRAIN_SECONDS,
 )
 from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
@@ -119,6 +120,7 @@ __all__ = [
     "ENV_ADMIN_HOST",
     "ENV_ADMIN_PORT",
     "ENV_ADMIN_TOKEN_FILE",
+    "ENV_DRAIN_SECONDS",
     "ENV_POD_UID",
     "ENV_START_DIGEST",
     "ENV_START_PATH",

@@ -169,15 +169,23 @@ class Agent(AdapterCalls):
         """`PUT fence`: close the latch at once, let requests end if there is time, end the rest."""
         self.obey(request.epoch)
         self.close_latch(cut=request.drain_timeout_seconds == 0)
+        outlived = False
         async with self.lock:
             try:
                 if request.drain_timeout_seconds > 0 and self.phase is Phase.SERVING:
                     self.enter(Event.PAUSE)
                     with self.working("fence"):
-                        await self.quiescence.settle(request.drain_timeout_seconds, cut=self.cut)
+                        ended = await self.quiescence.settle(
+                            request.drain_timeout_seconds, cut=self.cut
+                        )
+                    outlived = not ended and not self.cut.is_set()
+                    self.quiescence.outlived |= outlived
                 await self.on_released()
             finally:
-                await self.quiesce(Event.FENCE)
+                try:
+                    await self.quiesce(Event.FENCE)
+                finally:
+                    self.quiescence.outlived &= not outlived
         _LOG.info("fenced: %s", request.reason, extra=fields("fenced", reason=request.reason))
 
     async def probe(self, request: ProbeRequest) -> None:
@@ -186,8 +194,18 @@ class Agent(AdapterCalls):
         async with self.lock:
             await probing.probe(self, request)
 
-    async def drain(self, *, patience_seconds: float) -> None:
-        """`POST drain`: end all requests with the tokens they have; the process ends next."""
+    async def drain(self, *, patience_seconds: float, drain_timeout_seconds: float = 0) -> None:
+        """`POST drain`: let requests end if there is time, end the rest; the process ends next.
+
+        Args:
+            patience_seconds: How long ending the rest may take.
+            drain_timeout_seconds: How long requests may go on. Held ones go on, too, with the
+                weights in the engine; where these are not to be trusted, all requests end at once.
+        """
+        self.close_latch(cut=drain_timeout_seconds == 0)
+        if drain_timeout_seconds > 0:
+            await self._let_requests_end(drain_timeout_seconds)
+        self.quiescence.outlived = True
         self.close_latch()
         try:
             async with asyncio.timeout(patience_seconds), self.lock:
@@ -199,6 +217,25 @@ class Agent(AdapterCalls):
         finally:
             self.enter(Event.DRAIN)
         self.adapters.close()
+
+    async def _let_requests_end(self, seconds: float) -> None:
+        """Wait until the requests inside have ended, at most so long. Never raises but for
+        cancellation.
+        """
+        try:
+            async with asyncio.timeout(seconds), self.lock:
+                holds = not self.is_at_rest and self.phase in (Phase.PAUSED, Phase.JOINING)
+                trusted = self.version is not None and self.phase is not Phase.BROKEN
+                self.enter(Event.DRAIN)
+                with self.working("drain"):
+                    if holds and trusted and not self.asleep:
+                        await self.engine.resume()
+                    if trusted:
+                        await self.quiescence.settle(seconds, cut=self.cut)
+        except TimeoutError:
+            _LOG.info("requests have outlived the drain timeout", extra=fields("drain_timeout"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest is ended next
+            _LOG.warning("draining cut short: %s", error, extra=fields("drain_cut_short"))
 
     async def rename(self, version: str) -> None:
         """Call the weights in the engine by another label, under the lock, while nothing generates.

@@ -12,13 +12,16 @@ from fleet_worker.drain_names import (
     ENV_ADMIN_HOST,
     ENV_ADMIN_PORT,
     ENV_ADMIN_TOKEN_FILE,
+    drain_seconds_of,
 )
 
 _TIMEOUT_SECONDS = 10
+"""How long an answer may take beyond the drain timeout."""
 
 
 def drain(host: str | None, port: int | None) -> int:
-    """Ask the worker in this pod to end its requests and itself; returns the exit code.
+    """Ask the worker in this pod to let its requests end, and to end itself; returns the exit code.
+
 
     Args:
         host: Of its admin port; None takes what the environment says.
@@ -30,7 +33,8 @@ def drain(host: str | None, port: int | None) -> int:
         host = "127.0.0.1"
     try:
         token = Path(os.environ[ENV_ADMIN_TOKEN_FILE]).read_text().split()[0]
-        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+        patience = drain_seconds_of(os.environ) + _TIMEOUT_SECONDS
+        connection = http.client.HTTPConnection(host, port, timeout=patience)
         headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
         connection.request("POST", DRAIN_PATH, headers=headers)
         status = connection.getresponse().status

@@ -25,6 +25,8 @@ class Quiescence:
     def __init__(self) -> None:
         self.inside = 0
         """Data requests between the latch and the end of their reply."""
+        self.outlived = False
+        """Requests that end now have outlived a drain."""
 
     async def reach(self, engine: Engine) -> None:
         """Pause the engine with no request left, each ended with the tokens it has.

@@ -31,6 +31,8 @@ from fleet_worker.runtime.staging import Received, StageRules, Staging, Weights
 from fleet_worker.runtime.store_threads import leave
 
 _LOG = logging.getLogger(__name__)
+_RUNNING = frozenset({Phase.SERVING, Phase.PAUSING, Phase.DRAINING})
+"""Phases in which unfinished requests generate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class Worker:
     def requests(self) -> tuple[int, int]:
         """How many requests generate now, and how many are held."""
         unfinished = self.engine.unfinished()
-        if self.phase in (Phase.SERVING, Phase.PAUSING) or self.not_at_rest_since is not None:
+        if self.phase in _RUNNING or self.not_at_rest_since is not None:
             return unfinished, 0
         return 0, unfinished
 

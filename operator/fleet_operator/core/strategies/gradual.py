@@ -102,9 +102,10 @@ def _swapped(
     ready = [m for m in behind if m.standing is Standing.OPEN and m.has_staged(goal)]
     idle = [m for m in ready if not m.operation and not _is_away(m)]
     if at_once is not None:
-        # Those beyond the replicas are about to go: they do not count.
-        kept = [m for m in view.members if m.pod.ordinal < view.replicas]
-        serving = sum(m.standing is Standing.OPEN for m in kept) - (len(ready) - len(idle))
+        # Those beyond the replicas, and those that drain, are about to go: they do not count.
+        kept = [m for m in view.members if m.pod.drains_since is None]
+        there = min(sum(m.standing is Standing.OPEN for m in kept), view.replicas)
+        serving = there - (len(ready) - len(idle))
         away = view.replicas - serving
         idle = idle[: max(0, at_once - away)]
     reason = f"it holds version {goal.label}"

@@ -176,12 +176,34 @@ async def test_no_label_of_the_engine_goes_further_also_outside_of_a_request() -
     ]
 
 
+@pytest.mark.parametrize(
+    ("finish_reason", "drained", "stop_reason"),
+    [("abort", True, "drained"), ("abort", False, None), ("stop", True, None)],
+)
+async def test_what_outlived_a_drain_can_be_told_from_other_aborts(
+    finish_reason: str, *, drained: bool, stop_reason: str | None
+) -> None:
+    names = WeightNames()
+    label = names.label_of(WeightName("base"), None)
+    choice = ended(0, (label, 0, 2))
+    choice.finish_reason, choice.stop_reason = finish_reason, None
+
+    async def one(*_: object, **__: object) -> AsyncGenerator[Any, None]:
+        yield SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
+
+    stream = tracked(one, names, is_drained=lambda: drained)([], None, "x")
+    (output,) = [output async for output in stream]
+    assert output.outputs[0].finish_reason == finish_reason
+    assert output.outputs[0].stop_reason == stop_reason
+
+
 async def test_a_closed_latch_turns_data_requests_away(port: FakePort, serving: Bench) -> None:
     await serving.fence()
     reply = await port.ask()
 
     assert reply.status_code == 503
     assert reply.headers["retry-after"] == "1"
+    assert reply.headers["connection"] == "close", "the next try reaches another worker"
     assert reply.json()["error"] == {
         "message": "this worker is joining",
         "type": "ServiceUnavailableError",

@@ -16,7 +16,7 @@ from fleet_worker.core.spans import compact
 from fleet_worker.core.weight_names import WeightName, short_digest
 from fleet_worker.protocol import AdapterState
 from fleet_worker.runtime.worker import Worker
-from fleet_worker.wire.asgi import App, ClientGoneError, Receive, Scope, Send
+from fleet_worker.wire.asgi import App, ClientGoneError, Headers, Receive, Scope, Send
 from fleet_worker.wire.errors import WireError, answer_error
 from fleet_worker.wire.probes import Probes
 from fleet_worker.wire.public.body import (
@@ -38,6 +38,10 @@ STATE_ATTRIBUTE = "rlfleet"
 """Where the plugin leaves the gate's side of things on the application's state."""
 
 _RETRY_AFTER_SECONDS = 1
+_GO_ELSEWHERE = ((b"connection", b"close"),)
+"""The client's next try goes over a connection of its own, which the Service gives to a worker that
+is open; over this one it would come back to the worker that is closed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Gate:
 def _check_open(keeper: GateKeeper) -> None:
     if not keeper.agent.is_open:
         keeper.metrics.turned_away()
-        raise _unavailable(f"this worker is {keeper.agent.standing.phase}")
+        raise _unavailable(f"this worker is {keeper.agent.standing.phase}", _GO_ELSEWHERE)
 
 
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
@@ -178,6 +182,6 @@ def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:
     return plain if content is None else keeper.surfaces.translate(path, content)
 
 
-def _unavailable(message: str) -> WireError:
-    retry = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode())]
+def _unavailable(message: str, headers: Headers = ()) -> WireError:
+    retry = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode()), *headers]
     return WireError(503, message, kind="ServiceUnavailableError", headers=retry)

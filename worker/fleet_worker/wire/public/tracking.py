@@ -153,12 +153,22 @@ def collecting(
         _current.reset(mark)
 
 
-def tracked(generate: Generate, names: WeightNames) -> Generate:
+DRAINED = "drained"
+"""`stop_reason` of a request that the worker has ended since its drain timeout was over. Its
+`finish_reason` stays `abort`: trainers that send the rest of such a request again go by that.
+"""
+_ABORT = "abort"
+
+
+def tracked(
+    generate: Generate, names: WeightNames, *, is_drained: Callable[[], bool] = lambda: False
+) -> Generate:
     """The engine client's `generate`, watched.
 
     Args:
         generate: The engine client's.
         names: What the engine's labels stand for.
+        is_drained: Whether requests that are ended now have outlived a drain.
     """
 
     def watched(
@@ -171,7 +181,7 @@ def tracked(generate: Generate, names: WeightNames) -> Generate:
         outputs = generate(prompt, sampling_params, request_id, **options)
         tokens = _current.get()
         generation = tokens.begin(sampling_params) if tokens is not None else None
-        return _seen(outputs, names, tokens, generation)
+        return _seen(outputs, names, tokens, generation, is_drained)
 
     return watched
 
@@ -181,6 +191,7 @@ async def _seen(
     names: WeightNames,
     tokens: Tokens | None,
     generation: Generation | None,
+    is_drained: Callable[[], bool],
 ) -> AsyncGenerator[Any, None]:
     async with aclosing(outputs):
         async for output in outputs:
@@ -188,6 +199,8 @@ async def _seen(
                 tokens.see(output, generation)
             for choice in output.outputs:
                 _unlabel(choice, names)
+                if choice.finish_reason == _ABORT and is_drained():
+                    choice.stop_reason = DRAINED
             yield output
 
 

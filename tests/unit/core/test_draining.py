@@ -1,0 +1,230 @@
+"""Workers that are to go end their requests first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_worker, told
+
+from fleet_operator.core.actions import BeginDrain, DeletePod, Fence
+from fleet_operator.core.decision import decide
+from fleet_operator.core.draining import LATE_SECONDS
+from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.observed import Standing
+
+IMAGE = "rlfleet/worker:1"
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+TIMEOUT = 300
+
+
+def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPlan:
+    fleet = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    return plan_fleet(fleet, default_image=IMAGE, disturbed=disturbed, now=NOW)
+
+
+def up(ordinal: int, *, requests: int = 0, revision: str = TODAY) -> AWorker:
+    return make_worker(ordinal).serving("1").of_revision(revision).with_requests(requests)
+
+
+def marked(worker: AWorker, *, seconds_ago: float = 1) -> AWorker:
+    return worker.draining_since(NOW - timedelta(seconds=seconds_ago))
+
+
+def fenced(ordinal: int) -> AWorker:
+    """Its latch is closed and its requests run."""
+    return marked(up(ordinal).closed_pausing("1").doing("fence"))
+
+
+class TestHowFarADrainIs:
+    def test_a_worker_that_serves_is_marked_with_the_time_before_anything_else(self):
+        made = plan(up(0), up(1), replicas=1)
+        (action,) = made.actions
+
+        assert action == BeginDrain(
+            name="policy-1", uid="uid-1", since=NOW, reason="the fleet has 1 replica now"
+        )
+        assert made.calls == ()
+
+    def test_a_marked_worker_is_fenced_with_the_drain_timeout(self):
+        made = plan(up(0), marked(up(1)), replicas=1, update={"drainTimeoutSeconds": 77})
+        (call,) = made.calls
+
+        assert isinstance(call, Fence)
+        assert (call.pod_uid, call.drain_timeout_seconds) == ("uid-1", 77)
+        assert made.actions == ()
+
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            pytest.param(fenced(1), id="its requests run"),
+            pytest.param(marked(up(1)).doing("fence"), id="its fence has just begun"),
+            pytest.param(marked(up(1).paused("1")), id="it holds requests for a rollout"),
+            pytest.param(marked(up(1)).asked_to("apply 2"), id="a call is at work on it"),
+            pytest.param(marked(up(1)).doing("load", "2"), id="it works on something"),
+            pytest.param(marked(up(1)).silent(5), id="it has been silent for a moment"),
+        ],
+    )
+    def test_it_is_waited_for_while(self, worker):
+        made = plan(up(0), worker, replicas=1)
+
+        assert (made.actions, made.calls) == ((), ())
+
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            pytest.param(marked(make_worker(1).joining("1")), id="its requests have ended"),
+            pytest.param(marked(make_worker(1).starting()), id="its process has started again"),
+            pytest.param(marked(up(1).not_running()), id="nothing runs"),
+            pytest.param(marked(up(1)).silent(11), id="it does not answer"),
+            pytest.param(
+                fenced(1).draining_since(NOW - timedelta(seconds=TIMEOUT + LATE_SECONDS + 1)),
+                id="it is at its fence long after the drain timeout",
+            ),
+        ],
+    )
+    def test_it_is_deleted_by_its_uid_when(self, worker):
+        made = plan(up(0), worker.of_revision(TODAY), replicas=1)
+        (action,) = made.actions
+
+        assert isinstance(action, DeletePod)
+        assert action.uid == "uid-1"
+
+    def test_one_that_serves_nobody_is_deleted_at_once(self):
+        made = plan(up(0), make_worker(1).joining("1").of_revision(TODAY), replicas=1)
+
+        assert told(made.actions) == ["DeletePod policy-1"]
+
+    def test_one_that_holds_requests_for_a_rollout_is_not_marked_yet(self):
+        made = plan(up(0).paused("1"), up(1).paused("1"), replicas=1, disturbed=True)
+
+        assert made.actions == ()
+
+    def test_a_mark_of_a_clock_far_ahead_is_made_again(self):
+        made = plan(up(0), marked(up(1), seconds_ago=-LATE_SECONDS - 1), replicas=1)
+
+        assert told(made.actions) == ["BeginDrain policy-1"]
+
+
+class TestTakenBack:
+    def test_a_worker_that_is_wanted_again_is_not_fenced_any_more(self):
+        made = plan(up(0), marked(up(1)), replicas=2)
+
+        assert told(made.actions) == ["EndDrain policy-1"]
+        assert made.calls == ()
+
+    def test_one_at_its_fence_ends_that_first(self):
+        made = plan(up(0), fenced(1), replicas=2)
+
+        assert made.actions == ()
+
+    def test_one_that_has_drained_joins_again(self):
+        worker = marked(make_worker(1).joining("1").of_revision(TODAY))
+
+        assert told(plan(up(0), worker, replicas=2).actions) == ["EndDrain policy-1"]
+
+    @pytest.mark.parametrize("update", [{"paused": True}, {"type": "OnDelete"}])
+    def test_an_update_that_is_held_takes_its_drains_back(self, update):
+        made = plan(up(0), marked(up(1, revision="old")), update=update)
+
+        assert told(made.actions) == ["EndDrain policy-1"]
+        assert made.outdated == 1
+
+
+class TestWhoGoes:
+    def test_first_who_is_not_admitted_then_who_has_the_fewest_requests(self):
+        workers = [up(0, requests=9), up(1, requests=2), up(2, requests=5)]
+        joining = make_worker(3).joining("1").of_revision(TODAY)
+
+        assert told(plan(*workers, joining, replicas=3).actions) == ["DeletePod policy-3"]
+        assert told(plan(*workers, replicas=2).actions) == ["BeginDrain policy-1"]
+
+    def test_one_that_drains_stays_the_one_that_goes(self):
+        made = plan(up(0), marked(up(1, requests=9)), up(2), replicas=2)
+
+        assert [c.pod_uid for c in made.calls] == ["uid-1"]
+        assert made.actions == ()
+
+    def test_an_external_fleet_keeps_the_lowest_ordinals(self):
+        weights = {"roots": ["/weights"], "management": "External"}
+        held = {"type": "OnDelete"}
+        made = plan(up(0), up(1, requests=9), replicas=1, weights=weights, update=held)
+
+        assert told(made.actions) == ["BeginDrain policy-1"]
+
+    def test_holes_are_filled_from_below(self):
+        assert told(plan(up(2), up(3), replicas=3).actions) == ["CreatePod policy-0"]
+
+    def test_a_fleet_with_holes_is_complete(self):
+        assert plan(up(0), up(4), replicas=2).actions == ()
+
+
+class TestUpdates:
+    @pytest.mark.parametrize("update", [{"paused": True}, {"type": "OnDelete"}])
+    def test_none_is_replaced_while_updates_are_held(self, update):
+        made = plan(up(0, revision="old"), up(1, revision="old"), update=update | {"maxSurge": 1})
+
+        assert made.actions == ()
+        assert made.outdated == 2
+
+    def test_a_worker_that_drains_counts_as_away(self):
+        made = plan(marked(up(0, revision="old")), up(1, revision="old"), up(2, revision="old"))
+
+        assert made.actions == ()
+        assert [c.pod_uid for c in made.calls] == ["uid-0"]
+
+    def test_a_drain_goes_on_while_a_rollout_holds_others(self):
+        made = plan(marked(up(0, revision="old")), up(1).paused("1"), disturbed=True)
+
+        assert [c.pod_uid for c in made.calls] == ["uid-0"]
+
+    @pytest.mark.parametrize(
+        ("unavailable", "gone"), [("50%", 2), ("49%", 1), ("0%", 1), (0, 1), ("100%", 4)]
+    )
+    def test_shares_are_rounded_as_those_of_deployments(self, unavailable, gone):
+        workers = [up(n, revision="old") for n in range(4)]
+        update = {"maxUnavailable": unavailable, "maxSurge": 0}
+
+        assert len(plan(*workers, update=update).actions) == gone
+
+    def test_a_share_of_surge_is_rounded_up(self):
+        workers = [up(n, revision="old") for n in range(4)]
+        made = plan(*workers, update={"maxUnavailable": 0, "maxSurge": "26%"})
+
+        assert told(made.actions) == ["CreatePod policy-4", "CreatePod policy-5"]
+
+    def test_a_new_drain_timeout_replaces_no_worker(self):
+        assert plan(up(0), update={"drainTimeoutSeconds": 5}).actions == ()
+
+
+class TestBesideARollout:
+    def test_a_barrier_does_not_wait_for_a_worker_that_drains(self):
+        members = [up(n).staged("2") for n in (0, 1)]
+        fleet = make_fleet(*members, fenced(2), wants="2", replicas=2)
+        decision = decide(fleet, default_image=IMAGE, now=NOW)
+
+        assert fleet.workers[2].standing is Standing.ABSENT
+        assert [(c.kind, c.pod_uid) for c in decision.worker_calls] == [
+            ("pause", "uid-0"),
+            ("pause", "uid-1"),
+        ]
+
+    def test_one_that_is_to_be_fenced_gets_no_other_call(self):
+        members = [up(n).staged("2") for n in (0, 1)]
+        fleet = make_fleet(*members, marked(up(2).staged("2")), wants="2", replicas=2)
+        calls = decide(fleet, default_image=IMAGE, now=NOW).worker_calls
+
+        assert [c.kind for c in calls if c.pod_uid == "uid-2"] == ["fence"]
+
+    def test_one_that_has_not_been_fenced_yet_is_a_member(self):
+        assert marked(up(0)).view().standing is Standing.OPEN
+
+    def test_one_whose_drain_is_taken_back_joins(self):
+        joiner = make_worker(1).joining("1").of_revision(TODAY)
+        fleet = make_fleet(up(0), joiner, wants="1")
+        calls = decide(fleet, default_image=IMAGE, now=NOW).worker_calls
+        drains = replace(fleet, workers=(fleet.workers[0], marked(joiner).view()))
+
+        assert [c.kind for c in calls] == ["admit"]
+        assert decide(drains, default_image=IMAGE, now=NOW).worker_calls == ()
