@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 REQUEST_SECONDS = 3.0
+_INSTANT_SECONDS = 1e-6
+"""Less than this is what sums of floats leave over."""
 
 
 @dataclass
@@ -40,7 +42,7 @@ class FakeRequests:
         if self.left_seconds is None:
             return
         self.left_seconds -= seconds
-        if self.left_seconds <= 0:
+        if self.left_seconds <= _INSTANT_SECONDS:
             self.left_seconds = None
             self.finished += 1
 

@@ -16,9 +16,9 @@
     files, whatever was rewritten, restarted or forgotten in between. And `Ready` is never True while
     a worker that serves, as far as the leader can know, has another run, version or digest than the
     WeightVersion asks for, or while that asks for other files than its version stands for.
-10. No request is cut by a planned change before its drain deadline: a worker that is scaled away, or
-    replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
 11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
+12. No request is cut by a planned change before its drain deadline: a worker that is scaled away, or
+    replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
 
 (6 and 7 are asked at the end of a run: `Simulation.endure`, `settle` and `run_quietly`.)
 """
@@ -251,7 +251,7 @@ class Promises:
             if why in _ENDED_BY_A_PLAN and pod.uid in self.planned and not pod.suspect:
                 since, seconds = self.planned[pod.uid]
                 if self.sim.now < since + seconds:
-                    self.sim.fail(10, f"{pod.name} was to go, and its request was cut ({why})")
+                    self.sim.fail(12, f"{pod.name} was to go, and its request was cut ({why})")
             if why == "pause abort" and "Abort" not in self.modes:
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
             if why == "fence" and not self._may_be_expelled(pod) and pod.uid not in self.planned:
