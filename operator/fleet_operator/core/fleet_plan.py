@@ -42,6 +42,7 @@ from fleet_operator.core.recycling import recycle
 CREATE_AT_ONCE = 500
 """Pods created in one reconcile; more follow when these have been seen."""
 ENDED_PHASES = frozenset({"Failed", "Succeeded"})
+_OUTDATED = "its template is out of date"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,10 @@ def _beyond(
         serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
         if serving < replicas:
             extra = [w for w in extra if is_marked(w) or w not in bridges]
-    return [Leaving(worker=w, reason=_scaled(observed)) for w in extra]
+    return [
+        Leaving(worker=w, reason=_scaled(observed) if w.pod.revision == revision else _OUTDATED)
+        for w in extra
+    ]
 
 
 def _scaled(observed: FleetObserved) -> str:
@@ -221,7 +225,7 @@ def _replaced(
                     continue
                 allowed -= 1
         removed.append(worker)
-    return [Leaving(worker=w, reason="its template is out of date") for w in removed]
+    return [Leaving(worker=w, reason=_OUTDATED) for w in removed]
 
 
 def _has_failed(worker: WorkerView) -> bool:
