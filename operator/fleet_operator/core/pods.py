@@ -6,7 +6,6 @@ from `spec.pod`; what else a site needs is laid over the pod by `podOverlay`.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -91,7 +90,7 @@ def pod_of(
     Source: Kubernetes core/v1 Pod.
     """
     name = names.pod_name(observed.name, ordinal)
-    pod = copy.deepcopy({"apiVersion": "v1", "kind": "Pod", **template})
+    pod: dict[str, Any] = json.loads(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
     # Whatever the template says: these tie the pod to its fleet.
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = name
