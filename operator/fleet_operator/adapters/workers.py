@@ -1,7 +1,8 @@
 """Client of the worker protocol. Implements `ports.Workers`.
 
-Keep-alive pools for all workers, since fan-out over fresh connections costs twice the time.
-Proxies of the environment are not used: workers are reached by pod address.
+Connections are kept, since fan-out over fresh ones costs twice the time. Workers are reached by pod
+address, past any proxy of the environment. A call may arrive twice (`HttpClient.ask`): it carries one
+number, so that a worker takes it once.
 
 What comes back is not trusted. A fleet's image chooses what answers, and an address may belong to
 another pod by now. So every call is signed for one pod and counts only with a signed answer of that
@@ -15,12 +16,14 @@ import hmac
 import itertools
 import logging
 import secrets
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, assert_never
+from urllib.parse import urlsplit
 
-import aiohttp
 from pydantic_core import from_json
 
+from fleet_operator.adapters.http_client import Address, HttpClient, HttpError
 from fleet_operator.core.actions import (
     Admit,
     Apply,
@@ -43,56 +46,44 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 QUESTION_SECONDS = 3.0
 SHORT_CALL_SECONDS = 10.0
-MAX_CONNECTIONS = 4096
-MAX_HEADERS = 32
-MAX_HEADER_BYTES = 1024
-"""Of one header, and of the status line."""
-_READ_BYTES = 64 * 1024
+MAX_IDLE_CONNECTIONS = 12_000
+"""One for each worker of the largest fleet, and some more."""
+_SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
+_HEAD_LINES = 11
 
 
 class WorkerClient:
-    """Talks to workers' admin ports; made inside of the event loop that it is used in.
-
-    Calls that last (staging takes minutes) have connections of their own, so that they leave room
-    for questions and for pauses.
-    """
+    """Talks to workers' admin ports; made inside of the event loop that it is used in."""
 
     def __init__(self) -> None:
-        self._quick = _pool(MAX_CONNECTIONS)
-        self._lasting = _pool(0)
+        self._http = HttpClient(
+            max_body_bytes=protocol.MAX_ANSWER_BYTES,
+            max_idle=MAX_IDLE_CONNECTIONS,
+            connect_timeout_seconds=CONNECT_SECONDS,
+        )
         # A number grows from call to call, so that a worker takes each call once, and none late.
         self._session = secrets.token_hex(16)
         self._numbers = itertools.count(1)
 
     async def close(self) -> None:
-        """Close the pools."""
-        await self._quick.close()
-        await self._lasting.close()
+        """End the connections."""
+        self._http.close()
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
         """Ask a worker for its state."""
-        return await self._ask(
-            self._quick, worker, "GET", protocol.STATE_PATH, b"", QUESTION_SECONDS
-        )
+        return await self._ask(worker, "GET", protocol.STATE_PATH, b"", QUESTION_SECONDS)
 
     async def call(
         self, worker: Addressee, action: WorkerCall, epoch: protocol.Epoch
     ) -> WorkerAnswer:
         """Ask a worker to act, and wait for the end of it."""
         path, message, seconds = _request_of(action, epoch)
-        pool = self._quick if seconds <= SHORT_CALL_SECONDS else self._lasting
         method = "DELETE" if isinstance(action, RemoveAdapter) else "PUT"
         body = message.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return await self._ask(pool, worker, method, path, body, seconds)
+        return await self._ask(worker, method, path, body, seconds)
 
     async def _ask(
-        self,
-        pool: aiohttp.ClientSession,
-        worker: Addressee,
-        method: str,
-        path: str,
-        body: bytes,
-        seconds: float,
+        self, worker: Addressee, method: str, path: str, body: bytes, seconds: float
     ) -> WorkerAnswer:
         """One request; whatever comes back, the outcome is an answer."""
         call = protocol.SignedCall(
@@ -105,75 +96,65 @@ class WorkerClient:
         )
         signature = protocol.call_signature(worker.token, call)
         try:
-            async with (
-                asyncio.timeout(seconds),
-                pool.request(
-                    method,
-                    worker.base_url + path,
-                    data=body or None,
-                    headers=_headers(call, signature),
-                    allow_redirects=False,
-                ) as response,
-            ):
-                content = await _content_of(response)
-        except (aiohttp.ClientError, OSError, EOFError, TimeoutError, ValueError) as error:
+            address = _address_of(worker.base_url)
+            request = _request_bytes(call, signature, address, body)
+            async with asyncio.timeout(seconds):
+                answer = await self._http.ask(address, request)
+        except (HttpError, OSError, TimeoutError, ValueError) as error:
             return _silence(str(error) or type(error).__name__)
-        except Exception as error:  # whatever an answer does to the libraries below
+        except Exception as error:  # whatever an answer does to the code below
             logger.exception("an answer of %s cannot be read", worker.base_url)
             return _silence(f"its answer cannot be read: {type(error).__name__}")
-        claimed = response.headers.get(protocol.HEADER_SIGNATURE, "")
+        claimed = answer.headers.get(_SIGNATURE_HEADER, "")
         expected = protocol.answer_signature(
-            worker.token, call=signature, status=response.status, body=content
+            worker.token, call=signature, status=answer.status, body=answer.body
         )
         if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
-            return _unproven(response.status)
-        answer = _read(response.status, content)
-        if answer.silent:
-            return answer
-        problem = problem_of_answer(worker.pod_uid, answer.state, answer.reason)
-        return _silence(problem) if problem else answer
+            return _unproven(answer.status)
+        found = _read(answer.status, answer.body)
+        if found.silent:
+            return found
+        problem = problem_of_answer(worker.pod_uid, found.state, found.reason)
+        return _silence(problem) if problem else found
 
 
-def _pool(connections: int) -> aiohttp.ClientSession:
-    """A pool of connections; 0: as many as there are calls."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections),
-        # The time-out of a request is `_ask`'s: these count from byte to byte.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-        trust_env=False,
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=_READ_BYTES,
-        max_line_size=MAX_HEADER_BYTES,
-        max_field_size=MAX_HEADER_BYTES,
-        max_headers=MAX_HEADERS,
-    )
+@lru_cache(maxsize=20_000)
+def _address_of(base_url: str) -> Address:
+    """Host and port of `http://host:port`.
 
-
-def _headers(call: protocol.SignedCall, signature: str) -> dict[str, str]:
-    return {
-        "Authorization": f"{protocol.SIGNATURE_SCHEME} {signature}",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-        protocol.HEADER_POD_UID: call.pod_uid,
-        protocol.HEADER_INSTANCE: call.instance,
-        protocol.HEADER_NONCE: call.nonce,
-        protocol.HEADER_BODY_DIGEST: call.body_digest,
-    }
-
-
-async def _content_of(response: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer. A connection with an answer that was not read is not used again.
-
-    Errors:
-        ValueError: it is packed, or too long, or does not say how long it is.
+    Errors: ValueError, if it is no such URL.
     """
-    if "Content-Encoding" in response.headers:
-        raise ValueError("its answer is packed, which no worker does")
-    length, most = response.content_length, protocol.MAX_ANSWER_BYTES
-    if length is None or length > most:
-        raise ValueError(f"its answer has {length or 'an unknown number of'} bytes, at most {most}")
-    return await response.content.readexactly(length)
+    parts = urlsplit(base_url)
+    if parts.scheme != "http" or not parts.hostname or not parts.port:
+        raise ValueError(f"{base_url} is not the URL of a worker")
+    return parts.hostname, parts.port
+
+
+def _request_bytes(
+    call: protocol.SignedCall, signature: str, address: Address, body: bytes
+) -> bytes:
+    """The request as it is sent.
+
+    Errors: ValueError, if a header would hold a line break.
+    """
+    host, port = address
+    named = f"[{host}]" if ":" in host else host
+    head = (
+        f"{call.method} {call.path} HTTP/1.1\r\n"
+        f"Host: {named}:{port}\r\n"
+        f"Authorization: {protocol.SIGNATURE_SCHEME} {signature}\r\n"
+        "Accept-Encoding: identity\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"{protocol.HEADER_POD_UID}: {call.pod_uid}\r\n"
+        f"{protocol.HEADER_INSTANCE}: {call.instance}\r\n"
+        f"{protocol.HEADER_NONCE}: {call.nonce}\r\n"
+        f"{protocol.HEADER_BODY_DIGEST}: {call.body_digest}\r\n"
+        "\r\n"
+    )
+    if head.count("\n") != _HEAD_LINES or head.count("\r") != _HEAD_LINES:
+        raise ValueError("a line break in a header of a call")
+    return head.encode("latin-1") + body
 
 
 def _read(status: int, content: bytes) -> WorkerAnswer:

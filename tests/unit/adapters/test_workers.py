@@ -428,11 +428,8 @@ class TestAccidents:
                 await task
             await closed.wait()
 
-    async def test_calls_that_last_leave_places_for_those_that_do_not(
-        self, worker, client, monkeypatch
-    ):
-        monkeypatch.setattr(workers_module, "MAX_CONNECTIONS", 4)
-        small, released = WorkerClient(), asyncio.Event()
+    async def test_calls_that_last_leave_places_for_those_that_do_not(self, worker, client):
+        released = asyncio.Event()
 
         async def stages_for_long(request: web.Request) -> web.StreamResponse:
             if request.path == protocol.STAGE_PATH:
@@ -442,14 +439,13 @@ class TestAccidents:
         worker.handler = stages_for_long
         all_asked = worker.expect(20)
         stage = calls.stage(VIEW, target("42"), ROLLOUT, reason="x")
-        lasting = [asyncio.create_task(small.call(worker.at(), stage, EPOCH)) for _ in range(20)]
+        lasting = [asyncio.create_task(client.call(worker.at(), stage, EPOCH)) for _ in range(20)]
         try:
             async with asyncio.timeout(5):
                 await all_asked.wait()
-                assert not (await small.state(worker.at())).silent
+                assert not (await client.state(worker.at())).silent
         finally:
             released.set()
             for task in lasting:
                 task.cancel()
             await asyncio.wait(lasting)
-            await small.close()
