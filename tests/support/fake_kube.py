@@ -160,6 +160,7 @@ class FakeKube:
         while True:
             if since < self.cluster.compacted:
                 raise Conflict("too old resource version")
+            looked_at = self.cluster.version
             for version, kind, body in list(self.cluster.history):
                 if version <= since or not _belongs("", body, path):
                     continue
@@ -170,7 +171,8 @@ class FakeKube:
                 await asyncio.sleep(self.watch_delay_seconds)
                 since, sent = version, sent + 1
                 yield {"type": kind, "object": copy.deepcopy(body)}
-            await self.cluster.changed.wait()
+            if self.cluster.version == looked_at:  # else something came while these were sent
+                await self.cluster.changed.wait()
 
     def _page(self, path: str, params: Mapping[str, str]) -> Json:
         items = self.cluster.below(path)

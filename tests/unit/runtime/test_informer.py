@@ -8,8 +8,8 @@ import weakref
 from typing import Any, Self
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings
+from hypothesis import example, strategies as st
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
@@ -376,6 +376,7 @@ class TestStreams:
         max_size=40,
     )
 )
+@example([("put", 0), ("wait", 0), ("put", 0)])
 def test_whatever_happens_the_views_end_up_equal_to_what_is_there(happenings):
     async def story() -> None:
         cluster = FakeCluster()
