@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import example, strategies as st
+from hypothesis import strategies as st
 from tests.support import virtual_time
 from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
