@@ -43,7 +43,7 @@ test: lint type test-fast prepare test-cluster test-engine test-clients test-e2e
 .PHONY: prepare
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
-	@for env in operator worker clients clients-legacy; do $(ENVS) $$env >/dev/null; done
+	@for env in operator worker clients clients-legacy lua; do $(ENVS) $$env >/dev/null; done
 
 .PHONY: test-fast
 test-fast: ## Unit, model and contract tests, and how much of core they reach

@@ -36,6 +36,7 @@ ENVIRONMENTS = {
     "worker": "vLLM for CPU; about 6 GB on disk",
     "clients": "trainers' clients of today, for the conformance tests",
     "clients-legacy": "the same of the generation before",
+    "lua": "a Lua interpreter for the health scripts of Argo CD",
 }
 
 
@@ -103,6 +104,7 @@ def lock() -> None:
         "worker": [*project, "--extra", "worker-cpu", "--override", overrides],
         "clients": [*project, "--group", "clients"],
         "clients-legacy": [*project, "--group", "clients-legacy"],
+        "lua": ["--group", "lua"],
     }
     for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"

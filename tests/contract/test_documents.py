@@ -17,7 +17,7 @@ from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.weights import WeightsSpec
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = "charts|crds|docs|operator|requirements|tests|tools|worker"
+FOLDERS = "charts|crds|docs|examples|operator|requirements|tests|tools|worker"
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")

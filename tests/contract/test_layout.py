@@ -25,6 +25,7 @@ TOP = frozenset(
         "charts",
         "crds",
         "docs",
+        "examples",
         "operator",
         "pyproject.toml",
         "requirements",
@@ -143,7 +144,7 @@ def test_pins_hold_no_addresses(file: Path) -> None:
     assert "://" not in file.read_text()
 
 
-@pytest.mark.parametrize("name", ["dev", "operator", "worker", "clients", "clients-legacy"])
+@pytest.mark.parametrize("name", ["dev", "operator", "worker", "clients", "clients-legacy", "lua"])
 def test_every_pin_has_a_hash(name: str) -> None:
     requirements = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ")
     pins = [line for line in requirements.splitlines() if re.match(r"[a-z0-9]", line)]

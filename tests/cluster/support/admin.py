@@ -15,6 +15,7 @@ from tests.cluster.support.client import Client
 
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 class ApiError(Exception):
@@ -70,6 +71,14 @@ class Admin:
     async def merge(self, path: str, body: Json) -> Json:
         """JSON merge patch."""
         return await self._request("PATCH", path, body, MERGE)
+
+    async def apply(self, path: str, body: Json, *, manager: str, force: bool = False) -> Json:
+        """Server-side apply, as a field manager.
+
+        Errors: ApiError 409 if another manager owns a field with another value, unless forced.
+        """
+        query = f"fieldManager={manager}&force={'true' if force else 'false'}"
+        return await self._request("PATCH", f"{path}?{query}", body, APPLY)
 
     async def delete(self, path: str, **options: Any) -> None:
         """Delete an object; silent if it is gone."""

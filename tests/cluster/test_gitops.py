@@ -1,0 +1,122 @@
+"""A repository and a trainer share a WeightVersion: each owns its fields, and neither reverts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.cluster.support.admin import ApiError, Json
+from tests.cluster.support.stage import FLEET, Stage
+from tests.support.argocd import health
+from tests.support.kstatus import kstatus
+
+GITOPS = "gitops"
+TRAINER = "trainer"
+
+
+def manifest(**spec: Any) -> Json:
+    """What lies in the repository: everything but the version."""
+    return {
+        "apiVersion": "rlfleet.dev/v1alpha1",
+        "kind": "WeightVersion",
+        "metadata": {"name": FLEET},
+        "spec": {
+            "fleetRef": {"name": FLEET},
+            "source": {"path": "/weights/step_{version}"},
+            **spec,
+        },
+    }
+
+
+def published(version: str) -> Json:
+    """What the trainer applies: the version, and nothing else."""
+    head = {k: manifest()[k] for k in ("apiVersion", "kind", "metadata")}
+    return head | {"spec": {"version": version}}
+
+
+def owned_by(found: Json, manager: str) -> set[str]:
+    """Fields of the spec that a manager owns."""
+    return {
+        field.removeprefix("f:")
+        for entry in found["metadata"]["managedFields"]
+        if entry["manager"] == manager
+        for field in entry["fieldsV1"].get("f:spec", {})
+    }
+
+
+async def test_a_trainer_that_applies_the_version_and_a_repository_that_owns_the_rest(
+    stage: Stage,
+) -> None:
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.admin.delete(stage.path("weightversions"))
+    path = stage.path("weightversions")
+
+    await stage.admin.apply(path, manifest(version="1"), manager=GITOPS)
+    await stage.applied("1", replicas=2)
+    made = await stage.admin.apply(path, published("2"), manager=TRAINER, force=True)
+    assert owned_by(made, TRAINER) == {"version"}
+    assert "version" not in owned_by(made, GITOPS)
+    await stage.applied("2", replicas=2)
+
+    # From here on the repository names no version: a sync changes what it owns, and no more.
+    tuned = manifest(rollout={"maxFailures": 1})
+    made = await stage.admin.apply(path, tuned, manager=GITOPS)
+    assert (made["spec"]["version"], made["spec"]["rollout"]["maxFailures"]) == ("2", 1)
+    await stage.applied("2", replicas=2)
+    await _kubectl_apply(stage, published("3"))
+    await stage.applied("3", replicas=2)
+
+    found = [await stage.fleet(), await stage.weights()]
+    assert {kstatus(one) for one in found} == {"Current"}
+    assert [told["status"] for told in health(found)] == ["Healthy", "Healthy"]
+    # The operator owns the status, and nothing of the spec.
+    managers = {e["manager"] for e in found[1]["metadata"]["managedFields"]}
+    assert managers == {GITOPS, TRAINER, "rlfleet-operator"}
+    assert owned_by(found[1], "rlfleet-operator") == set()
+
+
+async def _kubectl_apply(stage: Stage, body: Json) -> None:
+    """The command of the page: kubectl checks what it sends, too."""
+    words = ("apply", "--server-side", f"--field-manager={TRAINER}", "-f", "-")
+    call = partial(stage.cluster.kubectl, "-n", stage.namespace, *words, stdin=json.dumps(body))
+    await asyncio.to_thread(call)
+
+
+async def test_a_trainer_that_patches_owns_the_version_as_well(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1)
+    path = stage.path("weightversions")
+    await stage.admin.delete(path)
+    await stage.admin.apply(path, manifest(version="1"), manager=GITOPS)
+
+    patch = {"spec": {"version": "2"}}
+    made = await stage.admin.merge(f"{path}?fieldManager={TRAINER}", patch)
+    assert owned_by(made, TRAINER) == {"version"}
+    made = await stage.admin.apply(path, manifest(), manager=GITOPS)
+    assert made["spec"]["version"] == "2"
+
+
+async def test_a_repository_that_still_names_a_version_is_told_who_owns_it(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1)
+    path = stage.path("weightversions")
+    await stage.admin.delete(path)
+    await stage.admin.apply(path, manifest(version="1"), manager=GITOPS)
+    await stage.admin.apply(path, published("2"), manager=TRAINER, force=True)
+
+    with pytest.raises(ApiError, match=r'conflict with "trainer".*\.spec\.version') as refused:
+        await stage.admin.apply(path, manifest(version="1"), manager=GITOPS)
+
+    assert refused.value.status == 409
+    assert (await stage.weights())["spec"]["version"] == "2"
+
+
+async def test_the_first_of_the_two_must_name_a_version(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1)
+    path = stage.path("weightversions")
+    await stage.admin.delete(path)
+
+    with pytest.raises(ApiError, match=r"spec\.version: Required value"):
+        await stage.admin.apply(path, manifest(), manager=GITOPS)
