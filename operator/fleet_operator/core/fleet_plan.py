@@ -88,7 +88,8 @@ def plan_fleet(
     _, surge = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
     last = observed.spec.replicas + min(surge, len(_replaceable(observed, outdated)))
     dropped = _dropped(observed, sound, failed, last)
-    recycling = recycle(observed, [w for w in failed if w not in dropped], now=now)
+    lost = {w.pod.uid for w in dropped}
+    recycling = recycle(observed, [w for w in failed if w.pod.uid not in lost], now=now)
     leaving = _beyond(observed, sound, kept, revision)
     if not problem:
         gone = {one.worker.pod.uid for one in leaving}
@@ -184,7 +185,8 @@ def _beyond(
         wanted = (w for w in sound if w.pod.uid in kept)
         serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
         if serving < replicas:
-            extra = [w for w in extra if is_marked(w) or w not in bridges]
+            bridging = {w.pod.uid for w in bridges}
+            extra = [w for w in extra if is_marked(w) or w.pod.uid not in bridging]
     return [
         Leaving(worker=w, reason=_scaled(observed) if w.pod.revision == revision else _OUTDATED)
         for w in extra

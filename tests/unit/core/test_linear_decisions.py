@@ -74,6 +74,7 @@ SITUATIONS: dict[str, Callable[[int], AWorker]] = {
     "no pod runs": lambda n: make_worker(n).troubled("ErrImagePull: no such image"),
     "all pods have failed": lambda n: make_worker(n).ended(),
     "all pods are outdated": lambda n: make_worker(n).serving("42").of_revision("older"),
+    "all drain": lambda n: make_worker(n).serving("42").draining_since(NOW),
     "all pods are deleted": lambda n: make_worker(n).serving("41").going(gone_by=NOW),
 }
 
@@ -132,3 +133,12 @@ def test_ten_times_the_workers_cost_ten_times_the_calls(
         few = calls_of(observed(FEW, strategy, situation, phase, late=late))
         many = calls_of(observed(MANY, strategy, situation, phase, late=late))
         assert many <= GROWTH * few, f"{phase}: {few} calls for {FEW} workers, {many} for {MANY}"
+
+
+@pytest.mark.parametrize("situation", ["all serve it", "all pods have failed", "all drain"])
+def test_scaling_ten_times_the_workers_costs_ten_times_the_calls(situation: str) -> None:
+    counts = []
+    for many in (FEW, MANY):
+        fleet = make_fleet(wants="42", replicas=many // 2)
+        counts.append(calls_of(replace(fleet, workers=workers_in(situation, many))))
+    assert counts[1] <= GROWTH * counts[0]
