@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import NOW, AWorker, make_view, make_worker, told
 
@@ -28,6 +30,11 @@ def swapping(n: int) -> AWorker:
     return staged(n).doing("apply", "42")
 
 
+def verifying(n: int) -> AWorker:
+    """Swapping, in the words of an imagined next release."""
+    return replace(old(n), said={**(old(n).said or {}), "phase": "verifying"})
+
+
 def view(*workers: AWorker, **given):
     return make_view(*workers, one_voice=False, **given)
 
@@ -40,6 +47,8 @@ def view(*workers: AWorker, **given):
         pytest.param([staged(0), staged(1), staged(2)], 2, ["apply 42 on policy-0", "apply 42 on policy-1"], id="two go"),
         pytest.param([swapping(0), staged(1)], 1, [], id="the next waits"),
         pytest.param([staged(0).asked_to("apply 42"), staged(1)], 1, [], id="a call on its way counts"),
+        pytest.param([old(0).asked_to("apply 42"), staged(1)], 1, [], id="a call that has taken the bytes counts"),
+        pytest.param([verifying(0), staged(1)], 1, ["stage 42 on policy-0"], id="a phase of a newer release counts as away"),
         pytest.param([new(0), staged(1)], 1, ["apply 42 on policy-1"], id="then it goes"),
         pytest.param([staged(0), make_worker(1).joining("41")], 1, ["stage 42 on policy-1"], id="one that is away counts"),
         pytest.param([new(0), old(1).doing("stage", "42")], 1, [], id="who stages is left to it"),

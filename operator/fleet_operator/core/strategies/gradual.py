@@ -47,6 +47,7 @@ from fleet_operator.core.strategies.shared import (
     with_joiners,
     without,
 )
+from fleet_worker.protocol import Phase
 
 
 def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
@@ -92,6 +93,7 @@ def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actio
         for m in waiting
         if m.standing is Standing.OPEN
         and not m.is_at("stage", goal)
+        and not _was_asked_to_swap(m)
         and not view.failed_lately(m, goal)
     )
 
@@ -105,7 +107,8 @@ def _swapped(
         # Those beyond the replicas, and those that drain, are about to go: they do not count.
         kept = [m for m in view.members if m.pod.drains_since is None]
         there = min(sum(m.standing is Standing.OPEN for m in kept), view.replicas)
-        serving = there - (len(ready) - len(idle))
+        swapping = {m.pod.uid for m in (*without(ready, idle), *filter(_may_swap, kept))}
+        serving = there - len(swapping)
         away = view.replicas - serving
         idle = idle[: max(0, at_once - away)]
     reason = f"it holds version {goal.label}"
@@ -149,6 +152,19 @@ def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> R
 def _is_away(worker: WorkerView) -> bool:
     """Whether it holds its requests, or was asked to swap and perhaps does not know it yet."""
     return worker.standing is Standing.HELD or worker.call.startswith("apply")
+
+
+def _may_swap(worker: WorkerView) -> bool:
+    """Whether it may be swapping although its latch is open: it was asked to, or its phase is one of
+    a newer release.
+    """
+    if worker.standing is not Standing.OPEN or worker.state is None:
+        return False
+    return _was_asked_to_swap(worker) or not isinstance(worker.state.phase, Phase)
+
+
+def _was_asked_to_swap(worker: WorkerView) -> bool:
+    return worker.call.startswith("apply") or worker.operation.startswith("apply")
 
 
 def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
