@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
@@ -37,11 +39,32 @@ FAULTS = {
 }
 
 
+class FakeAtOnce:
+    """In place of `threading`: what a thread would do is done when it is started."""
+
+    class Thread:
+        def __init__(self, target: Callable[[], object], **_: object) -> None:
+            self.start = target
+
+
+class FakeAtJoin:
+    """In place of `threading`: what a thread would do is done when it is waited for."""
+
+    class Thread:
+        def __init__(self, target: Callable[..., object], args: Any = (), **_: object) -> None:
+            self.start = lambda: None
+            self.join = partial(target, *args)
+
+
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fleet_worker.runtime.quiesce._PATIENCE_SECONDS", SHORT)
     monkeypatch.setattr("fleet_worker.runtime.quiesce._LOOK_AGAIN_SECONDS", SHORT / 10)
     monkeypatch.setattr("fleet_worker.runtime.probing._PATIENCE_SECONDS", SHORT)
+    # Threads and looks at memory are most of the cost; no file system hangs here, no memory is short.
+    monkeypatch.setattr("fleet_worker.runtime.store_threads.threading", FakeAtOnce)
+    monkeypatch.setattr("fleet_worker.adapters.reading.threading", FakeAtJoin)
+    monkeypatch.setattr("fleet_worker.adapters.memory.headroom", lambda: 1 << 40)
     private = tmp_path / "private"
     private.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(private))
