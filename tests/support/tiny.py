@@ -16,7 +16,8 @@ from fleet_worker.adapters.opening import open_checkpoint
 from fleet_worker.core.safetensors_header import TensorSpec
 from fleet_worker.protocol import Source
 from fleet_worker.runtime.reference import Reference
-from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.staging import StageRules
+from fleet_worker.runtime.weights import Weights
 
 BASE_DIGEST = "a48e89b62b4d"
 """First digits of the digest of the weights that the engine of a unit test starts on."""

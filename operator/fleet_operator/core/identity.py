@@ -13,23 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from fleet_worker import protocol
+
 SHORT_DIGEST_CHARACTERS = 12
 
 
-class Named(Protocol):
+class Named(protocol.Named, Protocol):
     """Anything that names weights."""
-
-    @property
-    def version(self) -> str:
-        """The label."""
-
-    @property
-    def run_id(self) -> str | None:
-        """The run, if one was named."""
-
-    @property
-    def digest(self) -> str | None:
-        """Of the files, if it is known."""
 
     @property
     def reused(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -186,6 +186,22 @@ class Source(Message):
         if self.hugging_face is not None:
             return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"
         return str(self.path)
+
+
+class Named(Protocol):
+    """Anything that names weights. A request leaves open what it leaves out."""
+
+    @property
+    def version(self) -> str:
+        """Their version."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the version belongs to."""
+
+    @property
+    def digest(self) -> str | None:
+        """Of their bytes."""
 
 
 Holder = Annotated[str, Field(min_length=1, max_length=253)]

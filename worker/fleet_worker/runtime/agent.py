@@ -33,7 +33,7 @@ from fleet_worker.runtime import loading, pausing, probing
 from fleet_worker.runtime.adapter_calls import AdapterCalls
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.reference import resolved
-from fleet_worker.runtime.staging import Weights, check_labels, in_words, is_named_by
+from fleet_worker.runtime.weights import Weights, check_labels, in_words, is_named_by
 
 _LOG = logging.getLogger(__name__)
 

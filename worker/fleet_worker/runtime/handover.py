@@ -9,8 +9,9 @@ from pathlib import Path
 from fleet_worker.core.command import AdapterRoom
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.runtime.driver import DriverRules
-from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.staging import StageRules
 from fleet_worker.runtime.transferring import TransferRoom
+from fleet_worker.runtime.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from fleet_worker.protocol import LoadEffect, Phase, Reason, SwapTimings
 from fleet_worker.runtime import sleeping
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Engine
-from fleet_worker.runtime.staging import Received, Weights, in_words
+from fleet_worker.runtime.weights import Received, Weights, in_words
 from fleet_worker.runtime.worker import Fault, Worker
 
 _LOG = logging.getLogger(__name__)

@@ -8,188 +8,26 @@ refused one changes nothing.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.files import FileState, Roots
 from fleet_worker.adapters.settling import states_of
 from fleet_worker.core.digests import check_digest
-from fleet_worker.core.labels import Label, Labels
+from fleet_worker.core.labels import Labels
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.core.refused_sources import RefusedSources
-from fleet_worker.core.weight_names import WeightName, described, short_digest
-from fleet_worker.protocol import Reason, Source, Staged, StageRequest
+from fleet_worker.protocol import Named, Reason, Source, StageRequest
 from fleet_worker.runtime.ports import Clock, Inspector
 from fleet_worker.runtime.reference import Reference, directory_of, open_fitting
-from fleet_worker.runtime.store_threads import SILENCE_SECONDS, Pulse, StoreThreads, leave
+from fleet_worker.runtime.stage_run import Running
+from fleet_worker.runtime.store_threads import SILENCE_SECONDS, StoreThreads, leave
+from fleet_worker.runtime.weights import Weights, check_labels, in_words, is_named_by
 
 T = TypeVar("T")
-
-# Scopes of versions besides runs and directories.
-_COLLECTIVE = "a collective"
-_FILES = "files"
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A version whose checkpoint is open: staged, loading, or loaded.
-
-    Fields:
-        source: where the bytes are; a revision of a repository is its commit.
-        by_directory: a trainer named the directory and no run: another directory is another run.
-    """
-
-    version: str
-    source: Source
-    digest: str
-    checkpoint: Checkpoint
-    run_id: str | None = None
-    in_memory: bool = False
-    stage_seconds: float | None = None
-    by_directory: bool = False
-
-    @property
-    def name(self) -> WeightName:
-        """What spans call them."""
-        return WeightName(self.version, self.run_id, self.mark)
-
-    @property
-    def mark(self) -> str:
-        """What tells them from all other weights of their version."""
-        return short_digest(self.digest)
-
-    @property
-    def identity(self) -> str:
-        """What no other bytes have."""
-        return self.digest
-
-    @property
-    def origin(self) -> str:
-        """Where they come from, in words."""
-        return self.checkpoint.path
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """What no other bytes may be called."""
-        directory = self.checkpoint.path if self.by_directory else None
-        own = Label(self.version, self.run_id if self.run_id is not None else directory)
-        return own, Label(self.version, _COLLECTIVE)
-
-    @property
-    def stands_for(self) -> tuple[Label, ...]:
-        """What they keep other bytes from being called, once they are in the engine."""
-        # Whoever names directories later must find that of these weights.
-        return (
-            self.labels[0],
-            Label(self.version, self.checkpoint.path),
-            Label(self.version, _FILES),
-        )
-
-    def as_state(self) -> Staged:
-        """The staged version as the state document shows it."""
-        return Staged(
-            version=self.version,
-            run_id=self.run_id,
-            source=self.source,
-            digest=self.digest,
-            size_bytes=self.checkpoint.size_bytes,
-            in_memory=self.in_memory,
-        )
-
-    def fulfils(self, request: StageRequest) -> bool:
-        """Whether staging this again would change nothing."""
-        return (
-            self.version == request.version
-            and self.run_id == request.run_id
-            and self.source == request.source
-            and request.digest in (None, self.digest)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Weights in the engine that came over a collective: no file could bring them back.
-
-    Fields:
-        mark: what tells them from all other weights of their version.
-    """
-
-    version: str
-    mark: str
-    source: None = None
-    run_id: None = None
-    digest: None = None
-    checkpoint: None = None
-    in_memory: bool = False
-
-    @property
-    def name(self) -> WeightName:
-        """What spans call them."""
-        return WeightName(self.version)
-
-    @property
-    def identity(self) -> str:
-        """What no other weights have."""
-        return self.mark
-
-    @property
-    def origin(self) -> str:
-        """Where they come from, in words."""
-        return _COLLECTIVE
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """What no other weights may be called: without a digest, nothing else tells them apart."""
-        return Label(self.version, _COLLECTIVE), Label(self.version, _FILES)
-
-    @property
-    def stands_for(self) -> tuple[Label, ...]:
-        """What they keep other weights from being called, once they are in the engine."""
-        return (Label(self.version, _COLLECTIVE),)
-
-
-class Named(Protocol):
-    """A request that names weights; what it leaves out, it leaves open."""
-
-    @property
-    def version(self) -> str:
-        """Their version."""
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that the version belongs to."""
-
-    @property
-    def digest(self) -> str | None:
-        """Of their bytes."""
-
-
-def is_named_by(weights: Weights | Received, wanted: Named) -> bool:
-    """Whether a request means these weights."""
-    return (
-        weights.version == wanted.version
-        and wanted.run_id in (None, weights.run_id)
-        and wanted.digest in (None, weights.digest)
-    )
-
-
-def check_labels(labels: Labels, weights: Weights | Received) -> None:
-    """Make sure that no other weights have been called as these would be.
-
-    Errors:
-        Refusal: `VersionReused`.
-    """
-    for label in weights.labels:
-        labels.check(label, weights.identity, weights.origin)
-
-
-def in_words(weights: Named) -> str:
-    """Which weights a request means, or a worker has."""
-    return described(weights.version, weights.run_id, weights.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,41 +42,6 @@ class StageRules:
     reference: Reference
     inspector: Inspector
     budget_bytes: int
-
-
-@dataclass(slots=True)
-class Running:
-    """A stage under way.
-
-    Fields:
-        superseded: set once a newer stage has taken over; threads look at it.
-        unwanted: done at the same moment; the event loop waits for it.
-        checkpoint: what is being read.
-    """
-
-    request: StageRequest
-    started: float
-    unwanted: asyncio.Future[None]
-    by_directory: bool = False
-    superseded: threading.Event = field(default_factory=threading.Event)
-    pulse: Pulse = field(default_factory=Pulse)
-    checkpoint: Checkpoint | None = None
-    task: asyncio.Task[Weights] = field(init=False)
-
-    def go_on(self) -> None:
-        """Note that the store answers; raise `Superseded` once a newer stage has taken over."""
-        self.pulse.beat()
-        if self.superseded.is_set():
-            raise Refusal(
-                Reason.SUPERSEDED,
-                f"a newer version took over while {self.request.version} was being staged",
-            )
-
-    def supersede(self) -> None:
-        """A newer stage takes over: what is read is not waited for any more."""
-        self.superseded.set()
-        if not self.unwanted.done():
-            self.unwanted.set_result(None)
 
 
 class Staging:
@@ -291,7 +94,7 @@ class Staging:
             Refusal: why not; `Superseded` if a newer stage took over meanwhile.
         """
         running = self.running
-        if running is None or not _same(running.request, request):
+        if running is None or not running.is_for(request):
             if self.staged is not None and self.staged.fulfils(request):
                 return self.staged
             if running is not None:
@@ -479,12 +282,3 @@ def _look(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None
         return states_of(directory_of(source), roots)
     except Refusal:
         return frozenset()
-
-
-def _same(one: StageRequest, other: StageRequest) -> bool:
-    return (one.version, one.run_id, one.source, one.digest) == (
-        other.version,
-        other.run_id,
-        other.source,
-        other.digest,
-    )

@@ -46,9 +46,10 @@ from fleet_worker.runtime.handover import Handover, StartFailure
 from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.ports import Inspector
 from fleet_worker.runtime.reference import Reference
-from fleet_worker.runtime.staging import StageRules, Weights
+from fleet_worker.runtime.staging import StageRules
 from fleet_worker.runtime.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
 from fleet_worker.runtime.transferring import TransferRoom
+from fleet_worker.runtime.weights import Weights
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_LEASE_SECONDS = 86_400

@@ -20,7 +20,7 @@ from fleet_worker.core.step_labels import label_of_received
 from fleet_worker.core.weight_names import short_digest
 from fleet_worker.protocol import Phase, Reason, TransferState
 from fleet_worker.runtime import loading
-from fleet_worker.runtime.staging import Received, check_labels
+from fleet_worker.runtime.weights import Received, check_labels
 from fleet_worker.runtime.worker import Worker
 
 T = TypeVar("T")

@@ -27,8 +27,9 @@ from fleet_worker.runtime.logs import fields
 from fleet_worker.runtime.metrics import WorkerMetrics
 from fleet_worker.runtime.ports import Clock, Engine
 from fleet_worker.runtime.quiesce import Quiescence
-from fleet_worker.runtime.staging import Received, StageRules, Staging, Weights
+from fleet_worker.runtime.staging import StageRules, Staging
 from fleet_worker.runtime.store_threads import leave
+from fleet_worker.runtime.weights import Received, Weights
 
 _LOG = logging.getLogger(__name__)
 _RUNNING = frozenset({Phase.SERVING, Phase.PAUSING, Phase.DRAINING})
