@@ -116,6 +116,7 @@ def test_defaults_are_filled_in_by_the_api_server(cluster, namespace):
     assert spec["replicas"] == 1
     assert spec["serving"] == {"port": 8000, "adminPort": 8081, "metricsPort": 8082}
     assert spec["rollout"]["timeouts"] == {
+        "checkpointSeconds": 3600,
         "stageSeconds": 900,
         "pauseSeconds": 60,
         "loadSeconds": 600,

@@ -93,13 +93,17 @@ BAD = [
         "CheckpointMismatch",
         id="another depth",
     ),
-    pytest.param(lambda _: {"version": "missing"}, "SourceNotFound", id="missing"),
-    pytest.param(
-        lambda _: {"version": "out", "source": {"path": "/etc"}},
-        "SourceOutsideRoots",
-        id="outside the roots",
-    ),
 ]
+
+
+def test_a_source_outside_the_roots_is_refused_before_a_worker_is_asked(fleet):
+    applied = fleet.get(f"wv/{FLEET}")["status"]["appliedVersion"]
+    fleet.publish(version="out", source={"path": "/etc"})
+    stalled = fleet.eventually(lambda: fleet.condition("Stalled"), "it is refused")
+
+    assert stalled["reason"] == "SourceOutsideRoots"
+    assert "/etc" in stalled["message"]
+    assert fleet.get(f"ifl/{FLEET}")["status"]["appliedVersion"] == applied
 
 
 @pytest.mark.parametrize(("make", "reason"), BAD)

@@ -144,15 +144,33 @@ def test_within_a_run_only_a_rollback_goes_back(fleet):
     fleet.wait_whole()
 
 
-def test_a_version_that_was_given_up_is_tried_again_on_an_annotation(fleet):
-    step = fleet.next_step()
+def test_a_version_waits_for_a_checkpoint_that_does_not_exist_yet_and_is_served_when_it_does(fleet):
+    step, before = fleet.next_step(), fleet.applied()
     settings(fleet, timeouts={"stageSeconds": 3})
     aside = fleet.folder(step).with_name("aside")
     fleet.folder(step).rename(aside)
     fleet.publish(str(step))
+    reason = lambda: fleet.condition("Progressing")["reason"]  # noqa: E731
+    fleet.eventually(lambda: reason() == "WaitingForCheckpoint", "it waits")
+
+    assert fleet.condition("Stalled") is None
+    assert fleet.get(f"wv/{fleet.name}")["status"]["appliedVersion"] == before
+
+    aside.rename(fleet.folder(step))
+    fleet.wait_whole()
+    assert fleet.applied() == str(step)
+
+
+def test_a_version_that_was_given_up_is_tried_again_on_an_annotation(fleet):
+    step = fleet.next_step()
+    settings(fleet, timeouts={"stageSeconds": 3})
+    file = fleet.folder(step) / "model.safetensors"
+    aside = file.with_name("aside")
+    file.rename(aside)
+    fleet.publish(str(step))
     phase = lambda: fleet.get(f"wv/{fleet.name}")["status"].get("phase")  # noqa: E731
     fleet.eventually(lambda: phase() == "Halted", "it is given up")
-    aside.rename(fleet.folder(step))
+    aside.rename(file)
 
     fleet.kubectl("annotate", "wv", fleet.name, "rlfleet.dev/retry=1", "--overwrite")
 

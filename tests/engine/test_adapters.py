@@ -313,7 +313,7 @@ def _cut(path: Path) -> None:
     [
         pytest.param(_wrong_shape, {}, "CheckpointMismatch", id="wrong inner shape"),
         pytest.param(_cut, {}, "CheckpointTruncated", id="truncated"),
-        pytest.param(shutil.rmtree, {}, "SourceNotFound", id="missing"),
+        pytest.param(shutil.rmtree, {}, "SourceAbsent", id="missing"),
         pytest.param(lambda _: None, {"rank": 16}, "CheckpointMismatch", id="rank too large"),
         pytest.param(
             lambda _: None,

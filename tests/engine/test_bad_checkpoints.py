@@ -285,7 +285,7 @@ def _broken_config(place: Place) -> Path:
 @pytest.mark.parametrize(
     ("build", "reason", "words"),
     [
-        pytest.param(_missing, "SourceNotFound", "does not exist", id="missing directory"),
+        pytest.param(_missing, "SourceAbsent", "does not exist", id="missing directory"),
         pytest.param(_file_not_directory, "SourceNotFound", "not a directory", id="a file"),
         pytest.param(_outside, "SourceOutsideRoots", "not below", id="outside of the roots"),
         pytest.param(_dots, "SourceOutsideRoots", "not below", id="out of the roots by dots"),

@@ -105,7 +105,9 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
     assert isinstance(action, Stage)
     source = str(action.source)
     weights = worker.files.at(source)
-    if source in worker.bad_sources:
+    if source in worker.files.absent:
+        reason = Reason.SOURCE_ABSENT
+    elif source in worker.bad_sources:
         reason = Reason.CHECKPOINT_TRUNCATED
     elif action.digest not in {None, digest_of(weights)}:
         reason = Reason.DIGEST_MISMATCH
@@ -332,8 +334,9 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     assert isinstance(action, PutAdapter)
     if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
         ticket.end(Reason.WRONG_PHASE)
-    elif str(action.source) in worker.bad_sources:
-        reason = Reason.CHECKPOINT_TRUNCATED
+    elif str(action.source) in (worker.bad_sources | worker.files.absent):
+        absent = str(action.source) in worker.files.absent
+        reason = Reason.SOURCE_ABSENT if absent else Reason.CHECKPOINT_TRUNCATED
         worker.adapter_failure = Note(action.version, reason, worker.now, action.adapter)
         ticket.end(reason)
     else:

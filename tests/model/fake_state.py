@@ -75,10 +75,11 @@ _VARIANT = "~"
 @dataclass
 class Files:
     """What lies under every path of the shared store. `rewritten`: path → contents that somebody has
-    put there in place of the first ones.
+    put there in place of the first ones. `absent`: paths that do not exist now.
     """
 
     rewritten: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
 
     def at(self, source: str) -> str:
         """Which weights lie there."""

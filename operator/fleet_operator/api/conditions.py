@@ -42,6 +42,9 @@ class ConditionReason(StrEnum):
     """Workers are being brought to the desired version."""
     WAITING_FOR_WORKERS = "WaitingForWorkers"
     """Workers are missing, starting or joining, or clients do not reach them yet."""
+    WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
+    """The directory of the version does not exist yet. It is looked for every few seconds, and what is
+    applied keeps serving."""
     NO_WORKERS = "NoWorkers"
     """The fleet has no workers at all; success is never claimed for zero workers."""
 
@@ -90,7 +93,9 @@ class ConditionReason(StrEnum):
     SOURCE_UNKNOWN = "SourceUnknown"
     """The weights that the fleet serves came from no directory: newcomers cannot be brought to them."""
     SOURCE_NOT_FOUND = "SourceNotFound"
-    """Workers cannot find the source, or a file that its index names."""
+    """The source, or a file that its index names, does not exist. For a version that no worker has
+    held yet, a directory that does not exist is `WaitingForCheckpoint` for as long as
+    `rollout.timeouts.checkpointSeconds`."""
     SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
     """The source does not lie below one of the fleet's weight roots."""
     SOURCE_UNREADABLE = "SourceUnreadable"

@@ -53,6 +53,9 @@ Memory = (
 )
 """Bytes, as a quantity that is not 0."""
 
+MAX_CHECKPOINT_SECONDS = 604_800
+"""A week."""
+
 MAX_MILLINATS = 1_000_000
 """No two models are further apart than this."""
 
@@ -107,6 +110,7 @@ class Pause(Resource):
 class Timeouts(Resource):
     """Longest duration of each phase of a rollout."""
 
+    checkpoint_seconds: Annotated[int, Field(ge=1, le=MAX_CHECKPOINT_SECONDS)] = 3600
     stage_seconds: Annotated[int, Field(ge=1, le=86_400)] = 900
     pause_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
     load_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600

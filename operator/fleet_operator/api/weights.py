@@ -13,6 +13,7 @@ from pydantic import Field
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet import (
+    MAX_CHECKPOINT_SECONDS,
     AppliedWeights,
     IntOrPercent,
     Laggard,
@@ -40,6 +41,7 @@ class PauseOverrides(Resource):
 class TimeoutOverrides(Resource):
     """Longest duration of each phase for this version."""
 
+    checkpoint_seconds: Annotated[int, Field(ge=1, le=MAX_CHECKPOINT_SECONDS)] | None = None
     stage_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     pause_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     load_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
@@ -97,7 +99,7 @@ class RolloutPhase(StrEnum):
     """Where the rollout of the desired version stands."""
 
     PENDING = "Pending"
-    """No worker can take the version yet."""
+    """No worker can take the version yet: there is none, or the checkpoint does not exist."""
     JUDGING = "Judging"
     """The canary has the weights, behind a closed latch, and is compared with the version before."""
     STAGING = "Staging"

@@ -26,6 +26,7 @@ from fleet_operator.core import calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
 from fleet_operator.core.adapter_goals import recorded_of
 from fleet_operator.core.amounts import rounded_down
+from fleet_operator.core.awaiting import wait
 from fleet_operator.core.counts import counted_of
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.observed import (
@@ -45,7 +46,8 @@ from fleet_worker.protocol import Phase
 
 def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     """Decide the next step of one adapter's rollout. `observed`: as `seen_as` gives it."""
-    desired, recorded = weights.desired, recorded_of(weights)
+    recorded = recorded_of(weights)
+    desired = replace(weights.desired, awaited=_is_new(weights.desired, recorded))
     settings = weights.spec.rollout.over(observed.spec.rollout)
     refused = rewind_problem(weights, recorded) if recorded else None
     refused = refused or roots_problem(desired, observed)
@@ -64,7 +66,7 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     done = len(members) - len(behind)
     share = counted_of(done, len(members), "worker", "serves", "serve")
     told = f"{share} {goal.version} of {weights.spec.adapter}"
-    step = Step(
+    made = Step(
         goal=goal,
         phase=_phase(members, behind),
         actions=tuple(actions),
@@ -72,6 +74,8 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         problem=problem,
         failed=names(failed),
     )
+    watched = weights.watched.phase_seconds
+    step = wait(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
     everybody = bool(members) and not behind
     return RolloutPlan(
         desired=desired,
@@ -81,6 +85,10 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         suspended=weights.spec.suspend and not same_weights(goal, desired),
         step=step,
     )
+
+
+def _is_new(desired: Target, recorded: Target | None) -> bool:
+    return recorded is None or not same_weights(desired, recorded)
 
 
 def with_adapters(

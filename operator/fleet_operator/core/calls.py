@@ -210,11 +210,11 @@ def failure_of(
 ) -> Failure | None:
     """Why this worker could not take these weights, if it could not, in the last so many seconds.
 
-    What passes by itself is no failure: a source that is still being written, an adapter's slot
-    that requests still use.
+    What passes by itself is no failure: a source that is still being written or does not exist yet,
+    an adapter's slot that requests still use.
     """
     failure = last_answer(worker, weights)
-    if failure is None or failure.reason in _NOT_YET:
+    if failure is None or _passes(failure, weights):
         return None
     age_seconds = failure.age_seconds + worker.state_age_seconds
     return failure if age_seconds < within_seconds else None
@@ -240,7 +240,18 @@ def is_about(failure: Failure, weights: Named) -> bool:
 def waits(worker: WorkerView, weights: Named) -> Failure | None:
     """What this worker waits for before it can take these weights, if for anything."""
     said = last_answer(worker, weights)
-    return said if said is not None and said.reason in _NOT_YET else None
+    return said if said is not None and _passes(said, weights) else None
+
+
+def finds_nothing(worker: WorkerView, weights: Named) -> bool:
+    """Whether this worker waits for a directory that does not exist yet."""
+    said = waits(worker, weights)
+    return said is not None and said.reason is Reason.SOURCE_ABSENT
+
+
+def _passes(failure: Failure, weights: Named) -> bool:
+    awaited = isinstance(weights, Target) and weights.awaited
+    return failure.reason in _NOT_YET or (awaited and failure.reason is Reason.SOURCE_ABSENT)
 
 
 def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:

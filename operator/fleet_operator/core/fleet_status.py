@@ -126,6 +126,11 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _M
         (rollout.suspended, ConditionReason.SUSPENDED, told),
         (problem, problem.reason if problem else ConditionReason.HALTED, told),
         (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
+        (
+            rollout.step.awaits_source,
+            ConditionReason.WAITING_FOR_CHECKPOINT,
+            f"{told}; {rollout.step.note}",
+        ),
         (missing, ConditionReason.WAITING_FOR_WORKERS, _with_waits(told, observed)),
         (unseen, ConditionReason.WAITING_FOR_WORKERS, to_come),
     )
@@ -181,6 +186,12 @@ def _progressing(
         (rollout.halted, False, ConditionReason.HALTED, told),
         (rollout.suspended, False, ConditionReason.SUSPENDED, told),
         (trouble, False, ConditionReason.WORKERS_FAILING, trouble),
+        (
+            rollout.step.awaits_source,
+            True,
+            ConditionReason.WAITING_FOR_CHECKPOINT,
+            rollout.step.note,
+        ),
         (serving < observed.spec.replicas, True, ConditionReason.WAITING_FOR_WORKERS, told),
     )
     for there, holds, reason, message in obstacles:

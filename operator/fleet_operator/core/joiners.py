@@ -104,9 +104,13 @@ def _wanted(ready: list[WorkerView], admission: Admission) -> tuple[Target, Prob
     if not admission.first or any(j.has_loaded(wanted) for j in ready):
         return wanted, None
     refused = [j for j in ready if calls.failure_of(j, wanted)]
-    others = len(ready) - len(refused)
-    if not refused or (others and len(refused) <= admission.may_fail):
+    absent = [j for j in ready if calls.finds_nothing(j, wanted)]
+    others = len(ready) - len(refused) - len(absent)
+    if others and len(refused) <= admission.may_fail:
         return wanted, None
+    if not refused:
+        # A checkpoint that does not exist yet is no problem: the last good version serves meanwhile.
+        return admission.fallback if absent else wanted, None
     # Nobody serves and nobody can take it: better the last good version than none.
     may_fail = admission.may_fail
     problem = problem_of(refused, wanted, RolloutPhase.STAGING, may_fail=may_fail, halt=False)

@@ -248,6 +248,7 @@ class Target:
         digest: of their files, if the trainer has named it or the fleet has pinned it.
         pinned: the digest is the fleet's, not the trainer's.
         reused: the version stands for other weights: nothing that workers have is this.
+        awaited: a rollout is to bring it: a directory that does not exist may still come.
     """
 
     version: str
@@ -256,6 +257,7 @@ class Target:
     run_id: str | None = None
     pinned: bool = False
     reused: bool = False
+    awaited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.label} ({self.source})"

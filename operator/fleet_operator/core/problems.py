@@ -67,6 +67,16 @@ def problem_of_missing(
     return Problem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
 
 
+def problem_of_absent(goal: Target, seconds: int) -> Problem:
+    """The problem that a version has waited for its directory for longer than it may."""
+    message = (
+        f"{goal.source} does not exist, for longer than {seconds} s. Version {goal.label} keeps "
+        "waiting for it, and what is applied keeps serving. Write the checkpoint, correct "
+        "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
+    )
+    return Problem(reason=ConditionReason.SOURCE_NOT_FOUND, message=message, halt=False)
+
+
 def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> Problem:
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.VERSION_REUSED:
@@ -138,6 +148,8 @@ def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> 
     if Reason.VERSION_REUSED in reasons or (goal.pinned and Reason.DIGEST_MISMATCH in reasons):
         return ConditionReason.VERSION_REUSED
     said = failures[0].reason
+    if said is Reason.SOURCE_ABSENT:
+        said = Reason.SOURCE_NOT_FOUND
     # A word that this release does not know is no reason of a condition, whatever it spells.
     if phase is RolloutPhase.STAGING and isinstance(said, Reason) and said.value in _REFUSALS:
         return ConditionReason(said.value)

@@ -17,6 +17,7 @@ from fleet_operator.api.fleet import PinnedWeights, Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.adapter_goals import goals_of
 from fleet_operator.core.applied import applied_of, came_before, opened_by
+from fleet_operator.core.awaiting import awaited, wait
 from fleet_operator.core.observed import (
     FleetObserved,
     Standing,
@@ -78,7 +79,7 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     if refused is not None:
         step = replace(strategy(replace(view, target=view.applied)), problem=refused)
         return _plan(observed, view, pins, step, halted=False)
-    step = strategy(view)
+    step = _waiting(strategy(view), view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
         # From the moment of the decision on the rollout works its way back; nobody is late yet.
@@ -86,6 +87,16 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
     return _plan(observed, view, pins, step, halted=halted)
+
+
+def _waiting(step: Step, view: RolloutView) -> Step:
+    return wait(
+        step,
+        (*view.members, *view.joiners),
+        view.settings,
+        phase=view.phase,
+        phase_seconds=view.phase_seconds,
+    )
 
 
 def _refusal(
@@ -116,6 +127,9 @@ def _view(
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
     one_voice = last == "Synchronized" or observed.is_external
     applied = pins.resolved(applied_of(observed, members, wanted, one_voice=one_voice))
+    if wanted is not None and not wanted.reused and not observed.is_external:
+        seen = pins.of(wanted) is not None
+        wanted = awaited(wanted, applied, observed.workers, seen=seen)
     return RolloutView(
         target=wanted or applied,
         applied=applied,

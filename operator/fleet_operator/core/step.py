@@ -99,6 +99,7 @@ class Step:
             that was overtaken is brought to its end, or after a halt.
         verdict: what the canaries have just said.
         disturbed: members are held; the fleet should not be changed otherwise now.
+        awaits_source: the goal's directory does not exist yet, and nothing is done but to look for it.
         requeue_after_seconds: look again after this long even if nothing happens.
     """
 
@@ -110,6 +111,7 @@ class Step:
     failed: tuple[str, ...] = ()
     verdict: CanaryVerdict | None = None
     disturbed: bool = False
+    awaits_source: bool = False
     requeue_after_seconds: float | None = None
 
 

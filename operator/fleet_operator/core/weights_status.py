@@ -317,6 +317,8 @@ def _ready(
         return False, ConditionReason.WAITING_FOR_WORKERS, to_come
     if phase is RolloutPhase.APPLIED and serving == replicas:
         return True, ConditionReason.ALL_WORKERS_SERVING, told
+    if rollout.step.awaits_source:
+        return False, ConditionReason.WAITING_FOR_CHECKPOINT, f"{told}; {rollout.step.note}"
     if phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}:
         return False, ConditionReason.WAITING_FOR_WORKERS, told
     return False, ConditionReason.ROLLING_OUT, f"{told}; {rollout.step.note}"
@@ -331,11 +333,13 @@ def _progressing(
         return False, ConditionReason.SUSPENDED, told
     if phase is RolloutPhase.APPLIED:
         return False, ConditionReason.UP_TO_DATE, told
-    if phase is RolloutPhase.PENDING:
+    step = rollout.step
+    if phase is RolloutPhase.PENDING and not step.awaits_source:
         return True, ConditionReason.WAITING_FOR_WORKERS, told
-    if rollout.step.problem is not None:
-        return False, rollout.step.problem.reason, rollout.step.problem.message
-    return True, ConditionReason(phase.value), rollout.step.note
+    if step.problem is not None:
+        return False, step.problem.reason, step.problem.message
+    waits = ConditionReason.WAITING_FOR_CHECKPOINT
+    return True, waits if step.awaits_source else ConditionReason(phase.value), step.note
 
 
 def _stalled(weights: WeightsView, rollout: RolloutPlan) -> tuple[ConditionReason, str] | None:

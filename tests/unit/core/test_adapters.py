@@ -51,11 +51,18 @@ def _with_run(worker: AWorker, version: str, run_id: str | None) -> AWorker:
     return worker._says(adapters=held, adapter_slots=SLOTS)
 
 
-def _refusing(worker: AWorker, version: str, *, age_seconds: float, name: str = "sql") -> AWorker:
+def _refusing(
+    worker: AWorker,
+    version: str,
+    *,
+    age_seconds: float,
+    name: str = "sql",
+    reason: Reason = Reason.SOURCE_NOT_FOUND,
+) -> AWorker:
     failure = AdapterFailure(
         name=name,
         version=version,
-        reason=Reason.SOURCE_NOT_FOUND,
+        reason=reason,
         message="no such folder",
         age_seconds=age_seconds,
     )
@@ -263,6 +270,18 @@ class TestStatus:
         assert stalled.reason is ConditionReason.SOURCE_NOT_FOUND
         assert "no such folder (policy-0)" in stalled.message
         assert [(g.pod, g.reason) for g in status.laggards] == [("policy-0", "SourceNotFound")]
+
+    @pytest.mark.parametrize("applied", [None, "6"])
+    def test_an_adapter_that_does_not_exist_yet_is_waited_for(self, applied):
+        held = _with(make_worker(0).serving("base"), **({"sql": applied} if applied else {}))
+        worker = _refusing(held, "7", age_seconds=1, reason=Reason.SOURCE_ABSENT)
+        status = self._status(_fleet(worker, wants=_weights("7", applied=applied)))
+        progressing = condition_of(status.conditions, ConditionType.PROGRESSING)
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+        assert progressing.status == "True"
+        assert progressing.reason is ConditionReason.WAITING_FOR_CHECKPOINT
+        assert status.phase is RolloutPhase.PENDING
 
     def test_another_adapters_refusal_is_not_its_own(self):
         worker = _refusing(

@@ -9,7 +9,10 @@ from fleet_worker.protocol import Reason
 
 CHECKS = [r for r in Reason if r.value.startswith(("Source", "Checkpoint", "Digest"))]
 
+NO_REASONS = {Reason.SOURCE_NOT_READY, Reason.SOURCE_ABSENT}
+"""Waited for, or `SourceNotFound`."""
 
-@pytest.mark.parametrize("reason", [r for r in CHECKS if r is not Reason.SOURCE_NOT_READY])
+
+@pytest.mark.parametrize("reason", [r for r in CHECKS if r not in NO_REASONS])
 def test_every_refusal_of_a_checkpoint_is_a_reason_of_a_condition(reason):
     assert ConditionReason(reason.value).value == reason.value

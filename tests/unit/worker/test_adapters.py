@@ -444,7 +444,7 @@ def _nothing(tensors: damage.Tensors) -> None:
         (_edited(_twice), Reason.CHECKPOINT_MISMATCH),
         (_edited(_nothing), Reason.CHECKPOINT_MISMATCH),
         (_without_targets, Reason.CHECKPOINT_MALFORMED),
-        (shutil.rmtree, Reason.SOURCE_NOT_FOUND),
+        (shutil.rmtree, Reason.SOURCE_ABSENT),
     ],
 )
 async def test_a_bad_adapter_is_refused_before_the_engine_hears_of_it(

@@ -120,7 +120,7 @@ async def test_a_refused_stage_is_kept_until_the_next_success(serving: Bench) ->
     assert failure is not None
     assert (failure.version, failure.reason, failure.age_seconds) == (
         "1",
-        Reason.SOURCE_NOT_FOUND,
+        Reason.SOURCE_ABSENT,
         5,
     )
 

@@ -86,7 +86,7 @@ def test_what_is_not_there_is_not_waited_for(
 ) -> None:
     meanwhile(lambda: pytest.fail("nothing is to be waited for"))
 
-    assert refusal_of(tmp_path / "nothing", tmp_path).reason is Reason.SOURCE_NOT_FOUND
+    assert refusal_of(tmp_path / "nothing", tmp_path).reason is Reason.SOURCE_ABSENT
 
 
 def test_a_layout_that_marks_what_is_whole_is_believed(tmp_path: Path) -> None:

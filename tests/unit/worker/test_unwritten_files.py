@@ -212,8 +212,9 @@ async def test_what_passes_by_itself_is_not_remembered(slot: Staging, tmp_path: 
     assert (await refusal_of(slot, path)).retry_after_seconds == 2
     missing = await refusal_of(slot, tmp_path / "nothing")
 
-    assert missing.reason is Reason.SOURCE_NOT_FOUND
-    assert missing.retry_after_seconds is None
+    assert missing.reason is Reason.SOURCE_ABSENT
+    assert missing.retry_after_seconds == 5
+    assert (await refusal_of(slot, tmp_path / "nothing")).retry_after_seconds == 5
 
 
 async def test_the_state_says_when_asking_again_may_help(serving: Bench) -> None:

@@ -180,7 +180,7 @@ class Checkpoint:
         try:
             directory = OpenDirectory(self.path, roots)
         except Refusal as refusal:
-            if refusal.reason is Reason.SOURCE_NOT_FOUND:
+            if refusal.reason is Reason.SOURCE_ABSENT:
                 return
             raise
         try:

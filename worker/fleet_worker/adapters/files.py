@@ -20,6 +20,8 @@ from fleet_worker.protocol import Reason
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the worker
 _CHUNK = 1024 * 1024
+_ABSENT_RETRY_SECONDS = 5.0
+"""Until a directory that does not exist is worth another look: it costs one question to the store."""
 
 
 class Roots:
@@ -157,7 +159,14 @@ class OpenDirectory:
         if roots is not None:
             roots.check_name(path)
         with os_errors("the source"):
-            self._descriptor = os.open(path, _READ | os.O_DIRECTORY)
+            try:
+                self._descriptor = os.open(path, _READ | os.O_DIRECTORY)
+            except FileNotFoundError as error:
+                raise Refusal(
+                    Reason.SOURCE_ABSENT,
+                    "the source does not exist",
+                    retry_after_seconds=_ABSENT_RETRY_SECONDS,
+                ) from error
         self.path = path
         try:
             if roots is not None:

@@ -13,6 +13,7 @@ from fleet_worker.protocol import Reason
 
 # 422: the source is bad, sending it again changes nothing. 409: a state is in the way that passes.
 _STATUS = {
+    Reason.SOURCE_ABSENT: 422,
     Reason.SOURCE_NOT_FOUND: 422,
     Reason.SOURCE_OUTSIDE_ROOTS: 422,
     Reason.SOURCE_UNREADABLE: 422,

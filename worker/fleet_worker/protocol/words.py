@@ -77,8 +77,10 @@ class Phase(StrEnum):
 class Reason(StrEnum):
     """Why a worker refused or failed. Stable words: the operator maps them to condition reasons."""
 
+    SOURCE_ABSENT = "SourceAbsent"
+    """The directory of the source does not exist: not yet, or not any more."""
     SOURCE_NOT_FOUND = "SourceNotFound"
-    """The source, or a file that its index names, does not exist."""
+    """The source exists and a file that its index names does not, or it is no directory."""
     SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
     """The source, after links are followed, is not below an allowed root."""
     SOURCE_UNREADABLE = "SourceUnreadable"

@@ -27,6 +27,7 @@ from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.amounts import at_least
+from fleet_operator.core.awaiting import is_absent
 from fleet_operator.core.counts import agree
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joiners import Admission
@@ -52,8 +53,10 @@ def then(strategy: Strategy) -> Strategy:
     def step(view: RolloutView) -> Step:
         said = view.verdict
         passed = said is not None and said.passed and _speaks_of(said, view.target)
-        if view.halted or view.suspended or passed or _is_served(view):
-            # Suspended, nobody is judged: canaries go back to those that serve.
+        absent = is_absent((*view.members, *view.joiners), view.target)
+        if view.halted or view.suspended or passed or absent or _is_served(view):
+            # Suspended, or while the checkpoint does not exist yet, no worker is judged: canaries go
+            # back to those that serve.
             return strategy(view)
         if (overtaken := _overtaken(view)) is not None:
             taken = strategy(replace(view, target=overtaken))

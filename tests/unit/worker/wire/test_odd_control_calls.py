@@ -307,7 +307,7 @@ async def test_an_adapters_name_is_a_word(roomy: Port, name: str, status: int) -
 # --- refusals in each client's words ------------------------------------------------------------
 
 OF_THE_ENGINE = {Reason.ENGINE_FAILED, Reason.PROBE_FAILED}
-PRIME_TRIES_AGAIN = {Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY}
+PRIME_TRIES_AGAIN = {Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY}
 REFUSALS = sorted(set(Reason) - OF_THE_ENGINE)
 
 

@@ -10,7 +10,7 @@ from fleet_worker.wire.prime_rl import request
 from fleet_worker.wire.vllm_rl.reply import VllmRl
 
 # Its client tries these again, for files that a network file system does not show yet.
-_NOT_THERE_YET = (Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY)
+_NOT_THERE_YET = (Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY)
 
 
 class PrimeRl:
