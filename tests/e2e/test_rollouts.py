@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 
 import pytest
 from tests.e2e.conftest import FLEET, WORKERS, Fleet
@@ -139,12 +138,13 @@ def test_a_bad_source_is_said_the_old_weights_serve_and_the_next_version_recover
 
 def test_a_bad_source_that_is_repaired_is_taken_without_another_patch(fleet):
     step = fleet.next_step()
-    aside = fleet.folder(step).with_name("aside")
-    fleet.folder(step).rename(aside)
+    file = fleet.folder(step) / "model.safetensors"
+    aside = file.with_name("aside")
+    file.rename(aside)
     fleet.publish(str(step))
     fleet.eventually(lambda: fleet.condition("Stalled"), "Stalled")
 
-    shutil.move(aside, fleet.folder(step))
+    aside.rename(file)
 
     fleet.wait_ready()
     assert fleet.get(f"wv/{FLEET}")["status"]["workersApplied"] == f"{WORKERS}/{WORKERS}"
