@@ -163,7 +163,7 @@ MUTANTS = [
         6,
         "a worker that failed is never made anew",
         "core/fleet_plan.py",
-        "recycle(observed, [w for w in failed if w not in dropped], now=now)",
+        "recycle(observed, [w for w in failed if w.pod.uid not in lost], now=now)",
         "recycle(observed, [], now=now)",
     ),
     Mutant(
