@@ -74,7 +74,7 @@ def test_a_new_phase_is_judged_by_the_latch_and_busy(admitted: object, standing:
 
 
 def a_fleet(state: WorkerState, **weights: Any) -> FleetObserved:
-    revision = revision_of(make_fleet(*(make_worker(n) for n in range(3))), "image")
+    revision = revision_of(make_fleet(*(make_worker(n) for n in range(3))))
     workers = [make_worker(n).of_revision(revision).serving("41") for n in range(3)]
     fleet = make_fleet(*workers, **weights)
     first = replace(fleet.workers[0], state=state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.model.fake_pods import at, judged
 from tests.model.fake_state import Ticket
@@ -30,21 +31,22 @@ IMAGE = "image"
 KEY = ("rl", "policy")
 
 
-def _remembered(revision_of: Callable[[FleetObserved, str], str]) -> Callable[..., str]:
+def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, computed once for every spec (measured: a third of a simulation's time)."""
-    known: dict[tuple[int, str, str, str, str], tuple[FleetSpec, str]] = {}
+    known: dict[tuple[Any, ...], tuple[FleetSpec, Any]] = {}
 
-    def remembered(observed: FleetObserved, default_image: str) -> str:
+    def remembered(observed: FleetObserved, *rest: str) -> Any:
         whose = (observed.name, observed.namespace, observed.uid)
-        key = (id(observed.spec), *whose, default_image)
+        key = (id(observed.spec), *whose, *rest)
         if key not in known:
-            known[key] = (observed.spec, revision_of(observed, default_image))
+            known[key] = (observed.spec, function(observed, *rest))
         return known[key][1]
 
     return remembered
 
 
 pods.revision_of = _remembered(pods.revision_of)
+pods.template_of = _remembered(pods.template_of)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class ConditionType(StrEnum):
     """Work is under way and inside its deadline."""
     STALLED = "Stalled"
     """Attention is needed: nothing here passes by itself in time. Present only while true."""
+    UPDATE_AVAILABLE = "UpdateAvailable"
+    """Fleet: its workers would be made differently today, and stay as they are. Present only while
+    true."""
     WEIGHTS_UNCHANGED = "WeightsUnchanged"
     """WeightVersion: a warning, the version serves: its load has changed no parameter of the model.
     Present only while true."""
@@ -47,6 +50,11 @@ class ConditionReason(StrEnum):
     applied keeps serving."""
     NO_WORKERS = "NoWorkers"
     """The fleet has no workers at all; success is never claimed for zero workers."""
+
+    NEW_TEMPLATE = "NewTemplate"
+    """This operator makes pods differently than the one that recorded the fleet's template."""
+    UPDATE_HELD = "UpdateHeld"
+    """Workers have an older template of the spec, and `update.paused` or `OnDelete` keeps them."""
 
     MINIMUM_SERVING = "MinimumServing"
     """At least replicas - maxUnavailable workers serve."""

@@ -38,6 +38,7 @@ from fleet_operator.core.draining import Leaving, drain, is_marked, may_serve, r
 from fleet_operator.core.observed import FleetObserved, WorkerView
 from fleet_operator.core.pod_fields import pod_fields
 from fleet_operator.core.recycling import recycle
+from fleet_operator.core.templates import Pod, update_available
 
 CREATE_AT_ONCE = 500
 """Pods created in one reconcile; more follow when these have been seen."""
@@ -54,6 +55,7 @@ class FleetPlan:
         calls: fences of workers that are to go.
         claimed: uids of workers to which only these calls are sent.
         outdated: pods that still have another template.
+        update: how pods that were made today would differ from the recorded template.
         problem: why no pod can be made of the spec; those that are there stay.
         exhausted: why failed workers are not recreated.
         recycled: workers recreated within the window, for the status.
@@ -62,6 +64,7 @@ class FleetPlan:
     revision: str
     actions: tuple[CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod, ...]
     outdated: int
+    update: str = ""
     calls: tuple[Fence, ...] = ()
     claimed: frozenset[str] = frozenset()
     problem: str = ""
@@ -79,7 +82,9 @@ def plan_fleet(
     """
     own = pod_fields(observed.spec, observed.name)
     problem = overlay.problem_of(observed.spec.pod_overlay, set_elsewhere=own)
-    revision = "" if problem else pods.revision_of(observed, default_image)
+    revision = "" if problem else pods.revision_of(observed)
+    today = {} if problem else pods.template_of(observed, default_image)
+    recorded = observed.template
     living = [w for w in observed.workers if not w.pod.deleting]
     failed = [w for w in living if _has_failed(w)]
     sound = [w for w in living if not _has_failed(w)]
@@ -97,7 +102,8 @@ def plan_fleet(
         leaving += _replaced(observed, others, outdated, disturbed=disturbed)
     gone = {one.worker.pod.uid for one in leaving}
     draining = drain(observed, leaving, [w for w in sound if w.pod.uid not in gone], now=now)
-    created = () if problem else _created(observed, default_image, revision, last)
+    template = recorded.pod if recorded is not None else today
+    created = () if problem else _created(observed, template, revision, last)
     deleted = (DeletePod(name=w.pod.name, uid=w.pod.uid, reason=_scaled(observed)) for w in dropped)
     return FleetPlan(
         revision=revision,
@@ -111,6 +117,9 @@ def plan_fleet(
         calls=draining.calls,
         claimed=draining.claimed,
         outdated=0 if problem else len(outdated),
+        update=(
+            update_available(recorded, today, observed.release) if recorded and not problem else ""
+        ),
         problem=problem,
         exhausted=recycling.problem,
         recycled=recycling.recycled,
@@ -143,7 +152,7 @@ def _dropped(
 
 
 def _created(
-    observed: FleetObserved, image: str, revision: str, last: int
+    observed: FleetObserved, template: Pod, revision: str, last: int
 ) -> tuple[CreatePod, ...]:
     # A pod that is being deleted still holds its place: its successor follows when it is gone.
     taken = {w.pod.ordinal for w in observed.workers}
@@ -151,7 +160,7 @@ def _created(
     if not observed.is_external:
         missing = missing[: max(0, last - len(taken))]
     missing = missing[:CREATE_AT_ONCE]
-    manifests = (pods.build_pod(observed, n, image, revision=revision) for n in missing)
+    manifests = (pods.pod_of(observed, template, n, revision=revision) for n in missing)
     return tuple(
         CreatePod(name=m["metadata"]["name"], manifest=m, reason="a worker is missing")
         for m in manifests

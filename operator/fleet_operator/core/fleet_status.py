@@ -92,6 +92,8 @@ def _conditions(
     ]
     if (stalled := _stalled(observed, rollout, pods, now)) is not None:
         made.append(stalled)
+    if (update := _update_available(observed, pods)) is not None:
+        made.append(update)
     return tuple(
         new_condition(
             observed.status.conditions,
@@ -160,6 +162,26 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
         return ConditionType.AVAILABLE, True, ConditionReason.MINIMUM_SERVING, _minimum(least)
     reason = ConditionReason.NO_WORKERS if members == 0 else ConditionReason.BELOW_MINIMUM
     return ConditionType.AVAILABLE, False, reason, told
+
+
+def _update_available(observed: FleetObserved, pods: FleetPlan) -> _Made | None:
+    update = observed.spec.update
+    if update.is_held and pods.outdated:
+        workers = counted(pods.outdated, "worker")
+        told = f"{workers} {agree(pods.outdated, 'has', 'have')} an older template of the spec. "
+        remedy = (
+            "Set spec.update.paused to false to replace them"
+            if update.paused
+            else "Delete their pods to replace them"
+        )
+        return ConditionType.UPDATE_AVAILABLE, True, ConditionReason.UPDATE_HELD, told + remedy
+    if not pods.update:
+        return None
+    told = (
+        f"{pods.update}. The workers stay as they are: set spec.update.restartedAt to a new value to "
+        "replace them"
+    )
+    return ConditionType.UPDATE_AVAILABLE, True, ConditionReason.NEW_TEMPLATE, told
 
 
 def _minimum(least: int) -> str:

@@ -18,6 +18,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.identity import Named, WeightsId, label, same_weights
 from fleet_operator.core.pod_waits import PodWait
+from fleet_operator.core.templates import RecordedTemplate
 from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
 
@@ -391,6 +392,8 @@ class FleetObserved:
         unread: WeightVersions of this fleet that could not be read.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         troubles: what the runtime has failed at, and what has not succeeded since.
+        template: what pods of this spec are made from; None: what today's operator makes of it.
+        release: of the operator.
     """
 
     name: str
@@ -406,6 +409,8 @@ class FleetObserved:
     unread: tuple[UnreadWeights, ...] = ()
     unreadable: str = ""
     troubles: tuple[Trouble, ...] = ()
+    template: RecordedTemplate | None = None
+    release: str = ""
     _steering: Mapping[str, WeightsView] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

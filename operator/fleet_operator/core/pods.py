@@ -29,15 +29,33 @@ START_LIMIT_SECONDS = 3600
 """Loading a large model from a cold shared file system takes long; the probe asks each second."""
 TOKEN_FOLDER = "/var/run/rlfleet"  # noqa: S105 - a path, not a secret
 _OWN_VARIABLES = "RLFLEET_"
+_NOT_OF_PODS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("replicas", "progress_deadline_seconds", "rollout", "update", "recycle"), True
+    ),
+    "serving": {"service"},
+}
+"""Fields of a fleet's spec that change no pod. `update.restartedAt` is added."""
 _NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
 
 
-def revision_of(observed: FleetObserved, default_image: str) -> str:
-    """Hash over everything in the pod template; a pod with another one is out of date."""
-    canonical = json.dumps(
-        template_of(observed, default_image), sort_keys=True, separators=(",", ":")
-    )
+def revision_of(observed: FleetObserved) -> str:
+    """Hash over what the fleet's own spec says of its pods; a pod with another one is out of date.
+
+    Neither the operator's release nor its default image are part of it, nor are defaults of the API:
+    a field that a later release adds changes no hash.
+    """
+    spec = observed.spec
+    said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_OF_PODS)
+    named = [_without_empty(said), spec.update.restarted_at]
+    canonical = json.dumps(named, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+
+def _without_empty(said: dict[str, Any]) -> dict[str, Any]:
+    """Without objects of which nothing is left but defaults."""
+    kept = {k: _without_empty(v) if isinstance(v, dict) else v for k, v in said.items()}
+    return {k: v for k, v in kept.items() if v != {}}
 
 
 def build_pod(
@@ -77,7 +95,8 @@ def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
         if container["name"] == names.WORKER_CONTAINER:
             container.update({key: worker[key] for key in _NOT_OVERLAID})
             container["env"] = _with_own_variables(container["env"], worker["env"])
-    return merged
+    made: dict[str, Any] = json.loads(json.dumps(merged))
+    return made
 
 
 def pod_of(

@@ -37,6 +37,7 @@ from fleet_operator.runtime.rivals import Rivals
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.statuses import Statuses
 from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.templates import Templates
 from fleet_operator.runtime.troubles import Troubles
 from fleet_operator.runtime.worker_book import WorkerBook
 from fleet_operator.runtime.workqueue import WorkQueue
@@ -105,6 +106,7 @@ class Operator:
             rivals=Rivals(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
             metrics=metrics,
             troubles=self.troubles,
+            templates=Templates(kube, settings.default_image),
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
             again=self._again,

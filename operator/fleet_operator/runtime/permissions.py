@@ -22,6 +22,7 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("list", "watch", "create", "delete", "patch")),
     ("", "services", ("get", "list", "watch", "create", "patch")),
     ("", "configmaps", ("get", "create", "patch")),
+    ("apps", "controllerrevisions", ("get", "list", "create", "delete")),
     ("policy", "poddisruptionbudgets", ("get", "list", "watch", "create", "patch")),
     ("", "secrets", ("get", "create")),
     ("", "events", ("create",)),

@@ -16,7 +16,7 @@ from functools import partial
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec, FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import CreatePod, PodAction, Quarantine
+from fleet_operator.core.actions import CreatePod, Quarantine
 from fleet_operator.core.decision import Decision, decide, report_undecided
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
 from fleet_operator.core.standstill import standstill
@@ -27,7 +27,6 @@ from fleet_operator.core.troubles import (
     kept_fleet_status,
     with_troubles,
 )
-from fleet_operator.errors import Terminal
 from fleet_operator.runtime.calls import Caller, Calls
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
@@ -35,11 +34,12 @@ from fleet_operator.runtime.informer import FleetKey, PodInformer
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects, Write
 from fleet_operator.runtime.orphans import Orphans
-from fleet_operator.runtime.own_writes import OwnWrites
+from fleet_operator.runtime.pod_changes import PodChanges
 from fleet_operator.runtime.pod_watch import PodWatch
 from fleet_operator.runtime.rivals import Rivals, left_to
 from fleet_operator.runtime.statuses import NEVER, Statuses
 from fleet_operator.runtime.store import FleetRecord, Store
+from fleet_operator.runtime.templates import TEMPLATE, Templates
 from fleet_operator.runtime.troubles import PODS, STATUS, Troubles, status_part
 from fleet_operator.runtime.watch import Watch
 from fleet_operator.runtime.worker_book import WorkerBook
@@ -70,6 +70,7 @@ class Reconciler:
         rivals: Rivals,
         metrics: Metrics,
         troubles: Troubles,
+        templates: Templates,
         default_image: str,
         resync_seconds: float,
         again: Callable[[FleetKey, float], None],
@@ -83,6 +84,7 @@ class Reconciler:
         self._epochs = epochs
         self._rivals = rivals
         self._metrics = metrics
+        self._templates = templates
         self._default_image = default_image
         self._resync_seconds = resync_seconds
         self._again = again
@@ -96,7 +98,7 @@ class Reconciler:
         self._orphans = Orphans()
         self._others: dict[FleetKey, str] = {}
         self._restless: set[FleetKey] = set()
-        self._own = OwnWrites()
+        self._pod_changes = PodChanges(objects)
 
     async def __call__(self, key: FleetKey) -> None:
         """Reconcile one fleet and say when to look again. Never raises but for cancellation."""
@@ -133,7 +135,7 @@ class Reconciler:
         if caller is not None:
             await self._ask(key, caller)
         now = datetime.now(UTC)
-        observed = self._observe(key, record, record.spec)
+        observed = await self._with_template(key, self._observe(key, record, record.spec))
         decision = decide(observed, default_image=self._default_image, now=now)
         self._report_defects(key, decision.defects)
         rollout = decision.rollout
@@ -170,6 +172,15 @@ class Reconciler:
         waits += [self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)]
         return min(waits)
 
+    async def _with_template(self, key: FleetKey, observed: FleetObserved) -> FleetObserved:
+        """With the template that its pods are made from; None while that is not known."""
+        if self._templates.known(key, observed) is None:
+            in_use = {w.pod.revision for w in observed.workers}
+            work = partial(self._templates.ensure, key, observed, in_use)
+            await self._writes.run(key, {TEMPLATE: work})
+        template = self._templates.known(key, observed)
+        return replace(observed, template=template, release=self._templates.release)
+
     async def _call(
         self, key: FleetKey, caller: Caller | None, observed: FleetObserved, decision: Decision
     ) -> bool:
@@ -187,12 +198,13 @@ class Reconciler:
     ) -> dict[str, Write]:
         """What is to be written, part by part. Statuses are taken over here, written or not."""
         actions = decision.pod_actions
-        if self._troubles.has(key, _TOKEN) or self._troubles.has(key, _applied_part(key)):
-            # A worker would start on what is not the fleet's.
+        parts = (_TOKEN, TEMPLATE, _applied_part(key))
+        if observed.template is None or any(self._troubles.has(key, p) for p in parts):
+            # A worker would start on what is not the fleet's, or be made unlike the others.
             actions = tuple(a for a in actions if not isinstance(a, CreatePod))
         applied = decision.rollout.applied if decision.is_planned else None
         writes = self._objects.children(observed, applied)
-        writes[PODS] = partial(self._change_pods, key, actions)
+        writes[PODS] = partial(self._pod_changes.run, key, actions)
         return writes | self._statuses_of(key, observed, decision.fleet, decision.weights)
 
     def _statuses_of(
@@ -323,34 +335,6 @@ class Reconciler:
         )
         reported.add(known)
 
-    async def _change_pods(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
-        """Change pods, and create the missing ones in portions that double.
-
-        The first pod that cannot be created ends it: a quota would refuse all the others too.
-        """
-        created = [a for a in actions if isinstance(a, CreatePod)]
-        failures = await self._change_at_once(
-            key, [a for a in actions if not isinstance(a, CreatePod)]
-        )
-        portion = 1
-        while created and not failures:
-            failures = await self._change_at_once(key, created[:portion])
-            created, portion = created[portion:], portion * 2
-        if failures:
-            # A refusal needs attention; what passes by itself must not hide it.
-            raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
-
-    async def _change_at_once(
-        self, key: FleetKey, actions: Sequence[PodAction]
-    ) -> list[BaseException]:
-        namespace, _ = key
-        changes = (self._objects.change_pod(namespace, a) for a in actions)
-        outcomes = await asyncio.gather(*changes, return_exceptions=True)
-        for action, outcome in zip(actions, outcomes, strict=True):
-            if outcome is None:
-                self._own.note(key, action)
-        return [o for o in outcomes if o is not None]
-
     def forget_token(self, key: FleetKey) -> None:
         """Read a fleet's token again: a worker does not take the one that is known."""
         self._stale_tokens.add(key)
@@ -405,7 +389,7 @@ class Reconciler:
         seen = self._pod_watch.look(key, self._pods.pods_of(key), now)
         note_foreign(self._troubles, key, [p for p in seen if is_foreign(p, record.uid)])
         # Of two pods with one name the one that is going is not a worker any more.
-        pods = (judged(p, record.uid) for p in self._own.laid_over(key, seen))
+        pods = (judged(p, record.uid) for p in self._pod_changes.laid_over(key, seen))
         workers = {p.ordinal: self._book.view(p, now) for p in pods}
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
         self._watch.forget_all_but(key, {w.uid for w in weights})
@@ -469,7 +453,8 @@ class Reconciler:
         self._reported.pop(key, None)
         self._stale_tokens.discard(key)
         self._restless.discard(key)
-        self._own.forget(key)
+        self._pod_changes.forget(key)
+        self._templates.forget(key)
         self._epochs.forget(key)
         self._watch.forget_all_but(key, ())
         self._pod_watch.forget(key)

@@ -64,7 +64,7 @@ def asks(version: str, path: str, **fields: Any) -> Any:
 
 def fleet_of(*workers: AWorker, **given: Any) -> FleetObserved:
     spec = {k: v for k, v in given.items() if k not in {"wants", "status"}}
-    revision = revision_of(make_fleet(*workers, **spec), "image")
+    revision = revision_of(make_fleet(*workers, **spec))
     return make_fleet(*(w.of_revision(revision) for w in workers), **given)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.builders import make_fleet, make_weights
 
 from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core import overlay, pods
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
@@ -360,7 +361,7 @@ def test_an_overlay_may_say_how_long_a_lost_node_is_waited_for():
 # --- revisions --------------------------------------------------------------------------------
 
 
-BASE = pods.revision_of(fleet(), IMAGE)
+BASE = pods.revision_of(fleet())
 
 
 def test_a_revision_is_a_label_value():
@@ -380,7 +381,7 @@ def test_a_revision_is_a_label_value():
     ],
 )
 def test_a_pod_is_not_out_of_date_for(other):
-    assert pods.revision_of(other, IMAGE) == BASE
+    assert pods.revision_of(other) == BASE
 
 
 @pytest.mark.parametrize(
@@ -397,26 +398,33 @@ def test_a_pod_is_not_out_of_date_for(other):
     ],
 )
 def test_a_pod_is_out_of_date_for_other(other):
-    assert pods.revision_of(other, IMAGE) != BASE
+    assert pods.revision_of(other) != BASE
 
 
-def test_a_pod_is_out_of_date_for_another_default_image_unless_the_fleet_names_one():
-    mine = fleet(engine={"image": "mine:1"})
+def test_no_field_of_the_spec_that_changes_a_pod_is_left_out_of_its_revision():
+    """Of every field that is not listed as one that changes no pod, and of `restartedAt`."""
+    assert pods.revision_of(fleet(update={"restartedAt": "now"})) != BASE
+    assert {*FleetSpec.model_fields} - {*pods._NOT_OF_PODS} == {
+        *("model", "engine", "resources", "pod", "weights", "adapters", "pod_overlay")
+    }
 
-    assert pods.revision_of(fleet(), "other") != BASE
-    assert pods.revision_of(mine, "other") == pods.revision_of(mine, IMAGE)
+
+def test_what_is_said_of_pods_does_not_depend_on_whether_a_default_is_written_out():
+    written = fleet(serving={"port": 8000, "service": {"type": "LoadBalancer"}}, update={})
+
+    assert pods.revision_of(written) == BASE
 
 
 def test_the_revision_does_not_hang_on_the_order_of_keys():
     one = fleet(podOverlay={"spec": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = fleet(podOverlay={"spec": {"b": {"d": 3, "c": 2}, "a": 1}})
 
-    assert pods.revision_of(one, IMAGE) == pods.revision_of(two, IMAGE)
+    assert pods.revision_of(one) == pods.revision_of(two)
 
 
 def test_the_revision_is_the_same_in_every_process():
     """A release that changes this value replaces every worker of every fleet: do so on purpose."""
-    assert BASE == "57aad2c8ab"
+    assert BASE == "cc4540939f"
 
 
 def test_every_ordinal_has_the_same_template():

@@ -42,7 +42,7 @@ def decided(
 ) -> Decision:
     weights = make_weights("42", status=status, watched=watched or Watched())
     bare = make_fleet(*workers, rollout=rollout)
-    of_today = [w.of_revision(revision_of(bare, "image")) for w in workers]
+    of_today = [w.of_revision(revision_of(bare)) for w in workers]
     fleet = make_fleet(*of_today, wants=weights, status=APPLIED, rollout=rollout)
     return decide(fleet, default_image="image", now=NOW)
 

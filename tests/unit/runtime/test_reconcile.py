@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 from tests.support import virtual_time
+from tests.support.builders import make_fleet
 from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
+from fleet_operator.core import pods
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
 from fleet_operator.runtime.reconcile import BUSY_SECONDS
 
 CORE = "/api/v1/namespaces/rl"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
+REVISIONS = "/apis/apps/v1/namespaces/rl/controllerrevisions"
+REVISION = f"{REVISIONS}/policy-{pods.revision_of(make_fleet())}"
 REQUESTS = [
+    pytest.param("GET", REVISION, id="looking for the template"),
+    pytest.param("GET", REVISIONS, id="listing the templates"),
+    pytest.param("POST", REVISIONS, id="recording the template"),
     pytest.param("GET", f"{CORE}/secrets/policy-admin-token", id="looking for the token"),
     pytest.param("POST", f"{CORE}/secrets", id="making a token"),
     pytest.param("GET", f"{CORE}/services/policy", id="looking at the Service"),

@@ -1,0 +1,134 @@
+"""Records the template of a fleet's pods in a ControllerRevision, one for each revision of the spec.
+
+Not in a ConfigMap: whoever may write those in a namespace could have the operator make pods of their
+own design. The role `edit` of Kubernetes writes no ControllerRevisions, and the API server lets
+nothing change the data of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.core import overlay, pods
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.templates import RecordedTemplate
+from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal
+from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.informer import FleetKey
+
+TEMPLATE = "the pods' template"
+"""The part of a fleet under which failures are noted."""
+API_VERSION = "apps/v1"
+_AT_MOST = "500"
+"""Records looked at at a time: there are as many as revisions among the pods, and one more."""
+
+
+def release() -> str:
+    """Of this operator; `unknown` where it runs from its sources."""
+    try:
+        return version("rlfleet")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Templates:
+    """The recorded templates of all fleets, read once by each process."""
+
+    def __init__(self, kube: Kube, default_image: str) -> None:
+        self._kube = kube
+        self._default_image = default_image
+        self._known: dict[FleetKey, tuple[str, RecordedTemplate]] = {}
+        self.release = release()
+
+    def known(self, key: FleetKey, observed: FleetObserved) -> RecordedTemplate | None:
+        """The template for the fleet's spec, if it has been read or written."""
+        uid, recorded = self._known.get(key, ("", None))
+        wanted = uid == observed.uid and recorded is not None
+        return recorded if wanted and recorded.revision == pods.revision_of(observed) else None  # type: ignore[union-attr]
+
+    async def ensure(self, key: FleetKey, observed: FleetObserved, in_use: Collection[str]) -> None:
+        """Read the template for the fleet's spec, or record today's.
+
+        `in_use`: revisions that pods have; records of others are deleted when a new one is made.
+
+        Errors: Retryable while the record of an earlier fleet of this name waits for the garbage
+        collector; NameTaken; Terminal if a record holds no template.
+        """
+        if overlay.problem_of(observed.spec.pod_overlay):
+            return
+        revision = pods.revision_of(observed)
+        path = f"{_collection(observed)}/{observed.name}-{revision}"
+        try:
+            found = await self._kube.get(path)
+        except NotFound:
+            await self._delete_unused(observed, {*in_use, revision})
+            try:
+                found = await self._kube.create(
+                    _collection(observed), self._manifest(observed, revision)
+                )
+            except Conflict:
+                found = await self._kube.get(path)
+        self._known[key] = (observed.uid, _read(found, observed, revision))
+
+    def forget(self, key: FleetKey) -> None:
+        """The fleet is gone."""
+        self._known.pop(key, None)
+
+    def _manifest(self, observed: FleetObserved, revision: str) -> Json:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "ControllerRevision",
+            "metadata": {
+                "name": f"{observed.name}-{revision}",
+                "namespace": observed.namespace,
+                "labels": names.fleet_labels(observed.name) | {names.LABEL_REVISION: revision},
+                "ownerReferences": [pods.owner_reference(observed)],
+            },
+            "revision": observed.generation,
+            "data": {
+                "release": self.release,
+                "template": pods.template_of(observed, self._default_image),
+            },
+        }
+
+    async def _delete_unused(self, observed: FleetObserved, kept: Collection[str]) -> None:
+        selector = {"labelSelector": names.fleet_selector(observed.name), "limit": _AT_MOST}
+        for item in (await self._kube.get(_collection(observed), selector))["items"]:
+            metadata = item["metadata"]
+            revision = metadata.get("labels", {}).get(names.LABEL_REVISION)
+            if revision not in kept and _owner(metadata) == observed.uid:
+                path = f"{_collection(observed)}/{metadata['name']}"
+                await self._kube.delete(path, uid=metadata["uid"])
+
+
+def _collection(observed: FleetObserved) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{observed.namespace}/controllerrevisions"
+
+
+def _owner(metadata: Json) -> str:
+    owners = metadata.get("ownerReferences", ())
+    return next((str(o["uid"]) for o in owners if o.get("controller")), "")
+
+
+def _read(found: Json, observed: FleetObserved, revision: str) -> RecordedTemplate:
+    metadata = found["metadata"]
+    title = f"ControllerRevision {metadata['name']}"
+    owners: list[dict[str, Any]] = metadata.get("ownerReferences", [])
+    if _owner(metadata) != observed.uid:
+        if any(o["kind"] == names.FLEET_KIND for o in owners):
+            raise Retryable(f"{title} belongs to an earlier fleet of this name")
+        raise NameTaken(
+            f"{title} exists already and does not belong to this fleet: it is left as it is. Delete "
+            "it, or make the fleet under another name"
+        )
+    try:
+        template, by = found["data"]["template"], str(found["data"]["release"])
+        workers = [c for c in template["spec"]["containers"] if c["name"] == names.WORKER_CONTAINER]
+    except (KeyError, TypeError):
+        workers = []
+    if not workers or not isinstance(template.get("metadata"), dict):
+        raise Terminal(f"{title} holds no template: delete it, and the operator records one")
+    return RecordedTemplate(revision=revision, pod=template, release=by)

@@ -1,0 +1,120 @@
+"""Pods are made as the fleet's other pods were, whatever operator makes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, make_fleet, make_worker, told
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.core import pods
+from fleet_operator.core.actions import CreatePod
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.templates import RecordedTemplate
+
+
+def recorded(observed: FleetObserved, *, image: str = "worker:1", **pod: Any) -> FleetObserved:
+    """The fleet, whose template was recorded by release 0.1 with another default image."""
+    template = pods.template_of(observed, image)
+    template["spec"] |= pod
+    made = RecordedTemplate(revision=pods.revision_of(observed), pod=template, release="0.1")
+    return replace(observed, template=made, release="0.2")
+
+
+def today(observed: FleetObserved) -> Decision:
+    return decide(observed, default_image="worker:2", now=NOW)
+
+
+def fleet(**spec: Any) -> FleetObserved:
+    """Two of three workers serve with the template of this spec."""
+    spec = {"replicas": 3} | spec
+    revision = pods.revision_of(make_fleet(**spec))
+    workers = (make_worker(n).serving("1").of_revision(revision) for n in range(2))
+    return make_fleet(*workers, **spec)
+
+
+def test_another_default_image_replaces_no_worker_and_new_ones_get_the_old_one():
+    decision = today(recorded(fleet()))
+    (created,) = decision.pod_actions
+
+    assert told(decision.pod_actions) == ["CreatePod policy-2"]
+    assert isinstance(created, CreatePod)
+    assert created.manifest["spec"]["containers"][0]["image"] == "worker:1"
+    assert decision.pods.outdated == 0
+
+
+def test_another_way_of_making_pods_replaces_no_worker_and_new_ones_are_made_the_old_way():
+    (created,) = today(recorded(fleet(), shareProcessNamespace=True)).pod_actions
+
+    assert isinstance(created, CreatePod)
+    assert created.manifest["spec"]["shareProcessNamespace"] is True
+    assert created.manifest["metadata"]["name"] == "policy-2"
+
+
+@pytest.mark.parametrize(
+    ("observed", "words"),
+    [
+        pytest.param(recorded(fleet()), "image worker:1 -> worker:2", id="image"),
+        pytest.param(
+            recorded(fleet(), shareProcessNamespace=True),
+            "image worker:1 -> worker:2, template of operator 0.1 -> 0.2",
+            id="both",
+        ),
+        pytest.param(
+            recorded(fleet(), image="worker:2", shareProcessNamespace=True),
+            "template of operator 0.1 -> 0.2",
+            id="template",
+        ),
+    ],
+)
+def test_the_status_says_what_would_change(observed, words):
+    condition = condition_of(today(observed).fleet.conditions, ConditionType.UPDATE_AVAILABLE)
+
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", ConditionReason.NEW_TEMPLATE)
+    assert condition.message.startswith(f"{words}. ")
+    assert "spec.update.restartedAt" in condition.message
+
+
+def test_nothing_is_said_of_a_fleet_that_would_be_made_alike():
+    conditions = today(recorded(fleet(), image="worker:2")).fleet.conditions
+
+    assert condition_of(conditions, ConditionType.UPDATE_AVAILABLE) is None
+
+
+def test_a_fleet_that_names_its_image_has_no_other():
+    mine = fleet(engine={"image": "mine:1"})
+    conditions = today(recorded(mine)).fleet.conditions
+
+    assert condition_of(conditions, ConditionType.UPDATE_AVAILABLE) is None
+
+
+def test_restarted_at_replaces_the_workers():
+    before = fleet()
+    asked = make_fleet(replicas=3, update={"restartedAt": "2026-03-01T12:00:00Z"})
+    third = make_worker(2).serving("1").of_revision(pods.revision_of(before)).view()
+    decision = today(replace(before, spec=asked.spec, workers=(*before.workers, third)))
+
+    assert decision.pods.outdated == 3
+    assert told(decision.pod_actions) == ["BeginDrain policy-0"]
+
+
+@pytest.mark.parametrize(
+    ("update", "remedy"),
+    [
+        ({"paused": True}, "spec.update.paused"),
+        ({"type": "OnDelete"}, "Delete their pods"),
+    ],
+)
+def test_workers_that_an_update_may_not_replace_are_reported(update, remedy):
+    old = make_worker(0).serving("1").of_revision("old")
+    status = today(make_fleet(old, update=update)).fleet
+    condition = condition_of(status.conditions, ConditionType.UPDATE_AVAILABLE)
+
+    assert condition is not None
+    assert condition.reason == ConditionReason.UPDATE_HELD
+    assert condition.message.startswith("1 worker has an older template")
+    assert remedy in condition.message

@@ -1,0 +1,94 @@
+"""Templates of pods are recorded once for each revision of a fleet's spec, and read from then on."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import make_fleet
+from tests.support.fake_kube import FakeCluster, FakeKube
+
+from fleet_operator.core import pods
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.errors import NameTaken, Retryable, Terminal
+from fleet_operator.runtime.templates import Templates
+
+KEY = ("rl", "policy")
+REVISIONS = "/apis/apps/v1/namespaces/rl/controllerrevisions"
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    return FakeCluster().client()
+
+
+def path_of(observed: FleetObserved) -> str:
+    return f"{REVISIONS}/policy-{pods.revision_of(observed)}"
+
+
+def image_in(templates: Templates, observed: FleetObserved) -> str:
+    recorded = templates.known(KEY, observed)
+    assert recorded is not None
+    return str(recorded.pod["spec"]["containers"][0]["image"])
+
+
+async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube) -> None:
+    fleet = make_fleet(replicas=1)
+    first, second = Templates(kube, "worker:1"), Templates(kube, "worker:2")
+    await first.ensure(KEY, fleet, ())
+    await second.ensure(KEY, fleet, ())
+
+    assert image_in(first, fleet) == image_in(second, fleet) == "worker:1"
+    (stored,) = kube.cluster.below(REVISIONS)
+    assert stored["metadata"]["ownerReferences"][0]["uid"] == fleet.uid
+
+
+async def test_another_spec_is_recorded_by_whoever_sees_it_first(kube: FakeKube) -> None:
+    before, after = make_fleet(replicas=1), make_fleet(update={"restartedAt": "now"}, replicas=1)
+    await Templates(kube, "worker:1").ensure(KEY, before, ())
+    second = Templates(kube, "worker:2")
+    assert second.known(KEY, after) is None
+    await second.ensure(KEY, after, {pods.revision_of(before)})
+
+    assert image_in(second, after) == "worker:2"
+    assert second.known(KEY, before) is None
+    assert len(kube.cluster.below(REVISIONS)) == 2
+
+
+async def test_records_that_no_pod_has_go_when_another_is_made(kube: FakeKube) -> None:
+    specs = [make_fleet(update={"restartedAt": str(n)}, replicas=1) for n in range(3)]
+    templates = Templates(kube, "worker:1")
+    await templates.ensure(KEY, specs[0], ())
+    await templates.ensure(KEY, specs[1], {pods.revision_of(specs[0])})
+    await templates.ensure(KEY, specs[2], {pods.revision_of(specs[1])})
+
+    left = {f"{REVISIONS}/{o['metadata']['name']}" for o in kube.cluster.below(REVISIONS)}
+    assert left == {path_of(specs[1]), path_of(specs[2])}
+
+
+async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube: FakeKube) -> None:
+    fleet = make_fleet(replicas=1)
+    owner = pods.owner_reference(fleet) | {"uid": "of-before"}
+    kube.cluster.put(path_of(fleet), {"metadata": {"name": "x", "ownerReferences": [owner]}})
+
+    with pytest.raises(Retryable):
+        await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+
+
+async def test_the_record_of_something_else_is_left_alone(kube: FakeKube) -> None:
+    fleet = make_fleet(replicas=1)
+    kube.cluster.put(path_of(fleet), {"metadata": {"name": "x"}})
+
+    with pytest.raises(NameTaken):
+        await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+
+
+@pytest.mark.parametrize("data", [None, {}, {"release": "1", "template": {"spec": {}}}])
+async def test_a_record_without_a_template_is_refused(kube: FakeKube, data: object) -> None:
+    fleet = make_fleet(replicas=1)
+    owners = [pods.owner_reference(fleet)]
+    stored = {"metadata": {"name": "x", "ownerReferences": owners}, "data": data}
+    kube.cluster.put(path_of(fleet), stored)
+    templates = Templates(kube, "worker:1")
+
+    with pytest.raises(Terminal):
+        await templates.ensure(KEY, fleet, ())
+    assert templates.known(KEY, fleet) is None
