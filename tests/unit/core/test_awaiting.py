@@ -115,7 +115,7 @@ def conditions(
     observed: FleetObserved,
 ) -> tuple[dict[ConditionType, Any], dict[ConditionType, Any]]:
     """Those of the WeightVersion and of the fleet, by type."""
-    revision = pods.revision_of(observed, "i")
+    revision = pods.revision_of(observed)
     current = tuple(replace(w, pod=replace(w.pod, revision=revision)) for w in observed.workers)
     made = decide(replace(observed, workers=current), default_image="i", now=NOW)
     (weights,) = made.weights.values()
