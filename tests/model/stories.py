@@ -295,6 +295,19 @@ def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
     return its
 
 
+def a_checkpoint_that_comes_late() -> Chronicle:
+    """A version that is published before its checkpoint exists: it is never abandoned"""
+    timeouts = {"stageSeconds": 30, "checkpointSeconds": 90}
+    its = Chronicle(rollout={"timeouts": timeouts})
+    its.fleet.files.absent.add("/weights/step_2")
+    its.fleet.publish("2")
+    its.go(16, seconds=10.0)
+    its.fleet.note("trainer", "writes the checkpoint of version 2")
+    its.fleet.files.absent.clear()
+    its.fleet.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    return its.end()
+
+
 def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
     """A load that lasts longer than a lease: the pause is renewed meanwhile"""
     its = Chronicle(replicas=1, slow_seconds=35.0)
@@ -393,4 +406,5 @@ STORIES: list[Story] = [
     a_lease_that_is_deleted,
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
+    a_checkpoint_that_comes_late,
 ]

@@ -161,6 +161,14 @@ MUTANTS = [
     ),
     Mutant(
         6,
+        "a version is abandoned at the deadline of a phase because its checkpoint does not exist yet",
+        "core/awaiting.py",
+        "phase=RolloutPhase.PENDING,",
+        "phase=step.phase,",
+        story="a_checkpoint_that_comes_late",
+    ),
+    Mutant(
+        6,
         "a worker that failed is never made anew",
         "core/fleet_plan.py",
         "recycle(observed, [w for w in failed if w.pod.uid not in lost], now=now)",
