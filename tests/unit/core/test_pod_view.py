@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -336,3 +336,28 @@ def test_a_quarantine_survives_in_the_annotation(written, quarantine):
     metadata = {"annotations": {names.ANNOTATION_QUARANTINE: written}}
 
     assert pod_view(pod(metadata=metadata)).quarantine == quarantine
+
+
+@pytest.mark.parametrize(
+    ("written", "since"),
+    [
+        pytest.param(None, None, id="no mark"),
+        pytest.param(
+            '{"since": "2026-03-01T12:00:00+00:00", "reason": "x"}',
+            datetime(2026, 3, 1, 12, tzinfo=UTC),
+            id="a mark",
+        ),
+        pytest.param("[]", datetime(1970, 1, 1, tzinfo=UTC), id="no object"),
+        pytest.param("{}", datetime(1970, 1, 1, tzinfo=UTC), id="no time"),
+        pytest.param('{"since": 7}', datetime(1970, 1, 1, tzinfo=UTC), id="a number"),
+        pytest.param(
+            '{"since": "2026-03-01T12:00:00"}', datetime(1970, 1, 1, tzinfo=UTC), id="no zone"
+        ),
+        pytest.param("{" * 5000, datetime(1970, 1, 1, tzinfo=UTC), id="no JSON"),
+    ],
+)
+def test_since_when_a_worker_drains(written, since):
+    annotations = {} if written is None else {"rlfleet.dev/drain": written}
+    view = pod_view({"metadata": {"uid": "u", "name": "policy-0", "annotations": annotations}})
+
+    assert view.drains_since == since

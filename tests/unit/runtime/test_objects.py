@@ -7,11 +7,18 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
+from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import AdoptPod, CreatePod, DeletePod, Quarantine
+from fleet_operator.core.actions import (
+    AdoptPod,
+    BeginDrain,
+    CreatePod,
+    DeletePod,
+    EndDrain,
+    Quarantine,
+)
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.core.pod_view import pod_view
 from fleet_operator.core.pods import build_pod, owner_reference
@@ -85,6 +92,23 @@ class TestPods:
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "fenced"
         assert pod_view(written).quarantine == "does not answer"
+
+    async def test_a_drain_is_written_where_a_new_operator_finds_it_and_taken_back(self, desk):
+        await desk.objects.change_pod("rl", creation())
+        uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
+        begin = BeginDrain(
+            name="policy-0", uid=uid, since=NOW, reason="the fleet has 1 replica now"
+        )
+        await desk.objects.change_pod("rl", begin)
+        written = desk.cluster.objects[POD_PATH]
+
+        assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
+        assert pod_view(written).drains_since == NOW
+        await desk.objects.change_pod("rl", EndDrain(name="policy-0", uid=uid, reason="wanted"))
+        written = desk.cluster.objects[POD_PATH]
+
+        assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
+        assert pod_view(written).drains_since is None
 
     @pytest.mark.parametrize("uid", ["other", None], ids=["made anew", "gone"])
     async def test_a_quarantine_hits_nobody_else(self, desk, uid):
