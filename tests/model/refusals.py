@@ -64,8 +64,12 @@ class FakeApi:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         if path.endswith("/inferencefleets/policy"):
             return {"metadata": {"uid": "fleet"}}
+        foreign = {"metadata": {"uid": "foreign", "ownerReferences": [FOREIGN]}}
+        if params is not None:
+            name = params["fieldSelector"].removeprefix("metadata.name=")
+            return {"items": [foreign] if self._is_taken(f"{path}/{name}") else []}
         if self._is_taken(path):
-            return {"metadata": {"uid": "foreign", "ownerReferences": [FOREIGN]}}
+            return foreign
         if path not in self.objects:
             raise NotFound(path)
         return self.objects[path]

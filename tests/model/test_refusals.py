@@ -28,7 +28,7 @@ MUTANTS = [
         10,
         "a pod's name that is taken is not looked at",
         "runtime/objects.py",
-        'await self._check_name(f"{pods}/{action.name}", action.manifest)',
+        "await self._check_name(pods, action.manifest)",
         "pass",
     ),
     Mutant(

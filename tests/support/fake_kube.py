@@ -103,6 +103,8 @@ class FakeKube:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """Read one object or one page of a list."""
         await self._begin("GET", path)
+        if "/pods/" in path:
+            raise Terminal(f"403 pods is forbidden: cannot get {path}")  # as under the chart's role
         if path in self.cluster.objects:
             return copy.deepcopy(self.cluster.objects[path])
         if params is None or "limit" not in params:
@@ -176,6 +178,9 @@ class FakeKube:
 
     def _page(self, path: str, params: Mapping[str, str]) -> Json:
         items = self.cluster.below(path)
+        if chosen := params.get("fieldSelector"):
+            name = chosen.removeprefix("metadata.name=")
+            items = [item for item in items if item["metadata"]["name"] == name]
         first, listed_at = 0, self.cluster.version
         if token := params.get("continue"):
             first, listed_at = map(int, token.split("@"))

@@ -66,7 +66,7 @@ class Objects:
                     await self._kube.create(pods, action.manifest)
                 except Conflict:
                     # Its predecessor is not gone yet, or our view is late, or the name is taken.
-                    await self._check_name(f"{pods}/{action.name}", action.manifest)
+                    await self._check_name(pods, action.manifest)
                     return
             case DeletePod():
                 self._count("pod")
@@ -223,11 +223,13 @@ class Objects:
         except NotFound:
             return None
 
-    async def _check_name(self, path: str, manifest: Json) -> None:
-        """Errors: NameTaken if an object that is not this fleet's has the name, and stays."""
-        found = await self._find(path)
-        if found is not None and "deletionTimestamp" not in found["metadata"]:
-            _check_owner(found, manifest)
+    async def _check_name(self, pods: str, manifest: Json) -> None:
+        """Errors: NameTaken if a pod that is not this fleet's has the name, and stays."""
+        # By a list: the operator needs that right anyway, and has none to get a pod.
+        chosen = {"fieldSelector": f"metadata.name={manifest['metadata']['name']}", "limit": "1"}
+        for found in (await self._kube.get(pods, chosen))["items"]:
+            if "deletionTimestamp" not in found["metadata"]:
+                _check_owner(found, manifest)
 
     def _count(self, kind: str) -> None:
         self._metrics.writes.labels(kind).inc()
