@@ -72,6 +72,10 @@ class Admin:
         """JSON merge patch."""
         return await self._request("PATCH", path, body, MERGE)
 
+    async def replace(self, path: str, body: Json) -> Json:
+        """Put a whole object in the place of what is there."""
+        return await self._request("PUT", path, body)
+
     async def apply(self, path: str, body: Json, *, manager: str, force: bool = False) -> Json:
         """Server-side apply, as a field manager.
 
