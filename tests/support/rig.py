@@ -122,6 +122,7 @@ class Rig:
     def __init__(self, *, replicas: int = 3, version: str = "1", **spec: Any) -> None:
         self.cluster = FakeCluster()
         self.workers = FakeWorkers()
+        self.default_image = "rlfleet/worker:1"
         self._fleet: Json = {
             "kind": "InferenceFleet",
             "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
@@ -177,7 +178,7 @@ class Rig:
             namespaces=("rl",),
             lease_namespace="rl",
             lease_name="operator",
-            default_image="rlfleet/worker:1",
+            default_image=self.default_image,
             port=0,
             log_format="text",
             log_level="INFO",

@@ -1,0 +1,86 @@
+"""The whole operator over a fake API server: upgrades replace no worker, and scale-down cuts nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support import virtual_time
+from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
+
+OLD, NEW = "rlfleet/worker:1", "rlfleet/worker:2"
+
+
+def pods(rig: Rig) -> dict[str, Any]:
+    return {o["metadata"]["name"]: o for o in rig.cluster.below(PODS_PATH)}
+
+
+def uids(rig: Rig) -> set[str]:
+    return {p["metadata"]["uid"] for p in pods(rig).values()}
+
+
+def images(rig: Rig) -> set[str]:
+    return {p["spec"]["containers"][0]["image"] for p in pods(rig).values()}
+
+
+def test_another_release_replaces_no_worker_until_it_is_let() -> None:
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await rig.applied("1")
+            before = uids(rig)
+            await rig.kill_operator()
+            rig.default_image = NEW
+            await rig.start_operator()
+            await rig.until(lambda: rig.condition("UpdateAvailable"))
+            said = rig.condition("UpdateAvailable")
+            assert said is not None
+            assert said["message"].startswith(f"image {OLD} -> {NEW}. ")
+
+            rig.change(FLEET_PATH, replicas=3)
+            await rig.until(lambda: rig.serving == ["1", "1", "1"])
+            assert before < uids(rig)
+            assert images(rig) == {OLD}
+
+            rig.change(FLEET_PATH, update={"restartedAt": "2026-03-01T12:00:00Z"})
+            await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1", "1", "1"])
+            await rig.until(lambda: rig.condition("UpdateAvailable") is None)
+
+    virtual_time.run(story())
+
+
+def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
+    async def story() -> None:
+        async with Rig(replicas=3) as rig:
+            await rig.applied("1")
+            workers = list(rig.workers.workers.values())
+            rig.change(FLEET_PATH, replicas=1)
+            await rig.until(lambda: len(pods(rig)) == 1)
+
+            assert rig.serving == ["1"]
+            assert [w.requests.ended for w in workers] == [[], [], []]
+            assert {k for k, _ in rig.workers.asked if k.startswith("fence")} == {"fence"}
+            (kept,) = pods(rig).values()
+            assert kept["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
+
+    virtual_time.run(story())
+
+
+def test_a_drain_that_is_not_wanted_any_more_is_taken_back_by_another_leader() -> None:
+    async def story() -> None:
+        async with Rig(replicas=2) as rig:
+            await rig.applied("1")
+            before = uids(rig)
+            rig.change(FLEET_PATH, replicas=1)
+            await rig.until(
+                lambda: any(
+                    p["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
+                    for p in pods(rig).values()
+                )
+            )
+            await rig.kill_operator()
+            rig.change(FLEET_PATH, replicas=2)
+            await rig.start_operator()
+            await rig.until(lambda: rig.serving == ["1", "1"])
+
+            assert uids(rig) == before
+
+    virtual_time.run(story())
