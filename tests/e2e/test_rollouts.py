@@ -104,6 +104,10 @@ def test_a_source_outside_the_roots_is_refused_before_a_worker_is_asked(fleet):
     assert "/etc" in stalled["message"]
     assert fleet.get(f"ifl/{FLEET}")["status"]["appliedVersion"] == applied
 
+    fleet.publish(str(fleet.next_step()), source={"path": "/weights/step_{version}"})
+    fleet.wait_ready()
+    assert fleet.condition("Stalled") is None
+
 
 @pytest.mark.parametrize(("make", "reason"), BAD)
 def test_a_bad_source_is_said_the_old_weights_serve_and_the_next_version_recovers(
