@@ -1,7 +1,7 @@
-"""A simulated fleet whose API server refuses, whose names are taken, whose objects cannot be read, and
+"""A simulated fleet whose API server refuses writes, lists and watches, whose names are taken, whose objects cannot be read, and
 whose operator has defects; and promise 10.
 
-10. Whatever the API server refuses, whatever cannot be read, and whatever raises in the operator is
+10. Whatever the API server refuses, also to be listed or watched, whatever cannot be read, and whatever raises in the operator is
     said: after `LOOKS` looks `Stalled` is True on the fleet or the WeightVersion, as stored, as long
     as one of the two can be written. Pauses are renewed meanwhile (promise 8 holds).
 
@@ -34,6 +34,7 @@ from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json
+from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.troubles import PODS, Troubles, status_part
@@ -45,6 +46,13 @@ BOTH = 2
 FOREIGN = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other", "controller": True}
 RAISING = ("plan_rollout", "plan_fleet", "fleet_status", "weights_status")
 OVERLAYS: tuple[Any, ...] = ({"spec": None}, {"spec": {"tolerations": None}}, {"metadata": 3})
+READS = (
+    Read("list", "pods", "rl"),
+    Read("watch", "pods", None),
+    Read("watch", "inferencefleets", "rl"),
+    Read("list", "services", None),
+)
+"""How old what was read before may be is played by the other histories."""
 CHILDREN = ("services/policy", "services/policy-workers", "poddisruptionbudgets/policy")
 
 
@@ -124,6 +132,7 @@ class RefusingSimulation(Simulation):
     """Fields:
 
     api: what it refuses.
+    refused_reads: lists and watches that are refused.
     refused_statuses: `fleet`, `weights`.
     odd: objects that cannot be read: `fleet`, `weights`.
     raising: parts of `decide` that raise.
@@ -132,6 +141,7 @@ class RefusingSimulation(Simulation):
 
     def __init__(self, **given: Any) -> None:
         self.api = FakeApi()
+        self.refused_reads: set[Read] = set()
         self.refused_statuses: set[str] = set()
         self.odd: set[str] = set()
         self.raising: set[str] = set()
@@ -152,6 +162,11 @@ class RefusingSimulation(Simulation):
         """Decide with the parts that raise, write the children, and see whether all is said."""
         self._check_said()
         self.met = {f"{each} cannot be read" for each in self.odd}
+        self.met |= {f"{each} is refused" for each in self.refused_reads}
+        assert isinstance(self.leader, RefusedLeader)
+        for read in READS:
+            error = Terminal("403 forbidden") if read in self.refused_reads else None
+            self.leader.troubles.note_read(read, error)
         with ExitStack() as stack:
             for part in self.raising:
                 stack.enter_context(mock.patch.object(decisions, part, _raise))
@@ -188,6 +203,7 @@ class RefusingSimulation(Simulation):
         self.note("person", "heals everything")
         for causes in (self.api.refused, self.api.taken, self.refused_statuses, self.odd):
             causes.clear()
+        self.refused_reads.clear()
         self.raising.clear()
         self.change_fleet("repairs the overlay", podOverlay={})
         self.looks.clear()
@@ -255,9 +271,12 @@ def refused_history(seed: int) -> RefusingSimulation:
     return fleet
 
 
+BREAKS = ("pods", "children", "child", "pod", "read", "status", "odd", "raise", "overlay")
+
+
 def _break_something(fleet: RefusingSimulation) -> None:
     chance = fleet.random
-    what = chance.choice(["pods", "children", "child", "pod", "status", "odd", "raise", "overlay"])
+    what = chance.choice(BREAKS)
     fleet.note("fault", f"breaks: {what}")
     ordinal = chance.randrange(max(1, fleet.replicas))
     match what:
@@ -275,6 +294,8 @@ def _break_something(fleet: RefusingSimulation) -> None:
             fleet.api.taken.add(f"pods/policy-{ordinal}")
             for pod in [p for p in fleet.pods.values() if p.ordinal == ordinal]:
                 fleet.delete(pod)
+        case "read":
+            fleet.refused_reads.add(chance.choice(READS))
         case "status":
             fleet.refused_statuses.add(chance.choice(["fleet", "weights"]))
         case "odd":

@@ -249,7 +249,7 @@ def a_run_that_starts_again() -> Chronicle:
     its.fleet.publish("2")
     its.until(lambda: its.fleet.serving == ["2", "2", "2"])
     its.fleet.publish("1")
-    its.go(3)
+    its.go(12)  # more than a rollout takes
     its.fleet.control(rollbackTo="1")
     return its.end()
 

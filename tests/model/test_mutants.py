@@ -143,7 +143,7 @@ MUTANTS = [
         "core/rewind.py",
         "if wanted is None or reached is None or wanted >= reached:",
         "if True:",
-        first_seed=148,
+        story="a_run_that_starts_again",
     ),
     Mutant(
         5,

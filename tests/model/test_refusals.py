@@ -40,6 +40,13 @@ MUTANTS = [
     ),
     Mutant(
         10,
+        "a list or a watch that is refused is no trouble of the fleets that it serves",
+        "runtime/troubles.py",
+        "if read.namespace in {None, key[0]}",
+        "if read.namespace not in {None, key[0]}",
+    ),
+    Mutant(
+        10,
         "a refused status of one object is not said on the other",
         "runtime/troubles.py",
         "concerns_weights=part.startswith(STATUS),",
