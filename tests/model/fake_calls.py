@@ -249,6 +249,9 @@ def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
         )
         _begin(worker, ticket, "recover", worker.slow_seconds)
         return
+    if worker.compare is not None:
+        assert isinstance(action, Load | Apply)
+        worker.effect = worker.compare(worker, action)
     worker.label, worker.run_id, worker.weights = action.version, action.run_id, ticket.weights
     worker.source, worker.load_failure = ticket.source, None
     worker.phase, worker.loaded_since_pause = Phase.PAUSED, True

@@ -137,6 +137,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         pause=_pause(worker),
         operation=_operation(worker),
         probe=worker.probe,
+        effect=worker.effect,
         epoch=worker.epoch,
         stage_failure=_failure(worker.stage_failure, now),
         load_failure=_failure(worker.load_failure, now),

@@ -9,14 +9,22 @@ its end and acts then (`fake_calls`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.model import fake_calls
 from tests.model.fake_requests import FakeRequests
 from tests.model.fake_state import MODEL_SOURCE, Files, Note, Ticket, digest_of, state_of
 
-from fleet_operator.core.actions import WorkerCall
-from fleet_worker.protocol import Epoch, Phase, ProbeReport, Reason, WorkerState
+from fleet_operator.core.actions import Apply, Load, WorkerCall
+from fleet_worker.protocol import (
+    Epoch,
+    LoadEffect,
+    Phase,
+    ProbeReport,
+    Reason,
+    WorkerState,
+)
 
 ENGINE_START_SECONDS = 5.0
 REST_SECONDS = 60.0
@@ -47,6 +55,8 @@ class FakeWorker:
             nothing but the latch, and loads and admissions do not ask whether requests have ended.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
         hung: it answers nobody; what it was generating goes on.
+        compare: what a load has changed, given the worker before it and the call; without, no effect
+            is reported.
     """
 
     uid: str
@@ -95,6 +105,8 @@ class FakeWorker:
     not_at_rest_since: float | None = None
     drains_until: float | None = None
     lie: str = ""
+    effect: LoadEffect | None = None
+    compare: Callable[[FakeWorker, Load | Apply], LoadEffect | None] | None = None
     odd_versions: set[str] = field(default_factory=set)
     bad_sources: set[str] = field(default_factory=set)
     breaking_versions: set[str] = field(default_factory=set)

@@ -72,10 +72,16 @@ def test_the_operator_as_it_is_keeps_the_promise():
     assert found(ROOT / "operator", histories=3) == "every promise held\n"
 
 
-def found(source: Path, *, histories: int = HISTORIES) -> str:
-    """What the histories say with this source of `fleet_operator`."""
+def found(
+    source: Path,
+    *,
+    histories: int = HISTORIES,
+    module: str = "tests.model.refusals",
+    promise: int = 10,
+) -> str:
+    """What the histories of a module say with this source of `fleet_operator`."""
     path = os.pathsep.join(map(str, (source, ROOT / "worker", ROOT)))
-    command = [sys.executable, "-m", "tests.model.refusals", "--promise", "10"]
+    command = [sys.executable, "-m", module, "--promise", str(promise)]
     done = subprocess.run(
         [*command, "--histories", str(histories)],
         cwd=ROOT,

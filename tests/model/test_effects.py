@@ -1,0 +1,52 @@
+"""Promise 13: what a load has changed is reported as it was; and mistakes that break it are caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.model.effects import effect_history
+from tests.model.test_mutants import Mutant, a_copy_with
+from tests.model.test_refusals import found
+
+BLOCKS = 4
+HISTORIES_PER_BLOCK = 6
+
+MUTANTS = [
+    Mutant(
+        13,
+        "what cannot be compared counts as changed",
+        "core/effect.py",
+        "if e is not None and e.changed_share is not None]",
+        "if e is not None]",
+    ),
+    Mutant(
+        13,
+        "one worker that saw no change is enough",
+        "core/effect.py",
+        "unchanged=bool(comparable) and all(",
+        "unchanged=bool(comparable) and any(",
+    ),
+    Mutant(
+        13,
+        "what changed nothing is not reported",
+        "core/effect.py",
+        "if effect is None or not effect.unchanged:",
+        "if effect is None or effect.unchanged:",
+    ),
+]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_a_version_that_changed_nothing_is_reported_and_no_other(block):
+    for seed in range(1000 * block, 1000 * block + HISTORIES_PER_BLOCK):
+        effect_history(seed)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
+def test_a_mistake_is_caught_as_promise_thirteen(mutant: Mutant, tmp_path: Path) -> None:
+    source = a_copy_with(mutant, tmp_path)
+
+    assert found(source, module="tests.model.effects", promise=13).startswith("promise 13: ")
