@@ -35,6 +35,23 @@ def test_clever_spellings_are_refused(argument: str) -> None:
     assert len(refused_flags([argument])) == 1
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--enable-eplb",
+        "--kv-transfer-config={}",
+        "--kv-offloading-backend=lmcache",
+        "--ec-transfer-config={}",
+        "--ec-manager-config={}",
+    ],
+)
+def test_a_flag_by_which_something_of_old_weights_would_survive_a_swap_is_refused(
+    argument: str,
+) -> None:
+    """By name: the tests above only know what the list holds."""
+    assert len(refused_flags([argument])) == 1
+
+
 def test_nothing_may_follow_the_end_of_the_flags() -> None:
     assert len(refused_flags(["--", "--port=1"])) == 2
 
