@@ -6,7 +6,7 @@ Sources that workers name are untrusted: one that is no source of a resource is 
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -25,6 +25,8 @@ from fleet_operator.core.observed import FleetObserved, Standing, Target
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_worker import protocol
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
 
 def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
     """What admitted workers hold, the most frequent first; at most 20."""
@@ -37,9 +39,16 @@ def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
     if [(WeightsId(v.version, v.run_id, v.digest), v.workers) for v in before] == ranked:
         return before
     return tuple(
-        ServedVersion(version=w.version, run_id=w.run_id, digest=w.digest, workers=number)
+        ServedVersion(
+            version=w.version, run_id=w.run_id, digest=_known_digest(w.digest), workers=number
+        )
         for w, number in ranked
     )
+
+
+def _known_digest(said: str | None) -> str | None:
+    """A digest of a kind that this release does not know is left out."""
+    return said if said is not None and _DIGEST.fullmatch(said) else None
 
 
 def applied_record(
@@ -120,5 +129,8 @@ def _held(observed: FleetObserved) -> Iterator[tuple[Named, WeightSource]]:
         if worker.staged is not None and state.staged is not None:
             told.setdefault(state.staged.source, worker.staged)
     for source, weights in told.items():
-        with contextlib.suppress(ValueError):  # no source of a resource
-            yield weights, from_protocol(source)
+        try:
+            named = from_protocol(source)
+        except ValueError:
+            continue  # no source of a resource
+        yield weights, named
