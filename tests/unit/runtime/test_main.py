@@ -285,6 +285,7 @@ class TestFilling:
             process.start()
             await asyncio.sleep(5)
             assert not process.operator.pods.is_synced("rl")
+            assert process.operator.synced, "the fleets are worked on: they report it"
             process.stop.set()
             assert await process.code(within_seconds=1) == 0
 
