@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fleet_operator.core.actions import CreatePod, PodAction
 from fleet_operator.core.observed import PodView
-from fleet_operator.errors import Terminal
+from fleet_operator.errors import NameTaken, Terminal
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.own_writes import OwnWrites
@@ -31,13 +31,14 @@ class PodChanges:
     async def run(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
         """Change pods, and create the missing ones in portions that double.
 
-        The first pod that cannot be created ends it: a quota would refuse all the others too.
+        The first pod that cannot be created ends it: a quota would refuse all the others too. A name
+        that is taken concerns one pod, and the others follow.
         """
         created = [a for a in actions if isinstance(a, CreatePod)]
         failures = await self._at_once(key, [a for a in actions if not isinstance(a, CreatePod)])
         portion = 1
-        while created and not failures:
-            failures = await self._at_once(key, created[:portion])
+        while created and all(isinstance(f, NameTaken) for f in failures):
+            failures += await self._at_once(key, created[:portion])
             created, portion = created[portion:], portion * 2
         if failures:
             # A refusal needs attention; what passes by itself must not hide it.

@@ -108,6 +108,19 @@ def test_a_pods_name_that_is_taken_is_said_and_its_end_heals(labels):
     virtual_time.run(story())
 
 
+def test_a_pods_name_that_is_taken_keeps_no_other_pod_from_being_created():
+    async def story() -> None:
+        rig = Rig(replicas=4)
+        metadata = {"name": "policy-0", "namespace": "rl", "labels": {}}
+        rig.cluster.put(f"{PODS_PATH}/policy-0", {"kind": "Pod", "metadata": metadata})
+        async with rig:
+            await rig.until(lambda: stalled(rig, "NameTaken"))
+            others = {f"{PODS_PATH}/policy-{n}" for n in (1, 2, 3)}
+            await rig.until(lambda: others <= rig.cluster.objects.keys())
+
+    virtual_time.run(story())
+
+
 # --- refused writes -----------------------------------------------------------------------------
 
 REFUSED = [
