@@ -44,7 +44,7 @@ class PodInformer:
                 group.create_task(stream.run())
 
     async def tried(self) -> None:
-        """Wait until the first list of every namespace has ended, in whatever way."""
+        """Wait until the first list of every namespace was read, or refused."""
         for stream in self._streams.values():
             await stream.tried.wait()
 

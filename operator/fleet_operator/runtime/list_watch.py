@@ -122,7 +122,7 @@ class ListWatch:
         self._failures = 0
         self.synced = asyncio.Event()
         self.tried = asyncio.Event()
-        """Set when the first list has ended, in whatever way."""
+        """Set when the first list was read, or refused. A server that is not ready yet is waited for."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -153,7 +153,8 @@ class ListWatch:
         # A watch that broke goes on at once and may be quiet for a minute: only a refusal counts.
         passes = read is self._watch_read and not isinstance(error, Terminal)
         self._on_read(read, None if passes else error)
-        self.tried.set()
+        if isinstance(error, Terminal):
+            self.tried.set()
 
     async def _list(self) -> None:
         selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"

@@ -15,7 +15,7 @@ from tests.support.fake_kube import FakeCluster, FakeKube
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.runtime.informer import PodInformer
 from fleet_operator.runtime.list_watch import Read
 
@@ -142,13 +142,13 @@ class TestFollowing:
 
         virtual_time.run(story())
 
-    def test_each_namespace_counts_as_synced_when_it_was_listed_and_as_tried_when_that_has_failed(
+    def test_each_namespace_counts_as_synced_when_it_was_listed_and_as_tried_when_that_was_refused(
         self,
     ):
         async def story() -> None:
             client = FakeCluster().client()
             client.delay_seconds = 1.0
-            client.refuses = lambda _, path: Retryable("503") if "/b/" in path else None
+            client.refuses = lambda _, path: Terminal("403") if "/b/" in path else None
             async with Watching(client, "a", "b") as watching:
                 informer = watching.informer
                 tried = asyncio.create_task(informer.tried())
