@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import Configuration
 
 from fleet_operator.adapters import kube as kube_module
-from fleet_operator.adapters.kube import KubeClient
+from fleet_operator.adapters.kube import KubeClient, canonical
 from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal, Unknown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -459,3 +459,12 @@ class TestConnecting:
             await kube.close()
 
         assert api.requests[0][3]["Authorization"] == "Bearer secret"
+
+
+def test_a_body_is_written_as_the_api_server_would_write_it():
+    """Else it refuses later writes to a ControllerRevision: `data` of other bytes."""
+    body = {"z": {"b": 1, "a": "<\u00e9 & \u2028>"}, "a": [True, None]}
+
+    assert canonical(body) == (
+        b'{"a":[true,null],"z":{"a":"\\u003c\xc3\xa9 \\u0026 \\u2028\\u003e","b":1}}'
+    )
