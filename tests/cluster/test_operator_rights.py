@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ async def _whole_life(stage: Stage) -> None:
         return "ownerReferences" in (await stage.objects("pods"))[f"{FLEET}-0"]["metadata"]
 
     await stage.until(adopted, "the pod has an owner again")
+    # With the second other template no pod is left of the first one, whose record goes.
+    for name in ("first", "second"):
+        await stage.change_fleet(podOverlay={"metadata": {"annotations": {"example/of": name}}})
+        await stage.until(partial(_is_renewed, stage), f"all pods are of the {name} template")
+
+
+async def _is_renewed(stage: Stage) -> bool:
+    found = await stage.fleet()
+    status = found["status"]
+    of_today = status["observedGeneration"] == found["metadata"]["generation"]
+    return of_today and status["updatedReplicas"] == status["readyReplicas"] == 2
 
 
 async def test_every_right_is_used_and_no_other_is_asked_for(stage: Stage) -> None:

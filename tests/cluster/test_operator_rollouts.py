@@ -147,7 +147,7 @@ async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a
 
     def all_have(version: str) -> Callable[[], Awaitable[bool]]:
         async def have() -> bool:
-            return [w.adapters for w in stage.kubelet.workers] == [{"math": version}] * 2
+            return [w.adapters for w in stage.kubelet.workers] == [{"math": (version, None)}] * 2
 
         return have
 
@@ -156,7 +156,7 @@ async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a
     await stage.kubelet.kill(f"{FLEET}-1")
     worker = stage.kubelet.worker(f"{FLEET}-1")
     await stage.until(lambda: _generates(worker), "the worker is admitted again")
-    assert worker.adapters == {"math": "1"}
+    assert worker.adapters == {"math": ("1", None)}
     patch = '{"spec":{"version":"2"}}'
     await stage.kubectl("patch", "wv/math", "--type=merge", "-p", patch)
     await stage.until(all_have("2"), "all workers have the next version")

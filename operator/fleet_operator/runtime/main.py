@@ -106,7 +106,7 @@ class Operator:
             rivals=Rivals(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
             metrics=metrics,
             troubles=self.troubles,
-            templates=Templates(kube, settings.default_image),
+            templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
             again=self._again,

@@ -7,7 +7,7 @@ nothing change the data of one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -35,10 +35,13 @@ def release() -> str:
 
 
 class Templates:
-    """The recorded templates of all fleets, read once by each process."""
+    """The recorded templates of all fleets, read once by each process. `on_write`: counts writes."""
 
-    def __init__(self, kube: Kube, default_image: str) -> None:
+    def __init__(
+        self, kube: Kube, default_image: str, on_write: Callable[[], None] = lambda: None
+    ) -> None:
         self._kube = kube
+        self._on_write = on_write
         self._default_image = default_image
         self._known: dict[FleetKey, tuple[str, RecordedTemplate]] = {}
         self.release = release()
@@ -65,6 +68,7 @@ class Templates:
             found = await self._kube.get(path)
         except NotFound:
             await self._delete_unused(observed, {*in_use, revision})
+            self._on_write()
             try:
                 found = await self._kube.create(
                     _collection(observed), self._manifest(observed, revision)
@@ -101,6 +105,7 @@ class Templates:
             revision = metadata.get("labels", {}).get(names.LABEL_REVISION)
             if revision not in kept and _owner(metadata) == observed.uid:
                 path = f"{_collection(observed)}/{metadata['name']}"
+                self._on_write()
                 await self._kube.delete(path, uid=metadata["uid"])
 
 

@@ -20,6 +20,7 @@ from fleet_worker.protocol import Epoch
 
 PODS = "/api/v1/namespaces/rl/pods"
 POD = f"{PODS}/policy-0"
+CONFIG = "/api/v1/namespaces/rl/configmaps/policy-applied"
 BODY: Json = {"kind": "Pod", "metadata": {"name": "policy-0", "namespace": "rl"}}
 WRITES: dict[str, Callable[[FencedKube], Awaitable[Any]]] = {
     "create": lambda kube: kube.create(PODS, BODY | {"metadata": {"name": "policy-1"}}),
@@ -40,6 +41,8 @@ class Desk:
         self.leads = True
         self.cluster = FakeCluster()
         self.cluster.put(POD, BODY)
+        named = {"name": "policy-applied", "namespace": "rl"}
+        self.cluster.put(CONFIG, {"kind": "ConfigMap", "metadata": named})
         self.inner = self.cluster.client()
         self.kube = FencedKube(self.inner, lambda: self.leads)
 
@@ -103,7 +106,7 @@ async def test_who_does_not_lead_may_look(desk: Desk) -> None:
     desk.leads = False
     events = desk.kube.watch(PODS, {"resourceVersion": "100"})
 
-    assert (await desk.kube.get(POD))["metadata"]["name"] == "policy-0"
+    assert (await desk.kube.get(CONFIG))["metadata"]["name"] == "policy-applied"
     assert (await desk.kube.get(PODS, {"limit": "5"}))["items"]
     assert (await anext(aiter(events)))["type"] == "ADDED"
     assert isinstance(events, AsyncIterator)
