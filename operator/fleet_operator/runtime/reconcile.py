@@ -105,8 +105,7 @@ class Reconciler:
         try:
             with self._metrics.reconciles.time():
                 after_seconds = await self._reconcile(key)
-        # A defect of one fleet must not stop the others; it becomes a condition.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - a defect of one fleet must not stop the others
             self._report(key, Defect(part=RECONCILE, error=error))
             self._troubles.note(key, RECONCILE, error)
             after_seconds = BUSY_SECONDS

@@ -49,8 +49,9 @@ class Templates:
     def known(self, key: FleetKey, observed: FleetObserved) -> RecordedTemplate | None:
         """The template for the fleet's spec, if it has been read or written."""
         uid, recorded = self._known.get(key, ("", None))
-        wanted = uid == observed.uid and recorded is not None
-        return recorded if wanted and recorded.revision == pods.revision_of(observed) else None  # type: ignore[union-attr]
+        if recorded is None or uid != observed.uid:
+            return None
+        return recorded if recorded.revision == pods.revision_of(observed) else None
 
     async def ensure(self, key: FleetKey, observed: FleetObserved, in_use: Collection[str]) -> None:
         """Read the template for the fleet's spec, or record today's.
