@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 from tests.support.pages import DOCS, blocks
@@ -14,6 +15,8 @@ PAGE = "tutorial/first-fleet.md"
 OWN_CLUSTER = ("make cluster", "export KUBECONFIG=")
 """Lines for the reader's own cluster. The run has one: see tests/cluster/test_devcluster_lifetime.py."""
 RUN_SECONDS = 500
+NAMESPACE = "tutorial"
+"""Instead of the page's `rl`: the other tests' fleet is there, and the page ends with its deletion."""
 
 
 def test_every_command_of_the_tutorial_does_what_the_page_says(cluster: Cluster) -> None:
@@ -21,12 +24,14 @@ def test_every_command_of_the_tutorial_does_what_the_page_says(cluster: Cluster)
     folder.mkdir(mode=0o755)
     volume = folder / "volume.yaml"
     weights = str(folder / "weights")
-    written = (DOCS / "tutorial/volume.yaml").read_text()
-    volume.write_text(written.replace("/tmp/weights", weights))  # noqa: S108 - the page's folder
+
+    def adapted(text: str) -> str:
+        text = text.replace("/tmp/weights", weights)  # noqa: S108 - the page's folder
+        return re.sub(r"\brl\b", NAMESPACE, text).replace("docs/tutorial/volume.yaml", str(volume))
+
+    volume.write_text(adapted((DOCS / "tutorial/volume.yaml").read_text()))
     lines = "\n".join(blocks(PAGE, "sh")).splitlines()
-    script = "\n".join(line for line in lines if not line.startswith(OWN_CLUSTER))
-    script = script.replace("/tmp/weights", weights)  # noqa: S108
-    script = script.replace("docs/tutorial/volume.yaml", str(volume))
+    script = adapted("\n".join(line for line in lines if not line.startswith(OWN_CLUSTER)))
     try:
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", f"trap 'kill $(jobs -p)' EXIT\n{script}"],
