@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.model.fake_pods import at, judged
@@ -21,6 +21,7 @@ from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, PodView, Target, WeightsView, WorkerView
+from fleet_operator.core.templates import RecordedTemplate
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.own_writes import OwnWrites
 from fleet_operator.runtime.watch import Watch
@@ -28,6 +29,7 @@ from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 REFUSED_SECONDS = 1.0
 IMAGE = "image"
+RELEASE = "today"
 KEY = ("rl", "policy")
 
 
@@ -47,6 +49,13 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 pods.revision_of = _remembered(pods.revision_of)
 pods.template_of = _remembered(pods.template_of)
+
+
+@_remembered
+def _recorded(observed: FleetObserved) -> RecordedTemplate:
+    """Of every spec the template is recorded as soon as it is seen."""
+    template = pods.template_of(observed, IMAGE)
+    return RecordedTemplate(revision=pods.revision_of(observed), pod=template, release=RELEASE)
 
 
 @dataclass(frozen=True)
@@ -223,7 +232,7 @@ class Leader:
         assert self.wanted is not None
         views = (self._weights_view(uid, asked, now) for uid, asked in self.wanted.weights)
         workers = {p.ordinal: self._worker(p, now) for p in self.pods}
-        return FleetObserved(
+        observed = FleetObserved(
             name="policy",
             namespace="rl",
             uid="fleet",
@@ -234,6 +243,7 @@ class Leader:
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
+        return replace(observed, template=_recorded(observed), release=RELEASE)
 
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)

@@ -23,6 +23,7 @@ from fleet_operator.api.weights import (
     WeightsSpec,
     WeightsStatus,
 )
+from fleet_operator.core import overlay, pods
 from fleet_operator.core.actions import WorkerAction
 from fleet_operator.core.observed import (
     FleetObserved,
@@ -34,6 +35,7 @@ from fleet_operator.core.observed import (
 )
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.step import RolloutView
+from fleet_operator.core.templates import RecordedTemplate
 from fleet_worker.protocol import (
     Failure,
     LoadEffect,
@@ -50,6 +52,8 @@ from fleet_worker.protocol import (
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+IMAGE = "rlfleet/worker:1"
+"""Of workers whose fleet names none."""
 REVISION = "r1"
 FLEET_UID = "fleet-1"
 WEIGHTS_PATH = "/weights/step_{version}"
@@ -345,7 +349,7 @@ def make_fleet(
         weights = (make_weights(wants),)
     else:
         weights = (wants,) if isinstance(wants, WeightsView) else tuple(wants)
-    return FleetObserved(
+    observed = FleetObserved(
         name="policy",
         namespace="rl",
         uid=FLEET_UID,
@@ -355,6 +359,16 @@ def make_fleet(
         weights=weights,
         workers=tuple(w.view() for w in sorted(workers, key=lambda w: w.ordinal)),
     )
+    return with_template(observed)
+
+
+def with_template(observed: FleetObserved) -> FleetObserved:
+    """With the template of its spec recorded; without one if no pod can be made of it."""
+    if overlay.problem_of(observed.spec.pod_overlay):
+        return replace(observed, template=None)
+    template = pods.template_of(observed, IMAGE)
+    made = RecordedTemplate(revision=pods.revision_of(observed), pod=template, release="")
+    return replace(observed, template=made)
 
 
 def make_view(

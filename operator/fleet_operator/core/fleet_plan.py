@@ -9,6 +9,8 @@
                   while a rollout holds workers, so that a template change cannot break a barrier
     no owner      → adopt
 
+While the template of the fleet's spec is not recorded, no pod is created, and none is replaced.
+
 The trainer of an External fleet knows its workers by their ordinals: there the highest ones go, and
 0 … replicas-1 stay. Ordinals of other fleets may have holes.
 
@@ -102,8 +104,7 @@ def plan_fleet(
         leaving += _replaced(observed, others, outdated, disturbed=disturbed)
     gone = {one.worker.pod.uid for one in leaving}
     draining = drain(observed, leaving, [w for w in sound if w.pod.uid not in gone], now=now)
-    template = recorded.pod if recorded is not None else today
-    created = () if problem else _created(observed, template, revision, last)
+    created = _created(observed, recorded.pod, revision, last) if recorded and not problem else ()
     deleted = (DeletePod(name=w.pod.name, uid=w.pod.uid, reason=_scaled(observed)) for w in dropped)
     return FleetPlan(
         revision=revision,
@@ -207,8 +208,13 @@ def _scaled(observed: FleetObserved) -> str:
 
 
 def _replaceable(observed: FleetObserved, outdated: list[WorkerView]) -> list[WorkerView]:
-    """The outdated workers that are replaced: none while updates are held."""
-    return [] if observed.spec.update.is_held else outdated
+    """The outdated workers that are replaced: none while updates are held.
+
+    While no successor can be made, none but those whose drain has begun.
+    """
+    if observed.spec.update.is_held:
+        return []
+    return outdated if observed.template else [w for w in outdated if is_marked(w)]
 
 
 def _replaced(

@@ -392,7 +392,8 @@ class FleetObserved:
         unread: WeightVersions of this fleet that could not be read.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         troubles: what the runtime has failed at, and what has not succeeded since.
-        template: what pods of this spec are made from; None: what today's operator makes of it.
+        template: what pods of this spec are made from; None while that is not known: no pod can be
+            made, and none is replaced.
         release: of the operator.
     """
 

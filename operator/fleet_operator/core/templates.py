@@ -29,6 +29,8 @@ class RecordedTemplate:
 
 def update_available(recorded: RecordedTemplate, today: Pod, release: str) -> str:
     """How pods that were made today would differ, in short words; empty if they would not."""
+    if recorded.pod == today:
+        return ""
     before, after = _images(recorded.pod), _images(today)
     changed = [
         f"image {before[name]} -> {after[name]}"

@@ -177,6 +177,8 @@ class Reconciler:
             in_use = {w.pod.revision for w in observed.workers}
             work = partial(self._templates.ensure, key, observed, in_use)
             await self._writes.run(key, {TEMPLATE: work})
+        else:
+            self._troubles.note(key, TEMPLATE, None)  # the spec is back at one that is recorded
         template = self._templates.known(key, observed)
         return replace(observed, template=template, release=self._templates.release)
 
@@ -197,9 +199,8 @@ class Reconciler:
     ) -> dict[str, Write]:
         """What is to be written, part by part. Statuses are taken over here, written or not."""
         actions = decision.pod_actions
-        parts = (_TOKEN, TEMPLATE, _applied_part(key))
-        if observed.template is None or any(self._troubles.has(key, p) for p in parts):
-            # A worker would start on what is not the fleet's, or be made unlike the others.
+        if any(self._troubles.has(key, part) for part in (_TOKEN, _applied_part(key))):
+            # A worker would start on what is not the fleet's.
             actions = tuple(a for a in actions if not isinstance(a, CreatePod))
         applied = decision.rollout.applied if decision.is_planned else None
         writes = self._objects.children(observed, applied)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_worker, told
 
@@ -199,3 +201,32 @@ class TestWithAnOverlayThatFitsNoPod:
         made = plan(*workers, replicas=2, podOverlay={"kind": "Pod"})
 
         assert told(made.actions) == ["BeginDrain policy-3", "DeletePod policy-0"]
+
+
+class TestWhileTheTemplateIsNotRecorded:
+    """No successor can be made: the rights for it are missing, or the API server does not answer."""
+
+    def plan(self, *workers: AWorker, **spec: object) -> FleetPlan:
+        fleet = replace(make_fleet(*workers, **spec), template=None)  # type: ignore[arg-type]
+        return plan_fleet(fleet, default_image=IMAGE, disturbed=False, now=NOW)
+
+    def test_no_worker_is_replaced_and_none_is_created(self):
+        workers = [old(0), old(1), old(2).joining("1")]
+        made = self.plan(*workers, replicas=4, update={"maxUnavailable": "100%", "maxSurge": 1})
+
+        assert made.actions == ()
+        assert made.outdated == 3
+
+    def test_a_drain_that_has_begun_goes_on(self):
+        made = self.plan(old(0).draining_since(NOW), old(1))
+
+        assert told(made.calls) == ["fence on policy-0"]
+        assert made.actions == ()
+
+    def test_workers_that_are_scaled_away_go(self):
+        made = self.plan(old(0), old(1), old(2), replicas=2)
+
+        assert told(made.actions) == ["BeginDrain policy-2"]
+
+    def test_a_failed_worker_goes(self):
+        assert told(self.plan(old(0), old(1).ended()).actions) == ["DeletePod policy-1"]

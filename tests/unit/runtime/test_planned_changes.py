@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
+
+from fleet_operator.errors import FleetError, Terminal
 
 OLD, NEW = "rlfleet/worker:1", "rlfleet/worker:2"
 
@@ -43,6 +46,55 @@ def test_another_release_replaces_no_worker_until_it_is_let() -> None:
             rig.change(FLEET_PATH, update={"restartedAt": "2026-03-01T12:00:00Z"})
             await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1", "1", "1"])
             await rig.until(lambda: rig.condition("UpdateAvailable") is None)
+
+    virtual_time.run(story())
+
+
+def refuses_records(verb: str, path: str) -> FleetError | None:
+    """The operator may not create ControllerRevisions."""
+    if verb == "POST" and "/controllerrevisions" in path:
+        return Terminal("403 controllerrevisions.apps is forbidden")
+    return None
+
+
+def test_a_template_that_cannot_be_recorded_takes_no_worker_away() -> None:
+    async def story() -> None:
+        async with Rig(replicas=3, update={"maxUnavailable": "100%"}) as rig:
+            await rig.applied("1")
+            before = uids(rig)
+            rig.kube.refuses = refuses_records
+            rig.change(FLEET_PATH, engine={"image": "other:1"})
+            await rig.until(lambda: rig.condition("Stalled"))
+            stalled = rig.condition("Stalled")
+            assert stalled is not None
+            assert stalled["reason"] == "WriteRefused"
+            await asyncio.sleep(60)
+
+            assert uids(rig) == before
+            assert rig.serving == ["1", "1", "1"]
+
+            rig.change(FLEET_PATH, replicas=2)
+            await rig.until(lambda: len(pods(rig)) == 2)
+
+            rig.kube.refuses = lambda _verb, _path: None
+            await rig.until(lambda: images(rig) == {"other:1"} and rig.serving == ["1", "1"])
+            await rig.until(lambda: rig.condition("Stalled") is None)
+
+    virtual_time.run(story())
+
+
+def test_a_spec_that_goes_back_needs_no_record_that_was_refused() -> None:
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.applied("1")
+            rig.kube.refuses = refuses_records
+            rig.change(FLEET_PATH, engine={"image": "other:1"})
+            await rig.until(lambda: rig.condition("Stalled"))
+            rig.change(FLEET_PATH, engine={}, replicas=2)
+            await rig.until(lambda: rig.serving == ["1", "1"])
+            await rig.until(lambda: rig.condition("Stalled") is None)
+
+            assert images(rig) == {OLD}
 
     virtual_time.run(story())
 

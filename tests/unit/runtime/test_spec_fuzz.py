@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.builders import NOW, make_fleet, make_worker
+from tests.support.builders import NOW, make_fleet, make_worker, with_template
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import FleetStatus
@@ -235,14 +235,16 @@ def check(store: Store) -> None:
 def check_decided(record: FleetRecord, store: Store) -> None:
     weights, unread = store.weights_of(KEY), store.unread_of(KEY)
     assert record.spec is not None
-    observed = replace(
-        make_fleet(),
-        spec=record.spec,
-        generation=record.generation,
-        unreadable=record.unreadable,
-        weights=weights,
-        unread=unread,
-        workers=WORKERS,
+    observed = with_template(
+        replace(
+            make_fleet(),
+            spec=record.spec,
+            generation=record.generation,
+            unreadable=record.unreadable,
+            weights=weights,
+            unread=unread,
+            workers=WORKERS,
+        )
     )
     made = decide(observed, default_image="rlfleet/worker:1", now=NOW)
     assert made.defects == ()
