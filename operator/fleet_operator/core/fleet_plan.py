@@ -134,10 +134,13 @@ def _kept(observed: FleetObserved, sound: Sequence[WorkerView], revision: str) -
     if observed.is_external:
         return frozenset(w.pod.uid for w in sound if w.pod.ordinal < replicas)
 
-    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, int, int]:
-        outdated = worker.pod.revision != revision
-        requests = requests_of(worker)
-        return is_marked(worker), not may_serve(worker), outdated, -requests, worker.pod.ordinal
+    def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, int, int]:
+        pod = worker.pod
+        serves, outdated = may_serve(worker), pod.revision != revision
+        return (
+            *(is_marked(worker), not serves, outdated, not pod.running),
+            *(-requests_of(worker), pod.ordinal),
+        )
 
     return frozenset(w.pod.uid for w in sorted(sound, key=goes_sooner)[:replicas])
 
@@ -181,26 +184,44 @@ def _adopted(observed: FleetObserved, living: list[WorkerView]) -> tuple[AdoptPo
 def _beyond(
     observed: FleetObserved, sound: list[WorkerView], kept: frozenset[str], revision: str
 ) -> list[Leaving]:
-    """Workers beyond the replicas.
+    """Workers beyond the replicas, but for those that bridge a template change."""
+    extra = sorted((w for w in sound if w.pod.uid not in kept), key=lambda w: -w.pod.ordinal)
+    wanted = [w for w in sound if w.pod.uid in kept]
+    bridging = {w.pod.uid for w in _bridges(observed, wanted, extra, revision)}
+    held = observed.spec.update.is_held
+    return [
+        Leaving(
+            worker=w,
+            reason=_scaled(observed) if held or w.pod.revision == revision else _OUTDATED,
+        )
+        for w in extra
+        if is_marked(w) or w.pod.uid not in bridging
+    ]
 
-    As many as `maxSurge` may be there to bridge a template change: they stay until the workers that
-    they stand in for serve with the current template. More than that were scaled away, and one of an
-    older template that does not serve bridges nothing.
+
+def _bridges(
+    observed: FleetObserved, kept: list[WorkerView], extra: list[WorkerView], revision: str
+) -> list[WorkerView]:
+    """The workers beyond the replicas that stay for a while: up to `maxSurge`, for kept ones that do
+    not serve with the current template.
+
+    Those that serve stand in for these; others, of the current template, come in place of outdated
+    ones. A held update replaces none, and has no bridges. More than `maxSurge` were scaled away. In an
+    External fleet any ordinal may be the one that does not serve: no more stay than stand in for one.
     """
     replicas = observed.spec.replicas
     _, surge = unavailable_and_surge(observed.spec.update, replicas)
-    extra = sorted((w for w in sound if w.pod.uid not in kept), key=lambda w: -w.pod.ordinal)
-    bridges = [w for w in extra if w.pod.revision == revision or may_serve(w)]
-    if 0 < len(bridges) <= surge:
-        wanted = (w for w in sound if w.pod.uid in kept)
-        serving = sum(w.pod.ready and w.pod.revision == revision for w in wanted)
-        if serving < replicas:
-            bridging = {w.pod.uid for w in bridges}
-            extra = [w for w in extra if is_marked(w) or w.pod.uid not in bridging]
-    return [
-        Leaving(worker=w, reason=_scaled(observed) if w.pod.revision == revision else _OUTDATED)
-        for w in extra
-    ]
+    waits_for = replicas - sum(w.pod.ready and w.pod.revision == revision for w in kept)
+    if observed.spec.update.is_held or waits_for <= 0:
+        return []
+    outdated = any(w.pod.revision != revision for w in kept)
+    serving = [w for w in extra if observed.template and may_serve(w)]
+    coming = [w for w in extra if outdated and w.pod.revision == revision and w not in serving]
+    bridges = [*serving, *coming]
+    if observed.is_external:
+        in_order = sorted(bridges, key=lambda w: (not w.pod.ready, w.pod.ordinal))
+        return in_order[: min(surge, waits_for)]
+    return bridges if len(bridges) <= surge else []
 
 
 def _scaled(observed: FleetObserved) -> str:

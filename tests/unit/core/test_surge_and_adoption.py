@@ -8,8 +8,9 @@ import pytest
 from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, told
 
 from fleet_operator.api.fleet import FleetStatus, RecycledWorker
-from fleet_operator.core.actions import AdoptPod
+from fleet_operator.core.actions import AdoptPod, BeginDrain
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.pod_waits import Awaited, PodWait
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
@@ -71,8 +72,14 @@ def coming(ordinal: int) -> AWorker:
         pytest.param(
             [up(0), coming(1), coming(2), up(3)],
             1,
+            ["DeletePod policy-2"],
+            id="when none is out of date, as many as wanted are enough",
+        ),
+        pytest.param(
+            [up(0), up(1), up(2).unready(), old(3)],
+            1,
             [],
-            id="the spare ones stay until as many as wanted serve",
+            id="one whose probe has not seen its admission is stood in for",
         ),
         pytest.param(
             [up(0), up(1), up(2), up(3)],
@@ -98,6 +105,63 @@ def test_a_template_change_with_workers_to_spare(workers, surge, done):
     made = plan(*workers, replicas=3, update={"maxUnavailable": 0, "maxSurge": surge})
 
     assert told(made.actions) == done
+
+
+HELD = [{"paused": True}, {"type": "OnDelete"}]
+
+
+@pytest.mark.parametrize("held", HELD, ids=str)
+@pytest.mark.parametrize("management", ["Operator", "External"])
+def test_a_held_update_keeps_no_worker_beyond_the_replicas(held, management):
+    weights = {"roots": ["/weights"], "management": management}
+    made = plan(old(0), old(1), old(2), replicas=2, update=ONE_MORE | held, weights=weights)
+    (action,) = made.actions
+
+    assert told([action]) == ["BeginDrain policy-2"]
+    assert isinstance(action, BeginDrain)
+    assert action.reason == "the fleet has 2 replicas now"
+
+
+EXTERNAL = {"roots": ["/weights"], "management": "External"}
+
+
+def of_external(*workers: AWorker) -> list[AWorker]:
+    """These workers, those with the current template with that of an External fleet."""
+    template = make_fleet(weights=EXTERNAL).template
+    assert template is not None
+    current = {TODAY: template.revision}
+    return [w.of_revision(current.get(w.pod["revision"], w.pod["revision"])) for w in workers]
+
+
+def gated(ordinal: int) -> AWorker:
+    wait = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+    return make_worker(ordinal).of_revision(TODAY).not_running().awaiting(wait)
+
+
+def test_without_an_update_no_worker_is_spare_though_others_wait_for_a_gate():
+    made = plan(up(0), up(1), gated(2), gated(3), replicas=3, update=ONE_MORE)
+
+    assert told(made.actions) == ["DeletePod policy-3"]
+
+
+def test_one_that_waits_for_a_gate_goes_before_one_that_starts():
+    made = plan(up(0), gated(1), coming(2), replicas=2)
+
+    assert told(made.actions) == ["DeletePod policy-1"]
+
+
+def test_an_external_fleet_keeps_no_more_spare_workers_than_stand_in_for_one():
+    workers = of_external(up(0), up(1), gated(2), up(3), up(4))
+    made = plan(*workers, replicas=3, update={"maxSurge": "100%"}, weights=EXTERNAL)
+
+    assert told(made.actions) == ["BeginDrain policy-4"]
+
+
+def test_the_spare_worker_of_an_external_fleet_stays_until_the_last_successor_serves():
+    workers = of_external(up(0), coming(1), up(2))
+    made = plan(*workers, replicas=2, update=ONE_MORE, weights=EXTERNAL)
+
+    assert made.actions == ()
 
 
 def test_workers_that_are_scaled_away_do_not_count_as_serving():
