@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
 
+import pytest
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
 from tests.cluster.support.stage import FLEET, Stage
 from tests.model.fake_state import digest_of
+
+from fleet_operator.adapters.kube import KubeClient
+from fleet_operator.api import names
+from fleet_operator.errors import Conflict
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.objects import Objects
 
 
 async def test_status_says_which_versions_serve_and_which_sources_must_stay(stage: Stage) -> None:
@@ -53,6 +63,38 @@ async def test_the_columns_answer_without_a_describe(stage: Stage) -> None:
     assert float(weights["PAUSE(S)"]) >= 0
     for table in (fleet, weights):
         assert table["APPLIED FOR"].endswith("s")  # an age: how long it has been applied
+
+
+async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_fleet(
+    stage: Stage,
+) -> None:
+    """As a leader sends it that was frozen before its write, while another one led."""
+    await stage.make_fleet(replicas=1, version="1")
+    metadata = (await stage.fleet())["metadata"]
+    configuration = Configuration()
+    await config.load_kube_config(str(stage.cluster.kubeconfig), client_configuration=configuration)
+    async with AsyncExitStack() as stack:
+        client = KubeClient(configuration)
+        stack.push_async_callback(client.close)
+        objects = Objects(client, Metrics())
+
+        async def write(observed: int, version: str) -> str:
+            return await objects.write_status(
+                names.FLEET_PLURAL,
+                namespace=stage.namespace,
+                name=FLEET,
+                uid=metadata["uid"],
+                status={"observedGeneration": observed},
+                version=version,
+            )
+
+        later = await write(1, metadata["resourceVersion"])
+        with pytest.raises(Conflict):
+            await write(0, metadata["resourceVersion"])
+        assert (await _status(stage))["observedGeneration"] == 1
+
+        await write(2, later)
+    assert (await _status(stage))["observedGeneration"] == 2
 
 
 async def _status(stage: Stage) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from tests.model.fake_pods import at, judged
@@ -24,6 +24,7 @@ from fleet_operator.core.observed import FleetObserved, PodView, Target, Weights
 from fleet_operator.core.templates import RecordedTemplate
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.own_writes import OwnWrites
+from fleet_operator.runtime.stored_versions import StoredVersions
 from fleet_operator.runtime.watch import Watch
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
@@ -120,10 +121,12 @@ class Leader:
     wanted, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided the last two times.
     own_writes: what it has written to pods, also while its watch has not brought it; the real ones.
+    versions: of the fleet's object, over which it writes; the real ones.
     todo: what it has decided and not done yet.
     clock_ahead_seconds: how wrong its wall clock is.
     slept_seconds: how long its monotonic clock stood still.
     looks_left: how often it will look around yet, if it was suspended and another one leads.
+    fleet_version: of the fleet's object, as it was read at the start.
     epochs, watch: the real ones.
     """
 
@@ -138,6 +141,7 @@ class Leader:
     clock_ahead_seconds: float = 0
     slept_seconds: float = 0
     looks_left: int = 0
+    fleet_version: InitVar[int] = 0
     epochs: Epochs = field(init=False)
     watch: Watch = field(default_factory=Watch)
     seen_until: float = 0
@@ -146,13 +150,28 @@ class Leader:
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
     own_writes: OwnWrites = field(default_factory=OwnWrites)
+    versions: StoredVersions = field(default_factory=StoredVersions)
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, fleet_version: int) -> None:
         term = self.term
         self.epochs = Epochs(lambda: term)
+        self.versions.note(KEY[1], str(fleet_version))
+
+    def may_write_over(self, fleet_version: int) -> bool:
+        """Whether the API server takes a write of the fleet's status over this version."""
+        if self.versions.of(KEY[1]) in {"", str(fleet_version)}:
+            return True
+        self.versions.note_conflict(KEY[1])
+        return False
+
+    def note_written(self, fleet_version: int) -> int:
+        """The status was written over this version. Returns: the version that it has now."""
+        version = max(fleet_version, self.term)
+        self.versions.note(KEY[1], str(version))
+        return version
 
     @property
     def epoch(self) -> Epoch:

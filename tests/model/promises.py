@@ -106,6 +106,7 @@ class Promises:
     Fields:
         wishes: versions with their runs, in the order in which the trainer asked for them, and was
             entitled to.
+        recorded: the weights that a stored status has called applied.
         served: where in them the fleet stands; of a version that was asked for twice, the first
             time that fits.
         agree: whether versions do not mix; after a change of strategy, from when they do not, and are
@@ -124,6 +125,7 @@ class Promises:
         self.wishes: list[Name] = [("base", None), (simulation.version, None)]
         self.served = 0
         self.forgotten = False
+        self.recorded: set[Name] = set()
         self.agree = True
         self.taken: set[str] = set()
         self.planned: dict[str, tuple[float, float]] = {}
@@ -264,8 +266,11 @@ class Promises:
         return pod.suspect or self.sim.is_rough or not self.one_voice
 
     def _was_looked_at(self, pod: FakePod) -> bool:
-        """Whether the leader looked when the pause was about to end, and did what it decided."""
-        if self.sim.leader.todo:
+        """Whether the leader looked when the pause was about to end, and did what it decided.
+
+        Calls that were refused as old are sent again once it has read the Lease.
+        """
+        if self.sim.leader.todo or self.sim.leader.epochs.refused():
             return False
         soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
         return any(soon < at < self.sim.now - SLACK_SECONDS for at in self.sim.leader.looked_at)
@@ -318,13 +323,16 @@ class Promises:
         """The leader is about to decide. Does it know, by what was written or said, what was served?
 
         It takes an operator that dies before its status is stored, and the loss of every worker that
-        served the newer version, for nobody to know. Where versions mix workers prove nothing.
+        served the newer version, for no leader to know. Where versions mix workers prove nothing.
+        What was stored once stays known.
         """
         if leader is self.sim.leader:
             self._watch(_base_status(leader, leader.weights))
         newer, recorded = self.wishes[self.served], leader.fleet.applied
+        if (stored := self.sim.fleet_stored.applied) is not None:
+            self.recorded.add((stored.version, stored.run_id))
         heard = (h.state for h in leader.heard.values())
-        self.forgotten = not (
+        self.forgotten = newer not in self.recorded and not (
             (recorded is not None and (recorded.version, recorded.run_id) == newer)
             or (
                 self.one_voice and any(s.admitted and (s.version, s.run_id) == newer for s in heard)

@@ -96,6 +96,7 @@ class Simulation(Trainers, Mishaps, Endings):
         self.bad_versions: set[str] = set()
         self.odd_versions: set[str] = set()
         self.fleet_stored = FleetStatus()
+        self.fleet_version = 0  # stands for its resourceVersion: the term that wrote it last
         self.weights_stored: dict[str, WeightsStatus] = {}
         self.applied_written: Target | None = None
         self.files = Files()
@@ -190,6 +191,7 @@ class Simulation(Trainers, Mishaps, Endings):
             written=written,
             seen_until=self.now,  # it has listed everything
             clock_ahead_seconds=self.clock_ahead_seconds,
+            fleet_version=self.fleet_version,
         )
         self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")
@@ -383,7 +385,9 @@ class Simulation(Trainers, Mishaps, Endings):
         self.writes += 1
         match action:
             case WriteFleet():
-                self.fleet_stored = leader.written["fleet"] = action.status
+                if leader.may_write_over(self.fleet_version):
+                    self.fleet_stored = leader.written["fleet"] = action.status
+                    self.fleet_version = leader.note_written(self.fleet_version)
             case WriteWeights():
                 leader.written[action.uid] = action.status
                 if action.uid in dict(self.wanted.weights):

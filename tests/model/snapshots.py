@@ -22,12 +22,13 @@ from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.own_writes import OwnWrites
+from fleet_operator.runtime.stored_versions import StoredVersions
 from fleet_operator.runtime.watch import Seen, Watch
 
 _MUTABLE = frozenset(
     {
         *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader, Files),
-        *(Promises, Faults, Simulation, Wire, Epochs, Watch, Seen, OwnWrites),
+        *(Promises, Faults, Simulation, Wire, Epochs, Watch, Seen, OwnWrites, StoredVersions),
     }
 )
 _START = EPOCH_START.timestamp()

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from tests.model.faults import Faults
+from tests.model.leader import WriteFleet
 from tests.model.simulator import NODES, Entry, Simulation
 
 from fleet_worker.protocol import Phase
@@ -360,6 +361,29 @@ def a_lease_that_is_deleted() -> Chronicle:
     return its.end()
 
 
+def a_status_that_is_written_late() -> Chronicle:
+    """A deposed leader's status arrives late: refused, and what was served stays recorded"""
+    its = Chronicle()
+    its.fleet.control(runID="run")
+    its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+    its.fleet.publish("2")
+    its.fleet.decide()
+    ghost = its.fleet.leader
+    while not isinstance(ghost.todo[0], WriteFleet):
+        its.fleet.act()
+    its.fleet.freeze_operator()
+    its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
+    while ghost in its.fleet.ghosts:
+        its.fleet.haunt(ghost)
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.delete(pod)
+    its.fleet.be_away(30.0)
+    its.fleet.publish("1")
+    its.go(6, seconds=5.0)
+    its.fleet.publish("3")
+    return its.end()
+
+
 def an_outage_of_130_seconds() -> Chronicle:
     """No operator for 130 seconds in the middle of a pause: nobody is late, and all are asked again"""
     its = Chronicle()
@@ -404,6 +428,7 @@ STORIES: list[Story] = [
     files_that_are_rewritten_before_anything_is_written_down,
     a_leader_whose_clock_stood_still,
     a_lease_that_is_deleted,
+    a_status_that_is_written_late,
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,

@@ -216,6 +216,14 @@ MUTANTS = [
         story="a_leader_whose_clock_stood_still",
     ),
     Mutant(
+        5,
+        "a deposed leader writes its status over that of its successor",
+        "runtime/stored_versions.py",
+        'return "" if known == self._refused.get(uid) else known',
+        'return ""',
+        story="a_status_that_is_written_late",
+    ),
+    Mutant(
         7,
         "a rollout begins anew with every look",
         "core/weights_status.py",

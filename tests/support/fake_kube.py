@@ -201,9 +201,15 @@ class FakeKube:
                 raise NotFound(path)
             if owner["metadata"]["uid"] != uid:
                 raise Conflict(path)
-        elif uid is not None and known is None:
+            known_version = body["metadata"].get("resourceVersion")
+            if known_version not in {None, owner["metadata"]["resourceVersion"]}:
+                raise Conflict(path)
+            stored = self.cluster.put(path, body)
+            owner["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+            return stored
+        if uid is not None and known is None:
             raise Conflict(path)
-        elif uid is not None and known is not None and known["metadata"]["uid"] != uid:
+        if uid is not None and known is not None and known["metadata"]["uid"] != uid:
             raise Terminal(f"422 {path}: metadata.uid: field is immutable")
         return self.cluster.put(path, body)
 

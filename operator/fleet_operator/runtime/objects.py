@@ -152,25 +152,34 @@ class Objects:
         return token
 
     async def write_status(
-        self, plural: str, *, namespace: str, name: str, uid: str, status: Json
-    ) -> None:
+        self, plural: str, *, namespace: str, name: str, uid: str, status: Json, version: str = ""
+    ) -> str:
         """Replace our part of a status. An object that is gone is left alone.
 
-        Errors: Conflict if it was made anew, or was written to all the time.
+        `version`: the resourceVersion that the object must have; empty for any.
+
+        Returns: the resourceVersion that it has now; empty if it is gone.
+
+        Errors: Conflict if it was recreated, or has another resourceVersion.
         """
         self._count(plural)
         kind = names.FLEET_KIND if plural == names.FLEET_PLURAL else names.WEIGHTS_KIND
+        metadata = {"name": name, "namespace": namespace, "uid": uid}
+        if version:
+            metadata["resourceVersion"] = version
         body: dict[str, Any] = {
             "apiVersion": names.API_VERSION,
             "kind": kind,
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "metadata": metadata,
             "status": status,
         }
         root = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{plural}"
         try:
-            await self._kube.apply(f"{root}/{name}/status", body)
+            stored = await self._kube.apply(f"{root}/{name}/status", body)
         except NotFound as error:
             logger.debug("status not written: %s", error)
+            return ""
+        return str(stored["metadata"]["resourceVersion"])
 
     def differs(self, path: str, found: Json | None) -> bool:
         """Whether somebody has changed or deleted what we wrote; it is looked at again then."""

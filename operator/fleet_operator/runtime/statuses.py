@@ -3,6 +3,9 @@
 A verdict is written at once; mere progress at most once a second, so that a rollout over any
 number of workers costs a handful of writes, and a quiet fleet none. What was computed last is what
 the planners see, written or not: times in it must not start over because a write was held back.
+
+The status of a fleet records which weights it served last. It is written only over the resourceVersion
+that this process knows, so that a write of a deposed leader, sent late, cannot take that record back.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from fleet_operator.core.transitions import (
     is_urgent,
     weights_transitions,
 )
-from fleet_operator.errors import FleetError
+from fleet_operator.errors import Conflict, FleetError
 from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.objects import Objects
 from fleet_operator.runtime.recorder import Recorder, Subject
 from fleet_operator.runtime.store import FleetRecord
+from fleet_operator.runtime.stored_versions import StoredVersions
 
 PROGRESS_SECONDS = 1.0
 NEVER = float("inf")
@@ -52,10 +56,12 @@ class Statuses:
         self._fleets: dict[str, _Written[FleetStatus]] = {}
         self._weights: dict[str, _Written[WeightsStatus]] = {}
         self._keys: dict[FleetKey, set[str]] = {}
+        self._versions = StoredVersions()
 
     def fleet(self, record: FleetRecord) -> FleetStatus:
         """The fleet's last status: our own if we computed one, else the stored one."""
         known = self._fleets.get(record.uid)
+        self._versions.note(record.uid, record.version)
         return known.computed if known else record.status
 
     def stored_pins(self, record: FleetRecord) -> tuple[PinnedWeights, ...]:
@@ -141,6 +147,7 @@ class Statuses:
         for uid in known - uids:
             self._fleets.pop(uid, None)
             self._weights.pop(uid, None)
+            self._versions.forget(uid)
         self._keys[key] = known & uids
         if not self._keys[key]:
             del self._keys[key]
@@ -158,14 +165,19 @@ class Statuses:
         status, subject = known.computed, known.subject
         due, known.due = known.due, False  # nothing is to be waited for while it is on its way
         try:
-            await self._objects.write_status(
+            version = await self._objects.write_status(
                 plural,
                 namespace=subject.namespace,
                 name=subject.name,
                 uid=subject.uid,
                 status=status.to_json(),
+                version=self._versions.of(subject.uid),
             )
-        except FleetError:
+        except FleetError as error:
             known.due = due
+            if isinstance(error, Conflict):
+                self._versions.note_conflict(subject.uid)
             raise
         known.written, known.written_at = status, now
+        if subject.kind == names.FLEET_KIND:
+            self._versions.note(subject.uid, version)

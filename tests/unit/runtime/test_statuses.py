@@ -313,3 +313,64 @@ def test_a_status_that_is_overdue_is_due_now_and_not_before_now():
         assert desk.statuses.held_back_seconds(KEY) == 0
 
     virtual_time.run(story())
+
+
+def record(desk: Desk, status: FleetStatus = BASE) -> FleetRecord:
+    """The fleet as the watch of a process has brought it."""
+    version = desk.cluster.objects[FLEET_PATH]["metadata"]["resourceVersion"]
+    return FleetRecord(
+        uid="fleet-1",
+        version=version,
+        generation=1,
+        deleting=False,
+        spec=make_spec(),
+        status=status,
+    )
+
+
+def test_a_deposed_leader_cannot_write_over_the_status_of_its_successor():
+    async def story() -> None:
+        deposed = Desk()
+        deposed.statuses.fleet(record(deposed))
+        successor = Statuses(Objects(deposed.cluster.client(), Metrics()), deposed.recorder)
+        successor.fleet(record(deposed))
+        await successor.write(successor.take_fleet(KEY, "fleet-1", BASE, serving(2)))
+
+        with pytest.raises(Conflict):
+            await deposed.write(serving(1))
+
+        stored = deposed.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 2
+
+    virtual_time.run(story())
+
+
+def test_a_leader_goes_on_over_its_own_writes_before_its_watch_brings_them():
+    async def story() -> None:
+        desk = Desk()
+        before = record(desk)
+        desk.statuses.fleet(before)
+        await desk.write(serving(1))
+        desk.statuses.fleet(before)
+        await desk.write(serving(2, observed_generation=2))
+        assert desk.written == 2
+
+    virtual_time.run(story())
+
+
+def test_a_leader_whose_watch_is_late_writes_at_its_second_try():
+    async def story() -> None:
+        desk = Desk()
+        late = record(desk)
+        desk.statuses.fleet(late)
+        desk.cluster.put(FLEET_PATH, desk.cluster.objects[FLEET_PATH])
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+
+        desk.statuses.fleet(late)
+        await desk.write(serving(1))
+
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())
