@@ -53,9 +53,12 @@ pods.template_of = _remembered(pods.template_of)
 
 
 @_remembered
-def _recorded(observed: FleetObserved) -> RecordedTemplate:
-    """Of every spec the template is recorded as soon as it is seen."""
-    template = pods.template_of(observed, IMAGE)
+def _recorded(observed: FleetObserved) -> RecordedTemplate | None:
+    """Of every spec the template is recorded as soon as it is seen, unless none can be made of it."""
+    try:
+        template = pods.template_of(observed, IMAGE)
+    except (TypeError, ValueError, KeyError, AttributeError):  # as `Writes` catches any defect
+        return None
     return RecordedTemplate(revision=pods.revision_of(observed), pod=template, release=RELEASE)
 
 
