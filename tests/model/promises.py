@@ -117,6 +117,7 @@ class Promises:
             or with the digest of that.
         taken: uids of pods that operators have taken away.
         planned: uid of a worker that is to go by plan → since when, and its drain timeout in seconds.
+        back_to: `rollbackTo`, if the last spec was permitted by it.
         watching: the recorded phase that the leader decides on, and since when it does.
     """
 
@@ -133,6 +134,8 @@ class Promises:
         self.sources: dict[Name, set[WeightSource]] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.modes = {self.rollout.pause.mode}
+        self.asked = simulation.wanted.base_spec
+        self.back_to: str | None = None
         self._note_source()
 
     # --- what is promised ------------------------------------------------------------------------
@@ -279,14 +282,30 @@ class Promises:
 
     def note_wish(self) -> None:
         """The trainer, or a person, has changed something."""
-        spec = self.sim.wanted.base_spec
+        spec, before = self.sim.wanted.base_spec, self.asked
         self.modes.add(self.rollout.pause.mode)
+        self.asked = spec
+        permitted = spec is not None and self._is_permitted(spec, before)
+        self.back_to = spec.rollback_to if spec is not None and permitted else None
         if spec is None:
             return
         self._note_source()
         wish = (spec.version, spec.run_id)
         if wish != self.wishes[-1] and not self._is_a_rewind(spec):
             self.wishes.append(wish)
+
+    def _is_permitted(self, spec: WeightsSpec, before: WeightsSpec | None) -> bool:
+        """Whether `rollbackTo` lets a trainer ask for it: for that version, or, with the same object,
+        for a later one on the way there.
+        """
+        if spec.rollback_to is None or spec.rollback_to == spec.version:
+            return spec.rollback_to is not None
+        wanted, first = number_of(spec.version), number_of(spec.rollback_to)
+        if before is None or before.run_id != spec.run_id or wanted is None or first is None:
+            return False
+        left = number_of(before.version)
+        on_its_way = self.back_to == spec.rollback_to or (left is not None and left > wanted)
+        return wanted >= first and on_its_way
 
     def _note_source(self) -> None:
         spec = self.sim.wanted.base_spec
@@ -302,7 +321,7 @@ class Promises:
         wanted, reached = number_of(spec.version), number_of(version)
         if spec.run_id is None or wanted is None or spec.run_id != run:
             return False
-        if spec.rollback_to == spec.version:
+        if self.back_to is not None:
             return False
         return reached is not None and wanted < reached
 

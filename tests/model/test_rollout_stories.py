@@ -228,6 +228,24 @@ class TestHeldBack:
         fleet.settle()
         assert fleet.serving == ["1", "1", "1"]
 
+    @pytest.mark.parametrize("looks", [0, 1, 3], ids=lambda n: f"after {n} looks")
+    def test_a_run_that_went_back_goes_on_before_it_has_arrived_there(self, looks):
+        fleet = Simulation(seed=6, slow_seconds=5)
+        fleet.control(runID="run-7")
+        fleet.publish("60")
+        fleet.settle()
+        fleet.control(version="41", rollbackTo="41")
+        for _ in range(looks):
+            fleet.reconcile()
+        fleet.publish("42")
+        fleet.reconcile()
+        fleet.start_operator()
+        fleet.publish("43")
+        fleet.settle()
+
+        assert fleet.serving == ["43", "43", "43"]
+        assert fleet.weights.rollback_to is None
+
 
 def test_every_pause_ends_when_the_operator_never_comes_back(fleet):
     fleet.publish("2")

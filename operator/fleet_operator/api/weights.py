@@ -197,6 +197,7 @@ class WeightsStatus(Resource):
         applied: what they served last with one voice; workers that join are brought to these.
         workers_applied: `applied/wanted` for people, as a printer column.
         retried: the retry annotation that this status speaks of.
+        rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
         effect: what the desired version changed; of its last loads, over operator restarts.
         started_at / phase_started_at: for people and timings. Time-outs count what the leader that
             looks now has seen of the phase.
@@ -209,6 +210,7 @@ class WeightsStatus(Resource):
     applied: AppliedWeights | None = None
     phase: RolloutPhase = RolloutPhase.PENDING
     retried: str = ""
+    rollback_to: str | None = None
     started_at: Timestamp | None = None
     phase_started_at: Timestamp | None = None
     workers: RolloutWorkers = RolloutWorkers()

@@ -1,10 +1,14 @@
 """Keeps a run's versions growing.
 
 A trainer that restarts and publishes step 0 again would take the whole fleet back unnoticed. Within
-one `runID` numeric versions only grow; to go back, `spec.rollbackTo` names the version. It permits that
-version and no other, so that it need not be removed afterwards. The API server refuses what it can
-see (the step from one spec to the next, where `rollbackTo` must be new); what it cannot see, a
-WeightVersion that was deleted and recreated, is refused here.
+one `runID` numeric versions only grow; to go back, `spec.rollbackTo` names the version. Until the run
+has arrived there, it also permits the versions after it, since the trainer may publish the next one
+before. Later it permits nothing, so that it need not be removed.
+
+The API server refuses what it can see (the step from one spec to the next, where `rollbackTo` must be
+new); what it cannot see, a WeightVersion that was deleted and recreated, is refused here. So the
+permission must have left its mark on this object's status: a version that was merely asked for leaves
+none.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ def number_of(version: str) -> int | None:
 def rewind_problem(weights: WeightsView, applied: Target) -> Problem | None:
     """Why a WeightVersion may not take the fleet where it wants to, if it may not."""
     spec = weights.spec
-    if spec.rollback_to == spec.version or spec.run_id is None or spec.run_id != applied.run_id:
+    if spec.run_id is None or spec.run_id != applied.run_id or may_go_back(weights):
         return None
     wanted, reached = number_of(spec.version), number_of(applied.version)
     if wanted is None or reached is None or wanted >= reached:
@@ -38,3 +42,20 @@ def rewind_problem(weights: WeightsView, applied: Target) -> Problem | None:
         f'"{spec.version}"; another run takes another spec.runID.'
     )
     return Problem(reason=ConditionReason.REWIND_REFUSED, message=message, halt=False)
+
+
+def may_go_back(weights: WeightsView) -> bool:
+    """Whether `spec.rollbackTo` permits the version: it names it, or the run is on its way back there
+    and the version is a later one.
+
+    A status that speaks of a version beyond has not seen the patch that went back: it and a later
+    one came together, and the API server has let both pass.
+    """
+    spec, status = weights.spec, weights.status
+    if spec.rollback_to is None or spec.rollback_to == spec.version:
+        return spec.rollback_to is not None
+    wanted, first = number_of(spec.version), number_of(spec.rollback_to)
+    if wanted is None or first is None or wanted < first or status.desired_run_id != spec.run_id:
+        return False
+    before = number_of(status.desired_version or "")
+    return status.rollback_to == spec.rollback_to or (before is not None and before > wanted)

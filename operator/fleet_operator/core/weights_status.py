@@ -30,6 +30,7 @@ from fleet_operator.core.fleet_status import serving_count, unseen_count
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.laggards import laggards_of
 from fleet_operator.core.observed import FleetObserved, Standing, UnreadWeights, WeightsView
+from fleet_operator.core.rewind import may_go_back
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.usage import applied_record
 
@@ -68,6 +69,7 @@ def weights_status(
         ),
         phase=phase,
         retried=weights.retry,
+        rollback_to=weights.spec.rollback_to if _is_going_back(weights, phase) else None,
         started_at=started_at,
         phase_started_at=now if moved else before.phase_started_at,
         workers=_workers(observed, rollout, before.workers),
@@ -129,6 +131,7 @@ def _idle_status(
         desired_version=weights.spec.version if isinstance(weights, WeightsView) else None,
         desired_run_id=weights.spec.run_id if isinstance(weights, WeightsView) else None,
         phase=RolloutPhase.PENDING,
+        rollback_to=before.rollback_to,
         superseded_versions=before.superseded_versions,
         history=before.history,
         conditions=tuple(
@@ -144,6 +147,10 @@ def _idle_status(
             for kind, holds in told
         ),
     )
+
+
+def _is_going_back(weights: WeightsView, phase: RolloutPhase) -> bool:
+    return phase is not RolloutPhase.APPLIED and may_go_back(weights)
 
 
 def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:

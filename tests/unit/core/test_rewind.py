@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import make_weights, target
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, target
 
-from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import Target, WeightsView
 from fleet_operator.core.rewind import number_of, rewind_problem
 
 
-def asks(version: str, *, run: str | None = "run-7", back_to: str | None = None) -> WeightsView:
-    view = make_weights(version)
+def asks(
+    version: str,
+    *,
+    run: str | None = "run-7",
+    back_to: str | None = None,
+    status: WeightsStatus | None = None,
+) -> WeightsView:
+    view = make_weights(version, status=status or WeightsStatus())
     update = {"run_id": run, "rollback_to": back_to}
     object.__setattr__(view, "spec", view.spec.model_copy(update=update))
     return view
@@ -83,3 +92,110 @@ def test_going_back_within_a_run_is_refused(wanted, applied):
 )
 def test_everything_else_is_taken(wanted, applied):
     assert rewind_problem(wanted, applied) is None
+
+
+def looked_at(version: str, *, back_to: str | None = None, run: str = "run-7") -> WeightsStatus:
+    return WeightsStatus(desired_version=version, desired_run_id=run, rollback_to=back_to)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(asks("5", back_to="4", status=looked_at("4", back_to="4")), id="the next one"),
+        pytest.param(asks("7", back_to="4", status=looked_at("5", back_to="4")), id="one more"),
+        pytest.param(
+            asks("step_5", back_to="step-4", status=looked_at("step-4", back_to="step-4")),
+            id="however the number is written",
+        ),
+        pytest.param(
+            asks("5", back_to="4", status=looked_at("9")),
+            id="the version that is permitted was never looked at",
+        ),
+    ],
+)
+def test_versions_after_the_permitted_one_pass_before_it_is_applied(wanted):
+    assert rewind_problem(wanted, reached("9")) is None
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(
+            asks("3", back_to="4", status=looked_at("4", back_to="4")),
+            id="one before the permitted version",
+        ),
+        pytest.param(asks("5", back_to="4"), id="of an object that was recreated"),
+        pytest.param(
+            asks("5", back_to="4", status=looked_at("5")),
+            id="that was refused before leaves no permission",
+        ),
+        pytest.param(
+            asks("6", back_to="4", status=looked_at("5")), id="nor does it for later ones"
+        ),
+        pytest.param(
+            asks("5", back_to="4", status=looked_at("4", back_to="2")),
+            id="after another permission",
+        ),
+        pytest.param(
+            asks("5", back_to="4", status=looked_at("4", back_to="4", run="run-8")),
+            id="after the permission of another run",
+        ),
+        pytest.param(
+            asks("5", back_to="best", status=looked_at("best", back_to="best")),
+            id="after a version without a number",
+        ),
+    ],
+)
+def test_the_permission_reaches_no_further(wanted):
+    problem = rewind_problem(wanted, reached("9"))
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.REWIND_REFUSED
+
+
+class TestThePermissionInTheStatus:
+    """`status.rollbackTo` carries it from one look to the next."""
+
+    def look(self, wanted: WeightsView, serves: str) -> WeightsStatus:
+        def worker(ordinal: int) -> AWorker:
+            return make_worker(ordinal).serving(serves)._says(run_id="run-7")
+
+        recorded = AppliedWeights(version=serves, run_id="run-7", source=target(serves).source)
+        status = FleetStatus(applied=recorded)
+        fleet = make_fleet(worker(0), worker(1), wants=wanted, status=status)
+        made = decide(fleet, default_image="image", now=NOW)
+        assert made.defects == ()
+        return made.weights[wanted.uid]
+
+    def refusal(self, status: WeightsStatus) -> ConditionReason | None:
+        found = condition_of(status.conditions, ConditionType.STALLED)
+        return found.reason if found is not None else None
+
+    def test_it_stays_until_a_version_is_applied_and_no_longer(self):
+        first = self.look(asks("41", back_to="41", status=looked_at("60")), "60")
+        then = self.look(asks("42", back_to="41", status=first), "60")
+        assert (self.refusal(first), self.refusal(then)) == (None, None)
+        assert (first.rollback_to, then.rollback_to) == ("41", "41")
+
+        arrived = self.look(asks("42", back_to="41", status=then), "42")
+        assert (arrived.phase, arrived.rollback_to) == (RolloutPhase.APPLIED, None)
+
+    def test_it_begins_with_the_first_look_after_both_patches(self):
+        first = self.look(asks("42", back_to="41", status=looked_at("60")), "60")
+        then = self.look(asks("42", back_to="41", status=first), "60")
+
+        assert (self.refusal(first), self.refusal(then)) == (None, None)
+
+    def test_an_object_that_was_recreated_stays_refused(self):
+        status = WeightsStatus()
+        for version in ("42", "42", "43"):
+            status = self.look(asks(version, back_to="41", status=status), "60")
+            assert self.refusal(status) is ConditionReason.REWIND_REFUSED
+            assert status.rollback_to is None
+
+    def test_it_ends_with_the_field(self):
+        first = self.look(asks("41", back_to="41", status=looked_at("60")), "60")
+        then = self.look(asks("42", status=first), "60")
+
+        assert self.refusal(then) is ConditionReason.REWIND_REFUSED
+        assert then.rollback_to is None
