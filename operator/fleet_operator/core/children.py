@@ -8,6 +8,7 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.api.serving import ServiceOptions
+from fleet_operator.core.amounts import unavailable_and_surge
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.core.pods import owner_reference
 
@@ -53,10 +54,12 @@ def headless_service(observed: FleetObserved) -> dict[str, Any]:
 def disruption_budget(observed: FleetObserved) -> dict[str, Any]:
     """Keeps drains of nodes from taking more workers away than a template change may."""
     made = _object(observed, "PodDisruptionBudget", observed.name)
-    # A share is given as it is: the disruption controller takes it of the pods that are expected.
-    unavailable = observed.spec.update.max_unavailable
+    # The disruption controller would round a share up.
+    # Source: kubernetes/pkg/controller/disruption/disruption.go getExpectedPodCount
+    unavailable, _ = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
     spec = {
-        "maxUnavailable": 1 if unavailable in {0, "0%"} else unavailable,
+        # A drain of a node brings no other worker first: with 0 it would never end.
+        "maxUnavailable": max(1, unavailable),
         "selector": {"matchLabels": names.fleet_labels(observed.name)},
         # A worker that is not ready serves nobody: evicting it disturbs nobody.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",

@@ -116,10 +116,13 @@ def test_trainers_find_every_worker_by_name_ready_or_not():
             1,
             id="one, where none may: a drain of a node cannot bring another first",
         ),
+        pytest.param({"maxUnavailable": "30%"}, 1, id="a share of 5 is rounded down"),
+        pytest.param({"maxUnavailable": "59%"}, 2, id="also a larger one"),
+        pytest.param({"maxUnavailable": "10%", "maxSurge": 1}, 1, id="one, where it comes to 0"),
     ],
 )
 def test_drains_of_nodes_take_only_so_many_workers_at_a_time(update, away):
-    spec = children.disruption_budget(make_fleet(update=update))["spec"]
+    spec = children.disruption_budget(make_fleet(update=update, replicas=5))["spec"]
 
     assert spec["maxUnavailable"] == away
     assert spec["selector"]["matchLabels"] == names.fleet_labels("policy")
