@@ -18,6 +18,7 @@ from fleet_operator.api.fleet import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import adapters
 from fleet_operator.core.actions import (
+    Apply,
     BeginDrain,
     DeletePod,
     EndDrain,
@@ -108,7 +109,10 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     actions = rollout.step.actions
     going = {a.uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
     expelled = tuple(a for a in actions if isinstance(a, Quarantine))
-    base = [a for a in actions if not isinstance(a, Quarantine)]
+    # Swaps wait for the next look when a worker begins to drain that counted as serving for them.
+    drains = any(isinstance(a, BeginDrain) for a in pods.actions)
+    calls_to_workers = [a for a in actions if not isinstance(a, Quarantine)]
+    base = [a for a in calls_to_workers if not (drains and isinstance(a, Apply))]
     calls = parts.run(
         "the calls for adapters",
         lambda: adapters.with_adapters(base, observed, plans),

@@ -37,7 +37,7 @@ from fleet_operator.core.actions import (
 from fleet_operator.core.amounts import unavailable_and_surge
 from fleet_operator.core.counts import counted
 from fleet_operator.core.draining import Leaving, drain, is_marked, may_serve, requests_of
-from fleet_operator.core.observed import FleetObserved, WorkerView
+from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
 from fleet_operator.core.pod_fields import pod_fields
 from fleet_operator.core.recycling import recycle
 from fleet_operator.core.templates import Pod, update_available
@@ -211,7 +211,7 @@ def _bridges(
     """
     replicas = observed.spec.replicas
     _, surge = unavailable_and_surge(observed.spec.update, replicas)
-    waits_for = replicas - sum(w.pod.ready and w.pod.revision == revision for w in kept)
+    waits_for = replicas - sum(_serves(w) and w.pod.revision == revision for w in kept)
     if observed.spec.update.is_held or waits_for <= 0:
         return []
     outdated = any(w.pod.revision != revision for w in kept)
@@ -222,6 +222,11 @@ def _bridges(
         in_order = sorted(bridges, key=lambda w: (not w.pod.ready, w.pod.ordinal))
         return in_order[: min(surge, waits_for)]
     return bridges if len(bridges) <= surge else []
+
+
+def _serves(worker: WorkerView) -> bool:
+    """Whether clients get tokens from it now: the kubelet counts one that holds its requests, too."""
+    return worker.pod.ready and worker.standing is not Standing.HELD
 
 
 def _scaled(observed: FleetObserved) -> str:

@@ -39,6 +39,18 @@ def test_a_worker_whose_pod_is_deleted_now_is_not_called():
     assert made.worker_calls == ()
 
 
+def test_no_worker_is_swapped_in_the_decision_that_drains_another():
+    """The swap was planned while the other one counted as serving."""
+    rolling = {"strategy": "Rolling", "maxUnavailable": 1}
+    workers = [up(0).staged("2"), up(1).staged("2"), up(2).staged("2"), up(3).staged("2")]
+    fleet = make_fleet(*workers, wants=make_weights("2"), replicas=3, rollout=rolling)
+
+    made = decision(fleet)
+
+    assert told(made.pod_actions) == ["BeginDrain policy-3"]
+    assert made.worker_calls == ()
+
+
 def test_every_weightversion_gets_a_status_also_one_that_steers_nothing():
     first, second = make_weights("1"), make_weights("2", name="second", uid="wv-2")
     made = decision(make_fleet(up(0), wants=[first, second]))

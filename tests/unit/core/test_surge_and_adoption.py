@@ -82,6 +82,12 @@ def coming(ordinal: int) -> AWorker:
             id="one whose probe has not seen its admission is stood in for",
         ),
         pytest.param(
+            [up(0), up(1).paused("1"), up(2), old(3)],
+            1,
+            [],
+            id="one that holds its requests for a load is stood in for",
+        ),
+        pytest.param(
             [up(0), up(1), up(2), up(3)],
             1,
             ["BeginDrain policy-3"],
