@@ -45,7 +45,9 @@ def page(recoveries: Sequence[Recovery], tokens: int) -> str:
         lost = sum(len(r.lost) for r in own.values())
         lines.append(f"| {name} | {' | '.join(cells)} | {retried} | {lost} |")
     sent = sum(r.sent for r in recoveries)
-    made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPUs, {platform.machine()}, no GPU"
+    # Seconds grow with what else runs on the machine: most of them are starts of vLLM.
+    load = f"load average {os.getloadavg()[2]:.1f} over the last 15 minutes"
+    made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} CPUs ({load}), {platform.machine()}, no GPU"
     told = f"\n{sent:,} requests, {tokens:,} tokens, all labelled truly. Measured {made}.\n"
     return _HEAD + "\n".join(lines) + "\n" + told
 
