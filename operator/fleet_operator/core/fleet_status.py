@@ -165,23 +165,26 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
 
 
 def _update_available(observed: FleetObserved, pods: FleetPlan) -> _Made | None:
-    update = observed.spec.update
-    if update.is_held and pods.outdated:
-        workers = counted(pods.outdated, "worker")
-        told = f"{workers} {agree(pods.outdated, 'has', 'have')} an older template of the spec. "
-        remedy = (
-            "Set spec.update.paused to false to replace them"
-            if update.paused
-            else "Delete their pods to replace them"
-        )
-        return ConditionType.UPDATE_AVAILABLE, True, ConditionReason.UPDATE_HELD, told + remedy
-    if not pods.update:
+    update, outdated = observed.spec.update, pods.outdated
+    by_deletion = update.type == "OnDelete"
+    reason, told = ConditionReason.NEW_TEMPLATE, list[str]()
+    if update.is_held and outdated:
+        reason = ConditionReason.UPDATE_HELD
+        on_delete = f"Delete {agree(outdated, 'its pod', 'their pods')}"
+        remedy = on_delete if by_deletion else "Set spec.update.paused to false"
+        workers = f"{counted(outdated, 'worker')} {agree(outdated, 'has', 'have')}"
+        them = agree(outdated, "it", "them")
+        told.append(f"{workers} an older template of the spec. {remedy} to replace {them}")
+    if pods.update:
+        remedy = "set spec.update.restartedAt to a new value"
+        if update.is_held:
+            remedy += (
+                ", and delete the pods," if by_deletion else " and spec.update.paused to false"
+            )
+        told.append(f"{pods.update}. No worker is replaced for it: {remedy} to replace all")
+    if not told:
         return None
-    told = (
-        f"{pods.update}. The workers stay as they are: set spec.update.restartedAt to a new value to "
-        "replace them"
-    )
-    return ConditionType.UPDATE_AVAILABLE, True, ConditionReason.NEW_TEMPLATE, told
+    return ConditionType.UPDATE_AVAILABLE, True, reason, ". ".join(told)
 
 
 def _minimum(least: int) -> str:
@@ -196,8 +199,8 @@ def _progressing(
         return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
     to_replace = 0 if observed.spec.update.is_held else pods.outdated
     if pods.actions or to_replace or len(observed.workers) != observed.spec.replicas:
-        wanted = counted(observed.spec.replicas, "pod")
-        told = f"{len(observed.workers)} of {wanted}, {pods.outdated} outdated"
+        wanted = counted(observed.spec.replicas, "replica")
+        told = f"{counted(len(observed.workers), 'pod')} for {wanted}, {pods.outdated} outdated"
         return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
     problem, desired = rollout.step.problem, rollout.desired
     trouble, serving = cannot_run(observed, now), serving_count(observed, desired)

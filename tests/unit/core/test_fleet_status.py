@@ -260,3 +260,11 @@ def test_workers_are_counted_by_what_they_do():
         "broken": 1,
         "quarantined": 1,
     }
+
+
+def test_more_pods_than_replicas_are_counted_with_the_right_nouns():
+    old = [up(n).of_revision("old") for n in range(2)]
+    told = condition(make_fleet(*old, replicas=1), ConditionType.PROGRESSING)
+
+    assert told.reason is ConditionReason.REPLACING_WORKERS
+    assert told.message == "2 pods for 1 replica, 1 outdated"

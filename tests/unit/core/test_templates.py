@@ -102,19 +102,54 @@ def test_restarted_at_replaces_the_workers():
     assert told(decision.pod_actions) == ["BeginDrain policy-0"]
 
 
+def update_available(observed: FleetObserved) -> tuple[ConditionReason, str]:
+    """Reason and message of the condition, by an operator whose default image is another one."""
+    condition = condition_of(today(observed).fleet.conditions, ConditionType.UPDATE_AVAILABLE)
+    assert condition is not None
+    return condition.reason, condition.message
+
+
+@pytest.mark.parametrize(
+    ("update", "outdated", "remedy"),
+    [
+        ({"paused": True}, 1, "Set spec.update.paused to false to replace it"),
+        ({"paused": True}, 2, "Set spec.update.paused to false to replace them"),
+        ({"type": "OnDelete"}, 1, "Delete its pod to replace it"),
+        ({"type": "OnDelete"}, 2, "Delete their pods to replace them"),
+        ({"type": "OnDelete", "paused": True}, 1, "Delete its pod to replace it"),
+    ],
+)
+def test_workers_that_an_update_may_not_replace_are_reported(update, outdated, remedy):
+    old = (make_worker(n).serving("1").of_revision("old") for n in range(outdated))
+    reason, message = update_available(recorded(make_fleet(*old, update=update), image="worker:2"))
+
+    count = "1 worker has" if outdated == 1 else "2 workers have"
+    assert reason == ConditionReason.UPDATE_HELD
+    assert count in message
+    assert message.endswith(remedy)
+
+
 @pytest.mark.parametrize(
     ("update", "remedy"),
     [
-        ({"paused": True}, "spec.update.paused"),
-        ({"type": "OnDelete"}, "Delete their pods"),
+        ({}, "restartedAt to a new value to replace all"),
+        ({"paused": True}, "restartedAt to a new value and spec.update.paused to false to"),
+        ({"type": "OnDelete"}, "restartedAt to a new value, and delete the pods, to"),
     ],
 )
-def test_workers_that_an_update_may_not_replace_are_reported(update, remedy):
-    old = make_worker(0).serving("1").of_revision("old")
-    status = today(make_fleet(old, update=update)).fleet
-    condition = condition_of(status.conditions, ConditionType.UPDATE_AVAILABLE)
+def test_the_remedy_is_one_that_replaces_workers_of_this_fleet(update, remedy):
+    reason, message = update_available(recorded(fleet(update=update)))
 
-    assert condition is not None
-    assert condition.reason == ConditionReason.UPDATE_HELD
-    assert condition.message.startswith("1 worker has an older template")
-    assert remedy in condition.message
+    assert reason == ConditionReason.NEW_TEMPLATE
+    assert message.startswith("image worker:1 -> worker:2. ")
+    assert remedy in message
+
+
+def test_a_held_update_hides_no_new_template():
+    old = make_worker(0).serving("1").of_revision("old")
+    reason, message = update_available(recorded(make_fleet(old, update={"type": "OnDelete"})))
+
+    assert reason == ConditionReason.UPDATE_HELD
+    assert message.startswith("1 worker has an older template of the spec. Delete its pod")
+    assert "image worker:1 -> worker:2. " in message
+    assert "spec.update.restartedAt" in message
