@@ -174,7 +174,7 @@ class Reconciler:
     async def _with_template(self, key: FleetKey, observed: FleetObserved) -> FleetObserved:
         """With the template that its pods are made from; None while that is not known."""
         if self._templates.known(key, observed) is None:
-            in_use = {w.pod.revision for w in observed.workers}
+            in_use = {w.pod.revision for w in observed.workers if not w.pod.deleting}
             work = partial(self._templates.ensure, key, observed, in_use)
             await self._writes.run(key, {TEMPLATE: work})
         else:

@@ -56,7 +56,9 @@ class Templates:
     async def ensure(self, key: FleetKey, observed: FleetObserved, in_use: Collection[str]) -> None:
         """Read the template for the fleet's spec, or record today's.
 
-        `in_use`: revisions that pods have; records of others are deleted when a new one is made.
+        `in_use`: revisions of pods that stay; records of others are deleted when a new one is made.
+        A spec that comes again after another one, when no pod has it any more, is recorded again:
+        `spec.update.restartedAt` gets pods as the operator makes them now, whatever its value.
 
         Errors: Retryable while the record of an earlier fleet of this name waits for the garbage
         collector; NameTaken; Terminal if a record holds no template.
@@ -67,16 +69,36 @@ class Templates:
         path = f"{_collection(observed)}/{observed.name}-{revision}"
         try:
             found = await self._kube.get(path)
+            recorded = _read(found, observed, revision)
+            if revision not in in_use and await self._is_superseded(found, observed):
+                self._on_write()
+                await self._kube.delete(path, uid=found["metadata"]["uid"])
+                recorded = await self._record(observed, revision, in_use)
         except NotFound:
-            await self._delete_unused(observed, {*in_use, revision})
-            self._on_write()
-            try:
-                found = await self._kube.create(
-                    _collection(observed), self._manifest(observed, revision)
-                )
-            except Conflict:
-                found = await self._kube.get(path)
-        self._known[key] = (observed.uid, _read(found, observed, revision))
+            recorded = await self._record(observed, revision, in_use)
+        self._known[key] = (observed.uid, recorded)
+
+    async def _record(
+        self, observed: FleetObserved, revision: str, in_use: Collection[str]
+    ) -> RecordedTemplate:
+        """Write today's template, unless another process has been quicker."""
+        await self._delete_unused(observed, {*in_use, revision})
+        self._on_write()
+        collection, manifest = _collection(observed), self._manifest(observed, revision)
+        try:
+            found = await self._kube.create(collection, manifest)
+        except Conflict:
+            found = await self._kube.get(f"{collection}/{manifest['metadata']['name']}")
+        return _read(found, observed, revision)
+
+    async def _is_superseded(self, found: Json, observed: FleetObserved) -> bool:
+        """Whether the template of another spec of this fleet was recorded later.
+
+        Source: apps/v1 ControllerRevision: `revision` orders the records of one owner; here it is the
+        generation of the fleet.
+        """
+        others = await self._records(observed)
+        return any(o["revision"] > found["revision"] for o in others)
 
     def forget(self, key: FleetKey) -> None:
         """The fleet is gone."""
@@ -100,14 +122,17 @@ class Templates:
         }
 
     async def _delete_unused(self, observed: FleetObserved, kept: Collection[str]) -> None:
-        selector = {"labelSelector": names.fleet_selector(observed.name), "limit": _AT_MOST}
-        for item in (await self._kube.get(_collection(observed), selector))["items"]:
+        for item in await self._records(observed):
             metadata = item["metadata"]
-            revision = metadata.get("labels", {}).get(names.LABEL_REVISION)
-            if revision not in kept and _owner(metadata) == observed.uid:
+            if metadata.get("labels", {}).get(names.LABEL_REVISION) not in kept:
                 path = f"{_collection(observed)}/{metadata['name']}"
                 self._on_write()
                 await self._kube.delete(path, uid=metadata["uid"])
+
+    async def _records(self, observed: FleetObserved) -> list[Json]:
+        selector = {"labelSelector": names.fleet_selector(observed.name), "limit": _AT_MOST}
+        found = (await self._kube.get(_collection(observed), selector))["items"]
+        return [item for item in found if _owner(item["metadata"]) == observed.uid]
 
 
 def _collection(observed: FleetObserved) -> str:

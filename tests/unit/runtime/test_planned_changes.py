@@ -8,6 +8,7 @@ from typing import Any
 from tests.support import virtual_time
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 
+from fleet_operator.api import names
 from fleet_operator.errors import FleetError, Terminal
 
 OLD, NEW = "rlfleet/worker:1", "rlfleet/worker:2"
@@ -23,6 +24,12 @@ def uids(rig: Rig) -> set[str]:
 
 def images(rig: Rig) -> set[str]:
     return {p["spec"]["containers"][0]["image"] for p in pods(rig).values()}
+
+
+def restarts(rig: Rig) -> set[str]:
+    """Values of `restartedAt` that pods were made with."""
+    metadata = (p["metadata"] for p in pods(rig).values())
+    return {m.get("annotations", {}).get(names.ANNOTATION_RESTARTED_AT, "") for m in metadata}
 
 
 def test_another_release_replaces_no_worker_until_it_is_let() -> None:
@@ -46,6 +53,22 @@ def test_another_release_replaces_no_worker_until_it_is_let() -> None:
             rig.change(FLEET_PATH, update={"restartedAt": "2026-03-01T12:00:00Z"})
             await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1", "1", "1"])
             await rig.until(lambda: rig.condition("UpdateAvailable") is None)
+
+    virtual_time.run(story())
+
+
+def test_a_restart_that_was_asked_for_before_brings_no_old_template_back() -> None:
+    async def story() -> None:
+        async with Rig(replicas=1, update={"restartedAt": "x"}) as rig:
+            await rig.applied("1")
+            await rig.kill_operator()
+            rig.default_image = NEW
+            await rig.start_operator()
+            rig.change(FLEET_PATH, update={"restartedAt": "y"})
+            await rig.until(lambda: images(rig) == {NEW} and rig.serving == ["1"])
+            rig.change(FLEET_PATH, update={"restartedAt": "x"})
+            await rig.until(lambda: restarts(rig) == {"x"} and rig.serving == ["1"])
+            assert images(rig) == {NEW}
 
     virtual_time.run(story())
 

@@ -64,6 +64,52 @@ async def test_records_that_no_pod_has_go_when_another_is_made(kube: FakeKube) -
     assert left == {path_of(specs[1]), path_of(specs[2])}
 
 
+def asked(restarted_at: str, generation: int) -> FleetObserved:
+    return make_fleet(update={"restartedAt": restarted_at}, replicas=1, generation=generation)
+
+
+async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(
+    kube: FakeKube,
+) -> None:
+    first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
+    await Templates(kube, "worker:1").ensure(KEY, first, ())
+    templates = Templates(kube, "worker:2")
+    await templates.ensure(KEY, between, {pods.revision_of(first)})
+    await templates.ensure(KEY, again, {pods.revision_of(between)})
+
+    assert image_in(templates, again) == "worker:2"
+    assert len(kube.cluster.below(REVISIONS)) == 2
+
+    await Templates(kube, "worker:3").ensure(KEY, asked("x", 4), ())
+    other = Templates(kube, "worker:3")
+    await other.ensure(KEY, asked("x", 4), ())
+    assert image_in(other, again) == "worker:2"  # no other spec has come since
+
+
+async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_template(
+    kube: FakeKube,
+) -> None:
+    first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
+    await Templates(kube, "worker:1").ensure(KEY, first, ())
+    templates = Templates(kube, "worker:2")
+    await templates.ensure(KEY, between, {pods.revision_of(first)})
+    await templates.ensure(KEY, again, {pods.revision_of(first), pods.revision_of(between)})
+
+    assert image_in(templates, again) == "worker:1"
+
+
+async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(
+    kube: FakeKube,
+) -> None:
+    before, now = asked("x", 1), asked("y", 2)
+    await Templates(kube, "worker:1").ensure(KEY, before, ())
+    await Templates(kube, "worker:1").ensure(KEY, now, {pods.revision_of(before)})
+    templates = Templates(kube, "worker:2")
+    await templates.ensure(KEY, now, ())
+
+    assert image_in(templates, now) == "worker:1"
+
+
 async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube: FakeKube) -> None:
     fleet = make_fleet(replicas=1)
     owner = pods.owner_reference(fleet) | {"uid": "of-before"}
