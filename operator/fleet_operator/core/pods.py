@@ -17,7 +17,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.overlay import merge
 from fleet_operator.core.pod_fields import mounts, pod_fields, resources, variables, volumes
-from fleet_operator.core.quantities import bytes_of
+from fleet_operator.core.quantities import bytes_of, comparable, comparable_resources
 from fleet_worker import protocol
 
 USER_ID = 1000
@@ -43,13 +43,24 @@ def revision_of(observed: FleetObserved) -> str:
     """Hash over what the fleet's own spec says of its pods; a pod with another one is out of date.
 
     Neither the operator's release nor its default image are part of it, nor are defaults of the API:
-    a field that a later release adds changes no hash.
+    a field that a later release adds changes no hash. Quantities count as amounts.
     """
     spec = observed.spec
     said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NOT_OF_PODS)
-    named = [_without_empty(said), spec.update.restarted_at]
+    if not spec.adapters.max:
+        said.pop("adapters", None)  # the rank of no adapters
+    named = [_without_empty(_with_amounts(said)), spec.update.restarted_at]
     canonical = json.dumps(named, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+
+def _with_amounts(said: dict[str, Any]) -> dict[str, Any]:
+    made = dict(said)
+    if "resources" in said:
+        made["resources"] = comparable_resources(said["resources"])
+    if memory := said.get("weights", {}).get("stagingMemory"):
+        made["weights"] = said["weights"] | {"stagingMemory": comparable(memory)}
+    return made
 
 
 def _without_empty(said: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_operator.core.quantities import comparable_resources
+
 Pod = Mapping[str, Any]
 
 
@@ -47,5 +49,9 @@ def _images(pod: Pod) -> dict[str, str]:
 
 
 def _without_images(pod: Pod) -> dict[str, Any]:
-    containers = [{k: v for k, v in c.items() if k != "image"} for c in pod["spec"]["containers"]]
+    containers = [
+        {k: v for k, v in c.items() if k != "image"}
+        | {"resources": comparable_resources(c.get("resources", {}))}
+        for c in pod["spec"]["containers"]
+    ]
     return {**pod, "spec": {**pod["spec"], "containers": containers}}

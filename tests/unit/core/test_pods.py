@@ -12,6 +12,7 @@ from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core import overlay, pods
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.templates import RecordedTemplate, update_available
 from fleet_worker import protocol
 
 IMAGE = "rlfleet/worker:1"
@@ -413,6 +414,64 @@ def test_what_is_said_of_pods_does_not_depend_on_whether_a_default_is_written_ou
     written = fleet(serving={"port": 8000, "service": {"type": "LoadBalancer"}}, update={})
 
     assert pods.revision_of(written) == BASE
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(
+            {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+            {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
+            id="a number and its text",
+        ),
+        pytest.param(
+            {"resources": {"requests": {"memory": "1Gi", "cpu": "500m"}}},
+            {"resources": {"requests": {"memory": "1024Mi", "cpu": "0.5"}}},
+            id="units",
+        ),
+        pytest.param(
+            {"weights": {"roots": ["/weights"], "stagingMemory": "64Gi"}},
+            {"weights": {"roots": ["/weights"], "stagingMemory": 64 * 1024**3}},
+            id="staging memory",
+        ),
+        pytest.param({}, {"adapters": {"max": 0, "maxRank": 64}}, id="the rank of no adapters"),
+    ],
+)
+def test_another_way_of_writing_the_same_replaces_no_worker(one, other):
+    before, after = fleet(**one), fleet(**other)
+    template = RecordedTemplate(revision="", pod=pods.template_of(before, IMAGE), release="0.1")
+
+    assert pods.revision_of(before) == pods.revision_of(after)
+    assert update_available(template, pods.template_of(after, IMAGE), "0.1") == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(
+            {"resources": {"limits": {"memory": "1Gi"}}},
+            {"resources": {"limits": {"memory": "1G"}}},
+            id="another amount",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"memory": "some"}}},
+            {"resources": {"limits": {"memory": "more"}}},
+            id="texts that are no quantities",
+        ),
+        pytest.param(
+            {"engine": {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]}},
+            {"engine": {"env": [{"name": "B", "value": "$(A)"}, {"name": "A", "value": "1"}]}},
+            id="variables in another order: a later one may refer to an earlier one",
+        ),
+        pytest.param(
+            {"adapters": {"max": 1, "maxRank": 16}},
+            {"adapters": {"max": 1, "maxRank": 64}},
+            id="the rank of adapters",
+        ),
+    ],
+)
+def test_what_is_not_the_same_has_another_revision(one, other):
+    assert pods.revision_of(fleet(**one)) != pods.revision_of(fleet(**other))
 
 
 def test_the_revision_does_not_hang_on_the_order_of_keys():

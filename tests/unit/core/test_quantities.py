@@ -6,7 +6,7 @@ from decimal import InvalidOperation
 
 import pytest
 
-from fleet_operator.core.quantities import bytes_of
+from fleet_operator.core.quantities import bytes_of, comparable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,30 @@ def test_a_quantity_becomes_bytes(quantity, expected):
 def test_a_text_that_is_no_quantity_is_an_error(text):
     with pytest.raises(InvalidOperation):
         bytes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "1"),
+        ("1Gi", "1024Mi"),
+        ("500m", "0.5"),
+        ("100", "1e2"),
+        ("1E", "1e18"),
+        ("1n", "0.000000001"),
+        ("+1.50", "1500m"),
+    ],
+)
+def test_the_same_amount_is_comparable_however_it_is_written(one, other):
+    assert comparable(one) == comparable(other)
+
+
+@pytest.mark.parametrize(
+    "thing", ["", "one", "NaN", "Infinity", "1e99999999999999999999", None, True, {"a": 1}, 1.5]
+)
+def test_what_is_no_quantity_is_compared_as_it_is(thing):
+    assert comparable(thing) == thing
+
+
+def test_a_huge_exponent_makes_no_huge_text():
+    assert len(comparable("1e999999")) < 20
