@@ -49,6 +49,8 @@ class Endings:
     def _end_mischief(self) -> None:
         self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
         self.ghosts.clear()
+        if self.gating:
+            self.hold_new_pods(hold=False)
         self.wire.mend()
 
     def repair(self) -> None:
@@ -75,10 +77,15 @@ class Endings:
             and {p.worker.run_id for p in serving} == {self._run()}
             and self.weights.phase is RolloutPhase.APPLIED
             and self._statuses_are_of_today()
-            and self.fleet.updated_replicas == self.replicas
+            and self._is_updated()
             and all(self._has_adapters(p.worker) for p in serving)
             and not any(w.work or w.staging for w in self.workers.values())
         )
+
+    def _is_updated(self) -> bool:
+        """Whether no worker has an older template; where updates are held, any may have one."""
+        held = self.wanted.fleet_spec.update.is_held
+        return held or self.fleet.updated_replicas == self.replicas
 
     def _run(self) -> str | None:
         spec = self.wanted.base_spec

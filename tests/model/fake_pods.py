@@ -13,6 +13,7 @@ from typing import Any
 from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.core.observed import PROBE_SECONDS, PodView
+from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_worker.protocol import Phase
 
 EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,6 +23,7 @@ EVICTED_SECONDS = 60.0
 """and deletes them this long after that (`pods.LOST_NODE_SECONDS`)."""
 GRACE_SECONDS = 60.0
 STRANGER = "a stranger"
+GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 GONE_SECONDS = 1.0
 """How long a worker takes to drain and to end."""
 
@@ -47,6 +49,7 @@ class FakePod:
             hear from it before it must have been set apart.
         suspect: something was wrong with it, so that it may be taken out of service.
         trouble: why its container does not run.
+        gated: it waits for a scheduling gate: it has no node yet as far as the API server tells.
         ended: `Failed`, if the kubelet has ended it for good.
         evicted: it is deleted since its node is lost.
         drain_seconds: how long its preStop hook lets requests go on, by its manifest.
@@ -68,6 +71,7 @@ class FakePod:
     grace: int = 0
     suspect: bool = False
     trouble: str = ""
+    gated: bool = False
     ended: str = ""
     evicted: bool = False
 
@@ -144,7 +148,8 @@ class FakePod:
 
     def view(self, now: float) -> PodView:
         """What the API server has of it."""
-        running = not self.ended and not self.trouble and now >= self.worker.started_at
+        waits = self.ended or self.trouble or self.gated
+        running = not waits and now >= self.worker.started_at
         deleting = self.deleted_at is not None
         return PodView(
             uid=self.uid,
@@ -153,8 +158,8 @@ class FakePod:
             revision=self.worker.revision,
             owner=self.owner,
             ip="10.0.0.1",
-            node=self.node,
-            phase=self.ended or "Running",
+            node=None if self.gated else self.node,
+            phase=self.ended or ("Pending" if self.gated else "Running"),
             running=running,
             started=running and self.worker.phase is not Phase.STARTING,
             ready=self.ready and running,
@@ -163,6 +168,7 @@ class FakePod:
             gone_by=at(self.deleted_at + GRACE_SECONDS) if self.deleted_at is not None else None,
             restarts=self.worker.restarts,
             trouble=self.trouble,
+            wait=GATE if self.gated else None,
             quarantine=self.quarantine,
             drains_since=self.drains_since,
         )
@@ -183,6 +189,7 @@ def told(pod: FakePod) -> str:
     marks = {
         "open": worker.admitted and worker.phase is not Phase.SERVING,
         "not ready": not pod.ready,
+        "gated": pod.gated,
         "hung": worker.hung,
         "cut off": pod.cut_off,
         "its address is another's": pod.address_of,

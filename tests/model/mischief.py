@@ -34,6 +34,9 @@ UPDATES: list[Settings] = [
     {},
     {"maxUnavailable": 0, "maxSurge": 1, "drainTimeoutSeconds": 2},
     {"maxUnavailable": "50%", "maxSurge": "50%"},
+    {},
+    {"type": "OnDelete", "maxSurge": 1, "drainTimeoutSeconds": 2},
+    {"paused": True, "maxUnavailable": 0, "maxSurge": "50%"},
 ]
 ROUGH = Faults(
     answer_lost=0.1,
@@ -120,6 +123,8 @@ class Mischief:
             (0.01, self.add_digest),
             (0.005, self.name_like_model),
         ]
+        if self.fleet.wanted.fleet_spec.update.is_held:
+            self.deeds += [(0.05, self.gate), (0.03, self.change_template)]
 
     def now_and_then(self, scale: float = 1.0) -> None:
         """Let happen what may."""
@@ -365,6 +370,9 @@ class Mischief:
         if pod := self._some_pod(suspect=True):
             self.fleet.crash_loop(pod, over=bool(pod.trouble))
 
+    def gate(self) -> None:
+        self.fleet.hold_new_pods(hold=not self.fleet.gating)
+
     def lag(self) -> None:
         self.fleet.lag_seconds = self.chance.choice([0.0, 0.5, 2.0, 10.0])
         self.fleet.note("fault", f"watches are {self.fleet.lag_seconds} s late")
@@ -438,6 +446,10 @@ def history(
     mischief.create_weights()
     if chance.random() < ENDURES:
         fleet.endure()
+    if fleet.wanted.fleet_spec.update.is_held:
+        # No worker may stay for an update that is not going to come.
+        mischief.change_template()
+        fleet.scale(max(1, fleet.replicas - 1))
     ending = chance.random()
     if ending < 0.5:
         fleet.repair()

@@ -17,11 +17,13 @@ class Mishaps:
     files: Files
     note: Any
     node_up: Any
+    gating = False
+    """Whether pods that are created wait for a scheduling gate."""
 
     def kill(self, pod: FakePod, *, back_after_seconds: float = 1.0) -> None:
         """The process of a worker dies; its container starts again."""
         self.note("fault", f"{pod.name} dies")
-        if self.node_up(pod) and not pod.ended:
+        if self.node_up(pod) and not pod.ended and not pod.gated:
             pod.worker.kill(self.now, back_after_seconds=back_after_seconds)
 
     def cling(self, pod: FakePod, seconds: float) -> None:
@@ -86,7 +88,7 @@ class Mishaps:
 
     def evict(self, pod: FakePod) -> None:
         """The kubelet ends a pod for good."""
-        if pod.ended or pod.deleted_at is not None or not self.node_up(pod):
+        if pod.ended or pod.gated or pod.deleted_at is not None or not self.node_up(pod):
             return
         self.note("fault", f"{pod.name} is evicted")
         pod.worker.drain()
@@ -94,11 +96,27 @@ class Mishaps:
 
     def crash_loop(self, pod: FakePod, *, over: bool = False) -> None:
         """A worker's container ends and ends again; or it runs at last."""
-        if pod.ended or not self.node_up(pod):
+        if pod.ended or pod.gated or not self.node_up(pod):
             return
         self.note("fault", f"{pod.name} {'runs again' if over else 'ends again and again'}")
         pod.trouble = "" if over else "CrashLoopBackOff: back-off 5m0s"
         pod.worker.kill(self.now, back_after_seconds=1.0 if over else 1e9)
+
+    def hold_new_pods(self, *, hold: bool = True) -> None:
+        """A queue holds back every pod that is created from now on; or it lets all of them in."""
+        self.note("cluster", "holds new pods back" if hold else "lets all pods in")
+        self.gating = hold
+        for pod in self.pods.values():
+            if pod.gated and not hold:
+                pod.gated = False
+                if self.node_up(pod):
+                    pod.worker.kill(self.now, back_after_seconds=0.0)
+
+    def queue(self, pod: FakePod) -> None:
+        """A new pod meets the queue."""
+        if self.gating:
+            pod.gated = True
+            pod.worker.kill(self.now, back_after_seconds=1e9)
 
     def lose_node(self, node: str, *, power: bool) -> None:
         """A node is gone: without power its processes are gone, else only cut off from everybody."""
@@ -115,7 +133,8 @@ class Mishaps:
         self.note("fault", f"{node} is back")
         self.nodes[node] = None
         for pod in self.pods.values():
-            if pod.node == node and pod.worker.started_at > self.now and not pod.trouble:
+            waits = pod.trouble or pod.gated
+            if pod.node == node and pod.worker.started_at > self.now and not waits:
                 pod.worker.started_at = self.now
             if pod.node == node and pod.deleted_at is not None:
                 pod.run_hook(self.now)

@@ -7,7 +7,8 @@
  3. A pause ends: it does not outlive its lease, nor the time-outs of its rollout, whoever died.
  4. Who is taken away for a template or by a rolling swap leaves at least so many workers serving.
  5. What the fleet serves does not go back, unless the trainer says so.
- 6. With faults ended, the fleet converges within a bound, or `Stalled` says why it does not. While
+ 6. With faults ended, the fleet converges within a bound, with exactly its replicas even while its
+    updates are held, or `Stalled` says why it does not. While
     they last, no rollout stays in a phase beyond its time-outs without a word; and none is given up
     for lateness by a leader that has not watched its phase for as long as that may take.
  7. A fleet at rest writes nothing.
@@ -436,7 +437,7 @@ class Promises:
         spec = observed.spec
         unavailable, surge = unavailable_and_surge(spec.update, spec.replicas)
         living = [w for w in observed.workers if not w.pod.deleting]
-        if len(living) > spec.replicas + surge:
+        if len(living) > spec.replicas + (0 if spec.update.is_held else surge):
             return  # scaled away
         admitted = {w.pod.uid for w in observed.workers if w.state and w.state.admitted}
         seen = {w.pod.uid for w in observed.workers if w.pod.ready}

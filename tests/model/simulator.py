@@ -450,6 +450,7 @@ class Simulation(Trainers, Mishaps, Endings):
         pod = FakePod(worker, up[ordinal % len(up)])
         pod.drain_seconds = drain_seconds_of(pod_environment(action.manifest))
         self.pods[worker.uid] = pod
+        self.queue(pod)
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -176,6 +176,14 @@ MUTANTS = [
     ),
     Mutant(
         6,
+        "workers beyond the replicas bridge an update that is held",
+        "core/fleet_plan.py",
+        "if observed.spec.update.is_held or waits_for <= 0:",
+        "if waits_for <= 0:",
+        first_seed=56,
+    ),
+    Mutant(
+        6,
         "the first worker is never made",
         "core/fleet_plan.py",
         "missing = missing[:CREATE_AT_ONCE]",
