@@ -120,3 +120,23 @@ async def test_the_first_of_the_two_must_name_a_version(stage: Stage) -> None:
 
     with pytest.raises(ApiError, match=r"spec\.version: Required value"):
         await stage.admin.apply(path, manifest(), manager=GITOPS)
+
+
+@pytest.mark.parametrize(("scaled", "replicas"), [(False, 1), (True, 4)])
+async def test_replicas_that_a_manifest_no_longer_names(
+    stage: Stage, *, scaled: bool, replicas: int
+) -> None:
+    """The value stays if `kubectl scale` owns it too; if the manifest alone did, it is the default."""
+    await stage.make_fleet(replicas=2)
+    path = stage.path("inferencefleets")
+    made = await stage.fleet()
+    await stage.admin.delete(path)
+    head = {k: made[k] for k in ("apiVersion", "kind")} | {"metadata": {"name": FLEET}}
+    spec = {k: made["spec"][k] for k in ("model", "weights")}
+    await stage.admin.apply(path, head | {"spec": spec | {"replicas": 3}}, manager=GITOPS)
+    if scaled:
+        await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=4")
+
+    made = await stage.admin.apply(path, head | {"spec": spec}, manager=GITOPS)
+
+    assert made["spec"]["replicas"] == replicas
