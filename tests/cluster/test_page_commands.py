@@ -1,52 +1,109 @@
-"""The commands of the how-to pages, run as they stand there, on a real API server."""
+"""The commands of the README and of the how-to pages, run as they stand there.
+
+Two words are adapted: the namespace `rl`, where a command names it, is the test's own; and the API
+server, its authority and a token come in the variables that the README's curl uses.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.cluster.support.stage import FLEET, Stage
-from tests.support.pages import DOCS, blocks
+from tests.support.pages import ROOT, command_blocks, in_namespace, starting_with
 
-PAGES = sorted(p.relative_to(DOCS).as_posix() for p in (DOCS / "how-to").glob("*.md"))
+from devcluster import Cluster
+
 NAMED = "policy"
 """The fleet of the pages."""
+OBJECTS = sorted({*starting_with("kubectl "), *starting_with("curl --cacert ")})
+OBJECTS = [(page, block) for page, block in OBJECTS if not page.startswith("docs/tutorial/")]
+RELEASES = starting_with("helm ", pages="README.md") + starting_with("helm ", pages="docs/how-to/")
+ELSEWHERE = {
+    ("docs/tutorial/first-fleet.md", ""): "tests/e2e/test_tutorial.py",
+    ("docs/how-to/connect-a-trainer.md", "curl "): "tests/e2e/test_page_requests.py",
+    ("docs/how-to/dev-cluster.md", "# "): "tests/cluster/test_devcluster_page.py",
+    ("README.md", "make demo"): "tests/e2e/test_demo.py",
+}
+"""Page and first words of blocks that another test runs."""
+NOT_RUN = {
+    ("README.md", "docker "): "docker: the machines of the tests have no container engine",
+}
+"""Page and first words of blocks that no test runs, and why."""
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    """Every kubectl command of a how-to page that needs nothing but the fleet and its weights."""
-    for page in PAGES:
-        for block in blocks(page, "", "sh"):
-            if block.startswith("kubectl ") and "<<" not in block:
-                yield page, block
+def test_each_block_of_commands_is_run_or_is_left_out_for_a_reason() -> None:
+    here = {*OBJECTS, *RELEASES}
+    listed = {**ELSEWHERE, **NOT_RUN}
+    rest = [(page, block) for page, block in command_blocks() if (page, block) not in here]
 
-
-COMMANDS = sorted(set(commands()))
-
-
-def test_the_pages_have_commands() -> None:
-    assert {page for page, _ in COMMANDS} >= {
-        "how-to/choose-a-strategy.md",
-        "how-to/connect-a-trainer.md",
-        "how-to/update-and-drain.md",
+    unlisted = [one for one in rest if not any(_is_listed(one, place) for place in listed)]
+    assert unlisted == []
+    assert [p for p in listed if not any(_is_listed(one, p) for one in rest)] == []
+    assert all((ROOT / test).exists() for test in ELSEWHERE.values())
+    assert {page for page, _ in OBJECTS} == {
+        "README.md",
+        "docs/how-to/choose-a-strategy.md",
+        "docs/how-to/connect-a-trainer.md",
+        "docs/how-to/gitops.md",
+        "docs/how-to/update-and-drain.md",
     }
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def _is_listed(one: tuple[str, str], place: tuple[str, str]) -> bool:
+    return one[0] == place[0] and one[1].startswith(place[1])
+
+
+@pytest.mark.parametrize(("page", "command"), OBJECTS)
 async def test_a_command_of_a_page_is_one_that_the_cluster_takes(
-    stage: Stage, page: str, command: str
+    stage: Stage, tmp_path: Path, page: str, command: str
 ) -> None:
     assert FLEET == NAMED
-    await stage.make_fleet(replicas=1, version="43")
-    script = command.replace("kubectl -n rl ", "kubectl ").replace(
-        "kubectl ", f"kubectl -n {stage.namespace} "
-    )
+    await stage.start_operator()
+    await stage.make_fleet(replicas=1, version="42")
+    await stage.applied("42", replicas=1)
+
+    await _run(stage.cluster, page, in_namespace(command, stage.namespace), tmp_path)
+
+
+@pytest.fixture
+def empty_cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
+    """Without the release that the other tests share."""
+    with Cluster.start(profile="api") as cluster:
+        yield cluster
+
+
+async def test_the_pages_install_and_uninstall_the_release(
+    empty_cluster: Cluster, tmp_path: Path
+) -> None:
+    installs = [(page, block) for page, block in RELEASES if block.startswith("helm install ")]
+    (uninstall,) = [one for one in RELEASES if one not in installs]
+    assert len(installs) == 2
+    for page, block in installs:
+        await _run(empty_cluster, page, block, tmp_path)
+        listed = json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout)
+        assert [(r["name"], r["namespace"]) for r in listed] == [("rlfleet", "rlfleet-system")]
+        await _run(empty_cluster, *uninstall, tmp_path)
+        assert json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout) == []
+
+
+async def _run(cluster: Cluster, page: str, script: str, folder: Path) -> None:
+    config = json.loads(cluster.kubeconfig.read_text())
+    server = config["clusters"][0]["cluster"]
+    authority = folder / "ca.crt"
+    authority.write_bytes(base64.b64decode(server["certificate-authority-data"]))
+    own = {"API": server["server"], "CA": str(authority)}
+    own["TOKEN"] = config["users"][0]["user"]["token"]
     done = await asyncio.create_subprocess_exec(
-        *("bash", "-euo", "pipefail", "-c", script),
-        env=stage.cluster.environment(),
+        *("bash", "-euo", "pipefail", "-c", script.replace("curl ", "curl --fail ")),
+        cwd=ROOT,
+        env={**cluster.environment(), **own},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await done.communicate()
-    assert done.returncode == 0, f"{page}: {command}\n{told.decode()}"
+    output, _ = await done.communicate()
+    assert done.returncode == 0, f"{page}: {script}\n{output.decode()}"

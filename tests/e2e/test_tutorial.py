@@ -11,7 +11,7 @@ import envs
 import stack
 from devcluster import Cluster
 
-PAGE = "tutorial/first-fleet.md"
+PAGE = "docs/tutorial/first-fleet.md"
 OWN_CLUSTER = ("make cluster", "export KUBECONFIG=")
 """Lines for the reader's own cluster. The run has one: see tests/cluster/test_devcluster_lifetime.py."""
 RUN_SECONDS = 500

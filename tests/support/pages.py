@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in (ROOT / "README.md", *DOCS.glob("how-to/*.md"), *DOCS.glob("tutorial/*.md"))
+)
+"""Pages that tell readers to run something."""
+COMMANDS = ("", "sh", "bash", "console")
+"""Languages of the blocks that hold commands; "" for a block that names none."""
 
 
 def blocks(page: str, *languages: str) -> Iterator[str]:
-    """Code blocks of a page, in order. `page`: below docs/. `languages`: of the blocks; "" for one
-    that names none.
+    """Code blocks of a page, in order. `page`: below the repository. `languages`: of the blocks; ""
+    for one that names none.
     """
     block: list[str] = []
     language: str | None = None
-    for line in (DOCS / page).read_text().splitlines():
+    for line in (ROOT / page).read_text().splitlines():
         if not line.startswith("```"):
             block.append(line)
         elif language is None:
@@ -23,3 +31,24 @@ def blocks(page: str, *languages: str) -> Iterator[str]:
             if language in languages:
                 yield "\n".join(block)
             language = None
+
+
+def command_blocks() -> list[tuple[str, str]]:
+    """All blocks of commands: page and text."""
+    return [(page, block) for page in PAGES for block in blocks(page, *COMMANDS)]
+
+
+def starting_with(*words: str, pages: str = "") -> list[tuple[str, str]]:
+    """Blocks of commands that begin with one of these words. `pages`: of paths that begin so."""
+    return [
+        (page, block)
+        for page, block in command_blocks()
+        if block.startswith(words) and page.startswith(pages)
+    ]
+
+
+def in_namespace(text: str, namespace: str) -> str:
+    """Commands of a page for another namespace than the page's `rl`, where they name one."""
+    for place in ("-n {}", "namespace: {}", "/namespaces/{}/"):
+        text = text.replace(place.format("rl"), place.format(namespace))
+    return text
