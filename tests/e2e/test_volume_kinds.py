@@ -1,4 +1,8 @@
-"""Workers read weights from each kind of volume that a node without drivers has."""
+"""Workers read weights from each kind of volume that a node without drivers has.
+
+`nfs` and `csi` are not run: the cluster has no NFS server and no driver. Their samples go through a
+real API server (tests/cluster/test_samples.py).
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,99 @@ from stack.volumes import CLAIM
 
 NAME = "kinds"
 STARTS_SECONDS = 240
+IMAGE = "rlfleet/weights:3"
+STORAGE_CLASS = "own"
+STEPS = {"/node": 1, "/claim": 2, "/image": 3, "/own": 4, "/scratch": 5}
+"""The volume that each version is read from."""
 
 
 def volume(name: str, **source: Any) -> dict[str, Any]:
     return {"name": name, "mountPath": f"/{name}", **source}
 
 
-def test_a_fleet_loads_from_a_claim_and_from_a_directory_of_its_node(fleet: Fleet) -> None:
-    manifest = stack.fleet_manifest(NAME, replicas=1)
-    claim = {"persistentVolumeClaim": {"claimName": CLAIM}}
-    of_claim = json.loads(fleet.kubectl("get", "pv", f"weights-{NAMESPACE}", "-o", "json").stdout)
-    directory = {"hostPath": of_claim["spec"]["hostPath"]}
-    manifest["spec"]["weights"] = {
-        "roots": ["/claim", "/node", "/scratch"],
-        "volumes": [
-            volume("claim", **claim),
-            volume("node", **directory),
-            volume("scratch", emptyDir={"sizeLimit": "64Mi"}, readOnly=False),
+def static_storage(directory: str) -> list[dict[str, Any]]:
+    """A storage class without a provisioner, and the one volume that a claim of it can get."""
+    name = {"name": STORAGE_CLASS}
+    return [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": name,
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": name,
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": STORAGE_CLASS,
+                "hostPath": {"path": directory},
+            },
+        },
+    ]
+
+
+def fetching(step: int) -> dict[str, Any]:
+    """An init container that brings a checkpoint into the pod's empty directory."""
+    copy = f"import shutil; shutil.copytree('/claim/step_{step}', '/scratch/step_{step}')"
+    return {
+        "name": "fetch",
+        "image": stack.WORKER_IMAGE,
+        "command": ["python3", "-c", copy],
+        "volumeMounts": [
+            {"name": "claim", "mountPath": "/claim", "readOnly": True},
+            {"name": "scratch", "mountPath": "/scratch"},
         ],
     }
-    manifest["spec"]["model"]["source"]["path"] = "/claim/base"
+
+
+def manifest(directory: str) -> dict[str, Any]:
+    """A fleet with a volume of each kind."""
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": STORAGE_CLASS}
+    claim["resources"] = {"requests": {"storage": "1Gi"}}
+    made = stack.fleet_manifest(NAME, replicas=1)
+    made["spec"]["weights"] = {
+        "roots": list(STEPS),
+        "volumes": [
+            volume("node", hostPath={"path": directory}),
+            volume("claim", persistentVolumeClaim={"claimName": CLAIM}),
+            volume("image", image={"reference": IMAGE, "pullPolicy": "IfNotPresent"}),
+            volume("own", ephemeral={"volumeClaimTemplate": {"spec": claim}}),
+            volume("scratch", emptyDir={"sizeLimit": "64Mi"}),
+        ],
+    }
+    made["spec"]["model"]["source"]["path"] = "/claim/base"
+    made["spec"]["podOverlay"] = {"spec": {"initContainers": [fetching(STEPS["/scratch"])]}}
+    return made
+
+
+def test_a_fleet_loads_from_each_kind_of_volume(fleet: Fleet) -> None:
+    of_claim = json.loads(fleet.kubectl("get", "pv", f"weights-{NAMESPACE}", "-o", "json").stdout)
+    directory = of_claim["spec"]["hostPath"]["path"]
+    step = STEPS["/image"]
+    fleet.cluster.load_image(IMAGE, {f"/step_{step}": fleet.folder(step)})
     wanted = stack.weights_manifest(NAME, fleet=NAME, version="1")
     wanted["spec"]["source"]["path"] = "/node/step_{version}"
-    objects = {"apiVersion": "v1", "kind": "List", "items": [manifest, wanted]}
+    items = [*static_storage(directory), manifest(directory), wanted]
+    objects = {"apiVersion": "v1", "kind": "List", "items": items}
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
     fleet.wait_ready(f"wv/{NAME}", seconds=STARTS_SECONDS)
 
-    patch = {"spec": {"version": "2", "source": {"path": "/claim/step_{version}"}}}
-    fleet.kubectl("patch", "wv", NAME, "--type=merge", "-p", json.dumps(patch))
-    fleet.wait_ready(f"wv/{NAME}", seconds=60)
-    applied = fleet.get(f"ifl/{NAME}")["status"]["applied"]
-    assert (applied["version"], applied["source"]) == ("2", {"path": "/claim/step_2"})
+    for root, number in STEPS.items():
+        patch = {"spec": {"version": str(number), "source": {"path": f"{root}/step_{{version}}"}}}
+        fleet.kubectl("patch", "wv", NAME, "--type=merge", "-p", json.dumps(patch))
+        fleet.wait_ready(f"wv/{NAME}", seconds=60)
+        applied = fleet.get(f"ifl/{NAME}")["status"]["applied"]
+        assert (applied["version"], applied["source"]) == (
+            str(number),
+            {"path": f"{root}/step_{number}"},
+        )
 
     mounts = fleet.get(f"pod/{NAME}-0")["spec"]["containers"][0]["volumeMounts"]
     written = {m["mountPath"]: m.get("readOnly", False) for m in mounts}
-    assert (written["/claim"], written["/node"], written["/scratch"]) == (True, True, False)
+    assert all(written[root] for root in STEPS), written
     fleet.kubectl("delete", "ifl,wv", NAME)
+    fleet.cluster.kubectl("delete", "pv,storageclass", STORAGE_CLASS)
