@@ -14,6 +14,10 @@ def agree(number: int, singular: str, plural: str) -> str:
 
 
 def counted_of(part: int, total: int, noun: str, singular: str, plural: str) -> str:
-    """A part of a total with its verb, such as `1 of 3 workers serves` and `0 of 1 worker serves`."""
+    """A part of a total with its verb, such as `1 of 3 workers serves` and `0 of 1 worker serves`;
+    where there are more than are wanted, `2 workers (1 wanted) serve`.
+    """
+    if part > total:
+        return f"{counted(part, noun)} ({total} wanted) {agree(part, singular, plural)}"
     verb = singular if 1 in {part, total} else plural
     return f"{part} of {counted(total, noun)} {verb}"

@@ -24,6 +24,8 @@ def test_only_one_is_singular(number, words):
         (0, 3, "0 of 3 workers serve"),
         (2, 3, "2 of 3 workers serve"),
         (0, 0, "0 of 0 workers serve"),
+        (2, 1, "2 workers (1 wanted) serve"),
+        (1, 0, "1 worker (0 wanted) serves"),
     ],
 )
 def test_a_part_of_a_total_has_the_noun_of_the_total(part, total, words):
