@@ -1,65 +1,115 @@
-"""Planned changes of a fleet of real workers cut no request of its clients.
+"""Planned changes of a fleet of real workers cut no stream of its clients.
 
-Clients generate through the Service all the time. One whose request is turned away tries again, as
-clients of OpenAI's kind do; a reply that is cut short counts.
+Clients stream long generations through the Service. A change begins when each worker has some; a
+request that is refused before any work is sent again, and everything else that keeps a stream from its
+end is a cut (tests/support/streaming.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.conftest import FLEET, WORKERS, Fleet
+from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS, Fleet
+from tests.support import releases
+from tests.support.streaming import Streams, stream
 
 import stack
 
-CUT = "a partial reply"
+LONG_SECONDS = 5
+RUNNING = "vllm:num_requests_running"
 
 
 def uids(fleet: Fleet) -> dict[str, str]:
     return {name: p["metadata"]["uid"] for name, p in fleet.pods().items()}
 
 
-def nothing_is_cut(fleet: Fleet, folder: Path, work: Callable[[], Any]) -> None:
-    samples = fleet.while_sampling(folder / "replies.jsonl", work)
-
-    assert samples.answered > 0
-    assert samples.lost == []
-    assert samples.reasons[CUT] == 0, dict(samples.reasons)
+def requests_running(fleet: Fleet, pod: str) -> float:
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8000/proxy/metrics"
+    page = fleet.kubectl("get", "--raw", path).stdout
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if RUNNING + "{" in line)
 
 
-def test_scaling_from_three_workers_to_one_cuts_nothing(fleet: Fleet, tmp_path: Path) -> None:
+def while_streaming(fleet: Fleet, work: Callable[[], Any]) -> Streams:
+    """Do something to workers that all generate."""
+    model = fleet.get(f"ifl/{FLEET}")["spec"]["model"]["name"]
+
+    def change() -> None:
+        fleet.eventually(
+            lambda: all(requests_running(fleet, pod) for pod in fleet.pods()),
+            "each worker generates",
+            seconds=120,
+        )
+        work()
+
+    async def both() -> Streams:
+        streams, stop = Streams(), asyncio.Event()
+        clients = asyncio.create_task(stream(fleet.url(), model, streams, stop))
+        try:
+            await asyncio.to_thread(change)
+        finally:
+            stop.set()
+            await clients
+        return streams
+
+    return asyncio.run(both())
+
+
+def nothing_is_cut(fleet: Fleet, work: Callable[[], Any]) -> None:
+    streams = while_streaming(fleet, work)
+    print(streams)  # noqa: T201 - the figures of the run
+
+    assert streams.problems() == []
+    assert streams.longest_seconds > LONG_SECONDS
+
+
+def replaced(fleet: Fleet, before: dict[str, str]) -> None:
+    """Wait until each worker is another one than before, and ready."""
+    fleet.eventually(
+        lambda: (
+            not set(before.values()) & set(uids(fleet).values()) and len(uids(fleet)) == WORKERS
+        ),
+        "all workers are replaced",
+        seconds=300,
+    )
+    fleet.wait_ready(f"ifl/{FLEET}", seconds=300)
+
+
+def restart(fleet: Fleet, at: str) -> None:
+    before = uids(fleet)
+    patch = {"spec": {"update": {"restartedAt": at}}}
+    fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", json.dumps(patch))
+    replaced(fleet, before)
+
+
+def test_scaling_from_three_workers_to_one_cuts_nothing(fleet: Fleet) -> None:
     fleet.kubectl("scale", f"ifl/{FLEET}", "--replicas=3")
     fleet.wait_ready(f"ifl/{FLEET}", seconds=300)
 
     def shrink() -> None:
         fleet.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
-        fleet.eventually(lambda: len(uids(fleet)) == 1, "one worker is left", seconds=120)
+        fleet.eventually(lambda: len(uids(fleet)) == 1, "one worker is left", seconds=300)
 
-    nothing_is_cut(fleet, tmp_path, shrink)
+    nothing_is_cut(fleet, shrink)
     fleet.kubectl("scale", f"ifl/{FLEET}", f"--replicas={WORKERS}")
     fleet.wait_ready(f"ifl/{FLEET}", seconds=300)
 
 
-def test_a_change_of_the_template_cuts_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    before = set(uids(fleet).values())
-
+def test_a_change_of_the_template_cuts_nothing(fleet: Fleet) -> None:
     def change() -> None:
+        before = uids(fleet)
         patch = {"spec": {"podOverlay": {"metadata": {"annotations": {"example/drain": "1"}}}}}
         fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", json.dumps(patch))
-        fleet.eventually(
-            lambda: not before & set(uids(fleet).values()) and len(uids(fleet)) == WORKERS,
-            "all workers are replaced",
-            seconds=300,
-        )
-        fleet.wait_ready(f"ifl/{FLEET}", seconds=300)
+        replaced(fleet, before)
 
-    nothing_is_cut(fleet, tmp_path, change)
+    nothing_is_cut(fleet, change)
 
 
-def test_a_drained_node_cuts_nothing(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_drained_node_cuts_nothing(fleet: Fleet) -> None:
     name, pod = next(iter(fleet.pods().items()))
     node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
 
@@ -73,32 +123,57 @@ def test_a_drained_node_cuts_nothing(fleet: Fleet, tmp_path: Path) -> None:
         assert uids(fleet).get(name) != uid
         fleet.wait_ready(f"ifl/{FLEET}", seconds=300)
 
-    nothing_is_cut(fleet, tmp_path, drain)
+    nothing_is_cut(fleet, drain)
 
 
-def test_an_upgrade_with_another_worker_image_replaces_no_worker(
+def test_an_upgrade_replaces_workers_only_when_the_fleet_asks_for_it(
     fleet: Fleet, tmp_path: Path
 ) -> None:
+    """The release that comes has another appVersion, other images, and makes pods differently."""
+    chart = releases.prepare(fleet.cluster, tmp_path)
     before = uids(fleet)
 
     def upgrade() -> None:
-        stack.install(fleet.cluster, "worker.image=rlfleet/worker:another-release")
+        releases.upgrade(fleet.cluster, chart)
         fleet.eventually(
             lambda: fleet.condition("UpdateAvailable", f"ifl/{FLEET}"),
-            "the other image is reported",
-            seconds=60,
+            "the other release is reported",
+            seconds=120,
         )
+        fleet.wait_ready(f"ifl/{FLEET}", seconds=60)
 
-    nothing_is_cut(fleet, tmp_path, upgrade)
+    nothing_is_cut(fleet, upgrade)
     assert uids(fleet) == before
     said = fleet.condition("UpdateAvailable", f"ifl/{FLEET}")
     assert said is not None
-    assert "rlfleet/worker:another-release" in said["message"]
+    assert said["reason"] == "NewTemplate"
+    assert f"image {stack.WORKER_IMAGE} -> {releases.WORKER_IMAGE}" in said["message"]
+    assert re.search(rf"template of operator \S+ -> {re.escape(releases.VERSION)}", said["message"])
 
+    nothing_is_cut(fleet, lambda: restart(fleet, "2026-03-01T12:00:00Z"))
+    assert {made_with(p) for p in fleet.pods().values()} == {
+        (releases.WORKER_IMAGE, releases.START_LIMIT_SECONDS)
+    }
+    assert fleet.condition("UpdateAvailable", f"ifl/{FLEET}") is None
+
+    back_to_this_release(fleet)
+
+
+def made_with(pod: dict[str, Any]) -> tuple[str, int]:
+    """What both releases make differently: the image, and the limit of the start."""
+    worker = pod["spec"]["containers"][0]
+    return worker["image"], worker["startupProbe"]["failureThreshold"]
+
+
+def back_to_this_release(fleet: Fleet) -> None:
+    """The tests that follow run on the workers of this tree."""
+    before = uids(fleet)
     stack.install(fleet.cluster)
     fleet.eventually(
-        lambda: fleet.condition("UpdateAvailable", f"ifl/{FLEET}") is None,
-        "the image is the recorded one again",
-        seconds=60,
+        lambda: fleet.condition("UpdateAvailable", f"ifl/{FLEET}"),
+        "the way back is reported",
+        seconds=120,
     )
     assert uids(fleet) == before
+    restart(fleet, "2026-03-01T13:00:00Z")
+    assert {image for image, _ in map(made_with, fleet.pods().values())} == {stack.WORKER_IMAGE}

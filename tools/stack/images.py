@@ -61,14 +61,17 @@ def load_images(cluster: Cluster) -> None:
     load_image(cluster, WORKER_IMAGE, "worker", "fleet_worker")
 
 
-def load_image(cluster: Cluster, image: str, environment: str, module: str) -> None:
-    """Make an image of the working tree and load it on every node.
+def load_image(
+    cluster: Cluster, image: str, environment: str, module: str, *, app: Path | None = None
+) -> None:
+    """Make an image and load it on every node.
 
     Args:
         cluster: Started with `mounts`.
         image: Its name and tag.
         environment: What is mounted into its containers: `operator` or `worker`.
         module: What its entry point runs.
+        app: Our own packages; those of the working tree if not given.
     """
     config = ImageConfig(
         entrypoint=("python3", "-m", module),
@@ -81,7 +84,7 @@ def load_image(cluster: Cluster, image: str, environment: str, module: str) -> N
             "TZ": "UTC",
         },
     )
-    cluster.load_image(image, {_APP: envs.app_folder()}, config)
+    cluster.load_image(image, {_APP: app or envs.app_folder()}, config)
 
 
 def _environment(name: str) -> Path:

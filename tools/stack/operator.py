@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import envs
 from devcluster import Cluster
 from stack.images import OPERATOR_IMAGE, WORKER_IMAGE
@@ -11,10 +13,16 @@ RELEASE = "rlfleet"
 NAMESPACE = "rlfleet-system"
 
 
-def install(cluster: Cluster, *settings: str, replicas: int = 2) -> str:
+def install(cluster: Cluster, *settings: str, replicas: int = 2, chart: Path = CHART) -> str:
     """Install or upgrade the chart with the development images, and wait until it is up.
 
-    `settings`: further `key=value` pairs for helm's --set. Returns: helm's words.
+    Args:
+        cluster: With the images.
+        settings: Further `key=value` pairs for helm's --set; the last one of a key holds.
+        replicas: Of the operator.
+        chart: Folder or packed chart.
+
+    Returns: helm's words.
     """
     repository, _, tag = OPERATOR_IMAGE.partition(":")
     values = [
@@ -28,7 +36,7 @@ def install(cluster: Cluster, *settings: str, replicas: int = 2) -> str:
     place = ["--namespace", NAMESPACE, "--create-namespace"]
     waiting = ["--wait", "--timeout", "120s"]
     return cluster.helm(
-        "upgrade", "--install", RELEASE, str(CHART), *place, *waiting, *chosen
+        "upgrade", "--install", RELEASE, str(chart), *place, *waiting, *chosen
     ).stdout
 
 
