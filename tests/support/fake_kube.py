@@ -1,7 +1,7 @@
 """A fake API server in memory, for the parts of the runtime that speak to `ports.Kube`.
 
 It knows what those parts rely on and no more: resourceVersions and their preconditions, uids,
-pages, watches with history and bookmarks, and 410 for what was compacted away. Each client has
+fields that are managed, pages, watches with history and bookmarks, and 410 for what was compacted away. Each client has
 faults of its own. What it imitates is tried against the real thing in `tests/cluster`.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet_operator.api.names import FIELD_MANAGER
 from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal, Unknown
 from fleet_operator.ports import Json
 
@@ -211,6 +212,8 @@ class FakeKube:
             raise Conflict(path)
         if uid is not None and known is not None and known["metadata"]["uid"] != uid:
             raise Terminal(f"422 {path}: metadata.uid: field is immutable")
+        if not path.endswith("/status"):
+            body = body | {"metadata": body["metadata"] | {"managedFields": [_managed(body)]}}
         return self.cluster.put(path, body)
 
     async def _begin(self, verb: str, path: str) -> None:
@@ -226,6 +229,20 @@ class FakeKube:
         if self.answers_lost:
             raise Unknown("the answer was lost")
         return answer
+
+
+def _managed(body: Json) -> Json:
+    """The fields that one server-side apply owns. Lists count as one field, unlike the real ones."""
+    unowned = {"name", "namespace", "uid"}
+    metadata = {k: v for k, v in body["metadata"].items() if k not in unowned}
+    fields = _fields({k: v for k, v in body.items() if k not in {"apiVersion", "kind"}})
+    fields |= _fields({"metadata": metadata})
+    entry = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsType": "FieldsV1"}
+    return entry | {"fieldsV1": fields}
+
+
+def _fields(value: Any) -> Json:
+    return {f"f:{k}": _fields(v) for k, v in value.items()} if isinstance(value, dict) else {}
 
 
 def _belongs(path: str, body: Json, collection: str) -> bool:

@@ -26,7 +26,7 @@ from fleet_operator.core.actions import (
     PodAction,
     Quarantine,
 )
-from fleet_operator.core.differences import holds
+from fleet_operator.core.differences import holds, owns_more
 from fleet_operator.core.observed import FleetObserved, Target
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal, TokenUnusable
 from fleet_operator.ports import Json, Kube
@@ -208,7 +208,9 @@ class Objects:
             if found is not None:
                 _check_owner(found, manifest)
                 uid = found["metadata"]["uid"]
-                if holds(found, manifest):
+                # A field that the spec has lost since an earlier process wrote it must go.
+                stale = owns_more(found, manifest, manager=names.FIELD_MANAGER)
+                if holds(found, manifest) and not stale:
                     self._written[path] = _Written(manifest, uid)
                     return
             (owner,) = manifest["metadata"]["ownerReferences"]

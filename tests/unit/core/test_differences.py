@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.core.differences import holds
+from fleet_operator.core.differences import holds, owns_more
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,89 @@ def test_it_is_as_it_should_be(actual, wanted):
 )
 def test_it_differs(actual, wanted):
     assert holds(actual, wanted) is False
+
+
+SERVICE = {
+    "metadata": {"name": "policy", "uid": "u", "labels": {"app": "x"}, "ownerReferences": [{"uid": "f", "kind": "F"}]},
+    "spec": {
+        "type": "LoadBalancer",
+        "selector": {"a": "1"},
+        "ports": [{"name": "http", "port": 8000, "targetPort": "http"}],
+        "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    },
+}  # fmt: skip
+OWNED = {
+    "f:metadata": {
+        "f:labels": {"f:app": {}},
+        "f:ownerReferences": {'k:{"uid":"f"}': {}},
+    },
+    "f:spec": {
+        "f:type": {},
+        "f:selector": {},
+        "f:loadBalancerSourceRanges": {},
+        "f:ports": {
+            'k:{"port":8000,"protocol":"TCP"}': {".": {}, "f:name": {}, "f:port": {}, "f:targetPort": {}}
+        },
+    },
+}  # fmt: skip
+US = "the operator"
+
+
+def managed(*entries: dict) -> dict:
+    given = {"manager": US, "operation": "Apply", "fieldsType": "FieldsV1"}
+    return {"metadata": {"managedFields": [given | entry for entry in entries]}}
+
+
+def owning(**more: dict) -> dict:
+    """As `SERVICE` is owned, with more below `f:spec` or `f:metadata`."""
+    fields = {key: value | more.get(key.removeprefix("f:"), {}) for key, value in OWNED.items()}
+    return managed({"fieldsV1": fields})
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param({"metadata": {}}, id="nothing is known"),
+        pytest.param({"metadata": {"managedFields": None}}, id="nothing at all"),
+        pytest.param(owning(), id="what it writes"),
+        pytest.param(
+            managed(
+                {"fieldsV1": OWNED},
+                {"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:annotations": {"f:x": {}}}}},
+                {"operation": "Update", "fieldsV1": {"f:spec": {"f:externalIPs": {}}}},
+                {"subresource": "status", "fieldsV1": {"f:status": {"f:loadBalancer": {}}}},
+            ),
+            id="more is of others, of another way to write, or of a status",
+        ),
+        pytest.param(managed({}), id="without fields"),
+        pytest.param(
+            owning(spec={"f:loadBalancerSourceRanges": {'v:"10.0.0.0/8"': {}}}), id="an item of a set"
+        ),
+        pytest.param(
+            owning(spec={"f:ports": {"i:0": {"f:port": {}}}}), id="an item by its place"
+        ),
+    ],
+)  # fmt: skip
+def test_it_owns_what_it_writes(found):
+    assert owns_more(found, SERVICE, manager=US) is False
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(owning(metadata={"f:annotations": {"f:dns": {}}}), id="a map"),
+        pytest.param(owning(metadata={"f:labels": {"f:app": {}, "f:team": {}}}), id="a key of a map"),
+        pytest.param(owning(spec={"f:sessionAffinity": {}}), id="a field"),
+        pytest.param(
+            owning(spec={"f:ports": {'k:{"port":9000,"protocol":"TCP"}': {".": {}}}}),
+            id="an item of a list of maps",
+        ),
+        pytest.param(
+            owning(spec={"f:ports": {'k:{"port":8000,"protocol":"TCP"}': {"f:nodePort": {}}}}),
+            id="a field of an item",
+        ),
+        pytest.param(owning(spec={"f:loadBalancerSourceRanges": {'v:"11.0.0.0/8"': {}}}), id="an item of a set"),
+    ],
+)  # fmt: skip
+def test_it_owns_more_than_it_writes_now(found):
+    assert owns_more(found, SERVICE, manager=US) is True

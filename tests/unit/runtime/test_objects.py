@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,11 @@ class Desk:
         self.cluster = FakeCluster()
         self.kube = self.cluster.client()
         self.metrics = Metrics()
+        self.objects = Objects(self.kube, self.metrics)
+
+    def restart(self) -> None:
+        """Another process goes on, with nothing in memory."""
+        self.kube = self.cluster.client()
         self.objects = Objects(self.kube, self.metrics)
 
     def count(self, kind: str) -> float:
@@ -201,6 +207,41 @@ class TestChildren:
         owned.objects.forget_written()
         await ensure_children(owned, self.OBSERVED, target("41"))
         assert writes(owned)[4:] == [("APPLY", service)]
+
+    async def test_a_service_option_that_was_removed_while_no_operator_ran_goes(self, owned):
+        options = {"annotations": {"dns": "x.example.com"}, "sessionAffinity": "ClientIP"}
+        before = make_fleet(make_worker().serving("1"), serving={"service": options})
+        await ensure_children(owned, before, target("41"))
+        found = owned.cluster.objects["/api/v1/namespaces/rl/services/policy"]
+        assert (found["metadata"]["annotations"], found["spec"]["sessionAffinity"]) == (
+            {"dns": "x.example.com"},
+            "ClientIP",
+        )
+
+        owned.restart()
+        await ensure_children(owned, self.OBSERVED, target("41"))
+        assert writes(owned) == [("APPLY", "/api/v1/namespaces/rl/services/policy")]
+        found = owned.cluster.objects["/api/v1/namespaces/rl/services/policy"]
+        assert "annotations" not in found["metadata"]
+        assert "sessionAffinity" not in found["spec"]
+
+    async def test_a_digest_that_is_no_longer_known_leaves_where_workers_start(self, owned):
+        named = replace(target("41"), digest="sha256:" + "0" * 64, run_id="run-7")
+        await ensure_children(owned, self.OBSERVED, named)
+        owned.restart()
+        await ensure_children(owned, self.OBSERVED, target("41"))
+
+        found = owned.cluster.objects["/api/v1/namespaces/rl/configmaps/policy-applied"]
+        assert set(found["data"]) == {"version", "path"}
+
+    async def test_what_others_have_added_is_theirs(self, owned):
+        await ensure_children(owned, self.OBSERVED, target("41"))
+        found = owned.cluster.objects["/api/v1/namespaces/rl/services/policy"]
+        found["metadata"]["annotations"] = {"added": "by another"}
+        owned.restart()
+        await ensure_children(owned, self.OBSERVED, target("41"))
+
+        assert writes(owned) == []
 
     async def test_a_write_that_failed_is_tried_again(self, owned):
         owned.kube.error = Terminal("403")

@@ -1,0 +1,68 @@
+"""What the operator writes beside the pods follows the spec, whatever ran while the spec changed."""
+
+from __future__ import annotations
+
+from tests.cluster.support.admin import Json
+from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.stage import FLEET, Stage
+
+OPTIONS = {
+    "type": "LoadBalancer",
+    "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    "sessionAffinity": "ClientIP",
+    "sessionAffinityTimeoutSeconds": 60,
+    "labels": {"team": "rl"},
+    "annotations": {"example.com/hostname": "policy.example.com"},
+}
+REMOVED = {"annotations": None, "labels": None, "loadBalancerSourceRanges": None}
+CHILD_WRITES = 'rlfleet_api_writes_total{kind="child"}'
+
+
+async def test_a_service_option_that_was_removed_while_no_operator_ran_goes(stage: Stage) -> None:
+    first = await stage.start_operator()
+    await stage.make_fleet(replicas=1, serving={"adminPort": stage.admin_port, "service": OPTIONS})
+    await stage.applied("1", replicas=1)
+    service = await _service(stage)
+    assert service["metadata"]["annotations"] == OPTIONS["annotations"]
+    assert service["metadata"]["labels"].items() >= {"team": "rl"}.items()
+    await stage.kubectl("annotate", "service", FLEET, "example.com/added=by-another")
+    await first.stop()
+
+    second = await stage.start_operator()
+    await _has_looked(stage, second)
+    assert await second.metric(CHILD_WRITES) == 0, "what is as it was written is not written again"
+    await second.stop()
+
+    await stage.change_fleet(serving={"service": REMOVED})
+    third = await stage.start_operator()
+
+    async def is_removed() -> bool:
+        metadata = (await _service(stage))["metadata"]
+        return metadata["annotations"] == {"example.com/added": "by-another"}
+
+    await stage.until(is_removed, "the annotation of the operator is gone, and no other one")
+    service = await _service(stage)
+    assert "team" not in service["metadata"]["labels"]
+    assert "loadBalancerSourceRanges" not in service["spec"]
+    assert (service["spec"]["type"], service["spec"]["sessionAffinity"]) == (
+        "LoadBalancer",
+        "ClientIP",
+    )
+    assert await third.metric(CHILD_WRITES) == 1
+
+
+async def _service(stage: Stage) -> Json:
+    return (await stage.objects("services"))[FLEET]
+
+
+async def _has_looked(stage: Stage, operator: OperatorProcess) -> None:
+    """All is well, and this process has looked at the fleet since."""
+    await stage.applied("1", replicas=1)
+    until = await operator.metric("rlfleet_reconcile_seconds_count") + 1
+    looks = {"metadata": {"labels": {"looked-at-by": str(operator.port)}}}
+    await stage.admin.merge(stage.path("inferencefleets"), looks)
+
+    async def has() -> bool:
+        return await operator.metric("rlfleet_reconcile_seconds_count") >= until
+
+    await stage.until(has, "the operator looks again")
