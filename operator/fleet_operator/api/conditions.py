@@ -127,8 +127,8 @@ class ConditionReason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """A phase did not finish within its timeout."""
     WORKERS_FAILING = "WorkersFailing"
-    """Worker pods cannot be started, have waited for a node or an image for longer than
-    `spec.progressDeadlineSeconds`, or do not end."""
+    """Worker pods cannot be started, have waited for a node, their volumes or an image for
+    longer than `spec.progressDeadlineSeconds`, or do not end."""
     EPOCH_EXHAUSTED = "EpochExhausted"
     """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"

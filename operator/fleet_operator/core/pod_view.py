@@ -129,9 +129,34 @@ def _wait(
                 awaited=Awaited.IMAGE,
                 reason=waiting["reason"],
                 message=waiting.get("message") or "",
-                since=_last_step(conditions),
+                since=_last_step(status, conditions),
             )
-    return None
+    return _wait_for_start(status, conditions, container)
+
+
+def _wait_for_start(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> PodWait | None:
+    """The wait of a worker that the kubelet has not started yet, whatever reason it gives: its words
+    do not tell a start that is on its way from one that hangs.
+    """
+    waiting = container.get("state", {}).get("waiting")
+    if waiting is None or _trouble(status, container) or _runs_init(status, conditions):
+        return None
+    begun = conditions.get("PodReadyToStartContainers", {}).get("status") != "False"
+    return PodWait(
+        awaited=Awaited.IMAGE if begun else Awaited.VOLUMES,
+        reason=waiting.get("reason") or "Waiting",
+        message=waiting.get("message") or "",
+        since=_last_step(status, conditions),
+    )
+
+
+def _runs_init(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Whether an init container runs right now. Once the pod is initialized only sidecars do."""
+    if conditions.get("Initialized", {}).get("status") == "True":
+        return False
+    return any("running" in c.get("state", {}) for c in status.get("initContainerStatuses", ()))
 
 
 def _containers(
@@ -142,8 +167,13 @@ def _containers(
     return (container, *others)
 
 
-def _last_step(conditions: Mapping[str, Any]) -> datetime | None:
-    times = (_time(conditions.get(kind, {}).get("lastTransitionTime")) for kind in _STEPS)
+def _last_step(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> datetime | None:
+    """When the cluster went on with the pod last; the end of an init container counts."""
+    times = [_time(conditions.get(kind, {}).get("lastTransitionTime")) for kind in _STEPS]
+    ended = (
+        c.get("state", {}).get("terminated", {}) for c in status.get("initContainerStatuses", ())
+    )
+    times += [_time(e.get("finishedAt")) for e in ended]
     return max((t for t in times if t is not None), default=None)
 
 

@@ -1,4 +1,4 @@
-"""What a pod waits for that the cluster may still bring: a gate, a node, an image.
+"""What a pod waits for that the cluster may still bring: a gate, a node, its volumes, an image.
 
 A wait is progress until `spec.progressDeadlineSeconds` have passed; then it needs attention. A
 scheduling gate belongs to whoever has set it, such as a queue of jobs: a pod behind one never needs
@@ -24,6 +24,7 @@ class Awaited(Enum):
 
     GATE = "a scheduling gate"
     NODE = "a node"
+    VOLUMES = "its volumes and its network"
     IMAGE = "an image"
 
 

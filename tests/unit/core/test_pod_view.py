@@ -297,6 +297,88 @@ def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
             None,
             id="an init container's image",
         ),
+        pytest.param(
+            pod(
+                container=waiting("ContainerCreating"),
+                conditions=(
+                    moved("PodScheduled", AT),
+                    moved("PodReadyToStartContainers", LATER, "False"),
+                    moved("Initialized", AT),
+                ),
+            ),
+            Awaited.VOLUMES,
+            "ContainerCreating",
+            LATER,
+            id="a volume that cannot be mounted",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                conditions=(
+                    moved("PodReadyToStartContainers", AT, "False"),
+                    moved("Initialized", AT, "False"),
+                ),
+                initContainerStatuses=[{"name": "fetch"} | waiting("PodInitializing")],
+            ),
+            Awaited.VOLUMES,
+            "PodInitializing",
+            AT,
+            id="a volume, before the init containers",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("ContainerCreating"),
+                conditions=(moved("PodScheduled", AT), moved("PodReadyToStartContainers", LATER)),
+            ),
+            Awaited.IMAGE,
+            "ContainerCreating",
+            LATER,
+            id="a pull that hangs",
+        ),
+        pytest.param(
+            pod(container={"state": {"waiting": {}}}),
+            Awaited.IMAGE,
+            "Waiting",
+            None,
+            id="no reason",
+        ),
+        pytest.param(
+            pod(container=waiting("ImageInspectError", "Failed to inspect")),
+            Awaited.IMAGE,
+            "ImageInspectError: Failed to inspect",
+            None,
+            id="a reason that is not known to be trouble",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                conditions=(moved("PodScheduled", AT), moved("Initialized", LATER)),
+                initContainerStatuses=[
+                    {"name": "proxy", "started": True, "state": {"running": {}}}
+                ],
+            ),
+            Awaited.IMAGE,
+            "PodInitializing",
+            LATER,
+            id="a sidecar runs, the worker does not yet",
+        ),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                conditions=(moved("PodScheduled", AT), moved("Initialized", AT, "False")),
+                initContainerStatuses=[
+                    {
+                        "name": "fetch",
+                        "state": {"terminated": {"exitCode": 0, "finishedAt": LATER}},
+                    },
+                    {"name": "unpack"} | waiting("PodInitializing"),
+                ],
+            ),
+            Awaited.IMAGE,
+            "PodInitializing",
+            LATER,
+            id="between two init containers: since the first one has ended",
+        ),
     ],
 )
 def test_a_wait_is_told_with_what_it_is_for_and_since_when(found, awaited, told, since):
@@ -312,13 +394,30 @@ def test_a_wait_is_told_with_what_it_is_for_and_since_when(found, awaited, told,
     "found",
     [
         pytest.param(pod(conditions=(moved("PodScheduled", AT),)), id="it is scheduled"),
-        pytest.param(pod(container=waiting("ContainerCreating")), id="it starts"),
+        pytest.param(pod(container={"state": {"running": {}}}), id="it runs"),
+        pytest.param(pod(container={"state": {"terminated": {}}}), id="it is started again"),
+        pytest.param(
+            pod(
+                container=waiting("PodInitializing"),
+                conditions=(moved("PodScheduled", AT), moved("Initialized", AT, "False")),
+                initContainerStatuses=[{"name": "fetch", "state": {"running": {}}}],
+            ),
+            id="an init container runs, however long",
+        ),
         pytest.param(pod(container=waiting("InvalidImageName", "x")), id="it has trouble"),
         pytest.param(pod(conditions=unscheduled(), phase="Failed"), id="it has ended"),
     ],
 )
 def test_what_does_not_wait_is_not_said_to(found):
     assert pod_view(found).wait is None
+
+
+def test_of_a_pod_with_trouble_only_the_trouble_is_told():
+    init = {"name": "fetch"} | waiting("CrashLoopBackOff", "back-off 10s")
+    view = pod_view(pod(container=waiting("PodInitializing"), initContainerStatuses=[init]))
+
+    assert view.trouble == "CrashLoopBackOff: back-off 10s"
+    assert view.wait is None
 
 
 @pytest.mark.parametrize(

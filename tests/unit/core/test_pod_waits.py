@@ -15,6 +15,7 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable", message="0/3 nodes are available")
 GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 IMAGE = PodWait(awaited=Awaited.IMAGE, reason="ImagePullBackOff", message="Back-off pulling")
+VOLUMES = PodWait(awaited=Awaited.VOLUMES, reason="ContainerCreating")
 DEADLINE_SECONDS = 600
 
 
@@ -54,7 +55,9 @@ class TestHowLongAWaitHasLasted:
 
 
 class TestStalled:
-    @pytest.mark.parametrize("wait", [NODE, IMAGE], ids=["a node", "an image"])
+    @pytest.mark.parametrize(
+        "wait", [NODE, IMAGE, VOLUMES], ids=["a node", "an image", "its volumes"]
+    )
     @pytest.mark.parametrize(
         ("seconds", "there"),
         [(0, False), (DEADLINE_SECONDS - 1, False), (DEADLINE_SECONDS, True)],
