@@ -58,7 +58,7 @@ def plan_adapter(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     behind = [m for m in members if not m.has_loaded(goal)]
     failed = [w for w in behind if calls.failure_of(w, goal)]
     problem: Problem | None = refused
-    may_fail = rounded_down(settings.max_failures, observed.spec.replicas)
+    may_fail = rounded_down(settings.max_failures, observed.expected_workers)
     if problem is None and len(failed) > may_fail:
         problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
     asked = [*joiners] if stays else [*behind, *joiners]

@@ -29,7 +29,7 @@ def applied_of(
     before: they hung while the others went on. Members that are held tell nothing: they have loaded
     what nobody has served yet, or are left over from before; nor does one that is being set apart.
     Where versions may mix, one that is left over may agree with itself on something old; there only
-    the wanted version is believed, and of N of N workers.
+    the wanted version is believed, and of N of N workers; a pod behind a scheduling gate is none.
     """
     model = observed.spec.model
     recorded = observed.status.applied
@@ -46,7 +46,7 @@ def applied_of(
         left_over = few and not is_wanted and came_before(observed, voice, known[0])
         believed = 2 * len(alike) > len(members) and not left_over
     else:
-        everybody = len(members) >= observed.spec.replicas
+        everybody = len(members) >= observed.expected_workers
         believed = len(alike) == len(members) and ((is_wanted and everybody) or recorded is None)
     if not believed:
         return known[0]

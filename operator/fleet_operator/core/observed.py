@@ -17,7 +17,7 @@ from fleet_operator.api.fleet import AppliedWeights, FleetSpec, FleetStatus, Pin
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.identity import Named, WeightsId, label, same_weights
-from fleet_operator.core.pod_waits import PodWait
+from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.templates import RecordedTemplate
 from fleet_operator.core.troubles import Trouble
 from fleet_worker.protocol import Phase, WorkerState
@@ -426,6 +426,16 @@ class FleetObserved:
     def is_external(self) -> bool:
         """Whether a trainer drives the workers itself."""
         return self.spec.weights.management == "External"
+
+    @property
+    def expected_workers(self) -> int:
+        """How many workers there can be now: the replicas without pods behind a scheduling gate, which
+        a queue holds back for as long as it wants. One beyond the replicas takes no place of theirs.
+        """
+        pods = [w.pod for w in self.workers if not w.pod.deleting and w.pod.drains_since is None]
+        gated = sum(p.wait is not None and p.wait.awaited is Awaited.GATE for p in pods)
+        replicas = self.spec.replicas
+        return max(replicas - gated, min(replicas, len(pods) - gated))
 
     @property
     def base_weights(self) -> WeightsView | None:

@@ -139,7 +139,7 @@ def _view(
         members=members,
         joiners=tuple(w for w in observed.workers if w.standing is Standing.CLOSED),
         one_voice=one_voice,
-        replicas=observed.spec.replicas,
+        replicas=observed.expected_workers,
         phase=_recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=_rollout_seconds(weights, wanted, now),

@@ -30,7 +30,8 @@ class RolloutView:
         members: admitted workers, and those in service that do not answer.
         joiners: workers that run with a closed latch.
         one_voice: the strategy never lets two versions generate at once.
-        replicas: how many workers the fleet should have.
+        replicas: how many workers the fleet should have, without those that a queue holds back
+            (`FleetObserved.expected_workers`).
         phase, phase_seconds: the recorded phase of this target and how long it has lasted.
         verdict: what the canaries said last.
         adapters: what joiners must have before they are admitted.

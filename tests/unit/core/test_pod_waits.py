@@ -9,7 +9,14 @@ from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core import pods
+from fleet_operator.core.actions import Apply
+from fleet_operator.core.decision import decide
 from fleet_operator.core.laggards import laggards_of
+from fleet_operator.core.observed import Watched
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
 NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable", message="0/3 nodes are available")
@@ -98,6 +105,79 @@ class TestStalled:
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(9_999)).going(gone_by=NOW))
 
         assert condition_of(status_of(fleet).conditions, ConditionType.STALLED) is None
+
+
+class TestRolloutsBesideAGatedPod:
+    """A gated pod counts as not there: it neither stops the others nor makes their rollout late."""
+
+    def decided(self, *workers: AWorker, phase: RolloutPhase, seconds: float = 10, **given):
+        watched = Watched(phase_seconds=seconds, attempt_seconds=seconds)
+        status = WeightsStatus(desired_version="42", started_at=ago(seconds), phase=phase)
+        wants = make_weights("42", status=status, watched=watched)
+        fleet = make_fleet(*workers, wants=wants, **given)
+        revision = pods.revision_of(fleet)
+        alike = (w.of_revision(revision) for w in workers)
+        recorded = AppliedWeights(version="41", source=WeightSource(path="/weights/step_41"))
+        observed = make_fleet(*alike, wants=wants, status=FleetStatus(applied=recorded), **given)
+        made = decide(observed, default_image="i", now=NOW)
+        assert made.defects == ()
+        return made
+
+    def applied_to(self, made) -> list[str]:
+        return [c.pod_name for c in made.worker_calls if isinstance(c, Apply)]
+
+    @pytest.mark.parametrize("seconds", [10, 1e6])
+    def test_the_others_swap_one_after_the_other(self, seconds):
+        gated = waits(3, GATE, since=ago(seconds))
+        rollout = {"strategy": "Rolling", "maxUnavailable": "25%"}
+        staged = [up(n).serving("41").staged("42") for n in range(3)]
+        made = self.decided(*staged, gated, phase=RolloutPhase.STAGING, rollout=rollout)
+        assert self.applied_to(made) == ["policy-0"]
+
+        on_its_way = [up(0).serving("41").asked_to("apply 42"), *staged[1:]]
+        made = self.decided(*on_its_way, gated, phase=RolloutPhase.LOADING, rollout=rollout)
+        assert self.applied_to(made) == []
+
+    def test_it_is_no_reason_to_call_a_rollout_late(self):
+        gated = waits(3, GATE, since=ago(1e6))
+        for strategy in ("Rolling", "InFlight", "Synchronized", "Canary"):
+            serving = [up(n).serving("42") for n in range(3)]
+            given = {"strategy": strategy, "canary": {"then": "Rolling"}}
+            made = self.decided(
+                *serving, gated, phase=RolloutPhase.LOADING, seconds=1e6, rollout=given
+            )
+            (weights,) = made.weights.values()
+            assert condition_of(made.fleet.conditions, ConditionType.STALLED) is None
+            assert condition_of(weights.conditions, ConditionType.STALLED) is None
+            assert weights.phase is RolloutPhase.APPLIED
+            assert made.fleet.applied is not None
+            assert made.fleet.applied.version == "42"
+
+    def test_workers_that_are_missing_for_another_reason_count_as_away(self):
+        workers = [up(0).serving("41").staged("42"), waits(1, GATE), waits(2, NODE)]
+        rollout = {"strategy": "Rolling", "maxUnavailable": 1}
+        made = self.decided(*workers, phase=RolloutPhase.STAGING, seconds=1e6, rollout=rollout)
+
+        assert self.applied_to(made) == []
+        told = condition_of(made.fleet.conditions, ConditionType.STALLED)
+        assert told is not None
+        assert told.reason is ConditionReason.DEADLINE_EXCEEDED
+        assert "1 worker does not serve" in told.message
+
+    @pytest.mark.parametrize(
+        ("replicas", "workers", "expected"),
+        [
+            pytest.param(3, [up(0), up(1), waits(2, GATE)], 2, id="one of the replicas"),
+            pytest.param(3, [up(0), waits(1, GATE)], 2, id="one more is missing"),
+            pytest.param(2, [up(0), up(1), waits(2, GATE)], 2, id="one beyond the replicas"),
+            pytest.param(2, [waits(n, GATE) for n in range(3)], 0, id="all"),
+            pytest.param(2, [up(0), waits(1, GATE).going()], 2, id="one that is deleted"),
+            pytest.param(2, [up(0), waits(1, GATE).draining_since(NOW)], 2, id="one that drains"),
+            pytest.param(2, [up(0), waits(1, NODE)], 2, id="a node may still come"),
+        ],
+    )
+    def test_how_many_workers_are_expected(self, replicas, workers, expected):
+        assert make_fleet(*workers, replicas=replicas).expected_workers == expected
 
 
 class TestProgress:

@@ -7,7 +7,8 @@
     held without work (an older leader's)     finish what was begun, or let it go
 
 How many may be away at once is all in which these strategies differ. A worker that is missing or
-held counts as away.
+held counts as away. A pod behind a scheduling gate counts as not there at all: its queue may hold it
+back for days, and the others would keep the old version meanwhile.
 
 Failure. A refusal while staging stops new swaps and is said; who serves goes on serving. A swap
 that fails inside the engine counts against `maxFailures`; beyond it the rollout halts: with `Halt`
