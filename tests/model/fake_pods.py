@@ -23,7 +23,8 @@ EVICTED_SECONDS = 60.0
 """and deletes them this long after that (`pods.LOST_NODE_SECONDS`)."""
 GRACE_SECONDS = 60.0
 STRANGER = "a stranger"
-GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated", since=EPOCH_START)
+"""Judged on the bad side: for longer than any deadline."""
 GONE_SECONDS = 1.0
 """How long a worker takes to drain and to end."""
 

@@ -11,6 +11,8 @@
     updates are held, or `Stalled` says why it does not. While
     they last, no rollout stays in a phase beyond its time-outs without a word; and none is given up
     for lateness by a leader that has not watched its phase for as long as that may take.
+    A pod behind a scheduling gate keeps no rollout of the others from its end, and is no reason for
+    `Stalled`.
  7. A fleet at rest writes nothing.
  8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
  9. A version of a run stands for one digest, ever: no two tokens of one name come from different
@@ -482,7 +484,9 @@ class Promises:
             return  # what an older leader has sent, or what was decided on what is not so any more
         if not self.sim.serves(pod) or pod.worker.staged != flight.action.version:
             return
-        least = observed.spec.replicas - at_most(rollout.max_unavailable, observed.spec.replicas)
+        gated = sum(w.pod.wait is not None for w in observed.workers)
+        there = max(0, observed.spec.replicas - gated)
+        least = there - at_most(rollout.max_unavailable, there)
         seen = {w.pod.uid for w in observed.workers if w.standing is Standing.OPEN}
         self._enough_serve(least, seen - self._swapping(), f"{pod.name} is swapped", but=pod)
 

@@ -309,6 +309,23 @@ def a_checkpoint_that_comes_late() -> Chronicle:
     return its.end()
 
 
+def a_pod_that_a_queue_holds_back() -> Chronicle:
+    """A pod behind a scheduling gate: the others take the next versions one by one, and nothing is
+    said to need attention"""
+    its = Chronicle(rollout={"strategy": "Rolling", "maxUnavailable": 1})
+    its.fleet.hold_new_pods()
+    its.fleet.scale(4)
+    its.fleet.publish("2")
+    its.fleet.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    its.go(4, seconds=400.0)  # longer than progressDeadlineSeconds
+    its.fleet.publish("3")
+    its.fleet.until(lambda: its.fleet.serving == ["3", "3", "3"])
+    if its.fleet.stalled is not None:
+        its.fleet.fail(6, f"a gated pod makes the fleet stall: {its.fleet.stalled.message}")
+    its.fleet.hold_new_pods(hold=False)
+    return its.end()
+
+
 def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
     """A load that lasts longer than a lease: the pause is renewed meanwhile"""
     its = Chronicle(replicas=1, slow_seconds=35.0)
@@ -432,4 +449,5 @@ STORIES: list[Story] = [
     an_outage_of_130_seconds,
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,
+    a_pod_that_a_queue_holds_back,
 ]

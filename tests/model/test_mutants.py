@@ -169,6 +169,14 @@ MUTANTS = [
     ),
     Mutant(
         6,
+        "a pod that a queue holds back counts as away",
+        "core/observed.py",
+        "return max(replicas - gated, min(replicas, len(pods) - gated))",
+        "return replicas",
+        story="a_pod_that_a_queue_holds_back",
+    ),
+    Mutant(
+        6,
         "a worker that failed is never made anew",
         "core/fleet_plan.py",
         "recycle(observed, [w for w in failed if w.pod.uid not in lost], now=now)",

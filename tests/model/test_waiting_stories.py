@@ -1,4 +1,4 @@
-"""Versions that are asked for before their checkpoint exists, played."""
+"""Waits, played: for a checkpoint that does not exist yet, and of pods that a queue holds back."""
 
 from __future__ import annotations
 
@@ -70,3 +70,29 @@ def test_a_version_that_waits_is_overtaken_by_the_next_one():
     fleet.until(lambda: fleet.serving == ["3", "3", "3"])
 
     assert fleet.weights.superseded_versions == 1
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gated_pod_stops_no_rollout_of_the_others(strategy, replicas):
+    there = replicas - 1
+    rollout = {"strategy": strategy, "timeouts": TIMEOUTS, "canary": {"then": "Rolling"}}
+    fleet = Simulation(seed=10, replicas=there, rollout=rollout, progressDeadlineSeconds=60)
+    fleet.settle()
+    fleet.hold_new_pods()
+    fleet.scale(replicas)
+    for version in ("2", "3"):
+        fleet.publish(version)
+        fleet.until(lambda v=version: fleet.serving == [v] * there)
+        for _ in range(40):
+            fleet.look(1, seconds=30.0)
+            assert fleet.stalled is None
+        assert fleet.weights.phase is RolloutPhase.APPLIED
+        assert fleet.fleet.applied is not None
+        assert fleet.fleet.applied.version == version
+        assert reason(fleet, ConditionType.READY) is ConditionReason.WAITING_FOR_WORKERS
+    assert fleet.run_quietly() == 0
+
+    fleet.hold_new_pods(hold=False)
+    fleet.settle()
+    assert fleet.serving == ["3"] * replicas
