@@ -119,6 +119,14 @@ class FakeWorker:
         return f"policy-{self.ordinal}"
 
     @property
+    def refuses_files(self) -> bool:
+        """Whether the last files that it was to stage are not those of their version. If it is to go
+        back to these it can go neither on nor back, and is set apart.
+        """
+        failure = self.stage_failure
+        return failure is not None and failure.reason is Reason.DIGEST_MISMATCH
+
+    @property
     def generates(self) -> bool:
         """Whether it makes tokens for those who reach it: also for the last ones, in a drain."""
         return self.phase is Phase.PAUSING or (self.admitted and self.phase is Phase.SERVING)

@@ -269,7 +269,8 @@ class Promises:
         pod.worker.requests.ended.clear()
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
-        return pod.suspect or self.sim.is_rough or not self.one_voice
+        excused = pod.suspect or pod.worker.refuses_files
+        return excused or self.sim.is_rough or not self.one_voice
 
     def _was_looked_at(self, pod: FakePod) -> bool:
         """Whether the leader looked when the pause was about to end, and did what it decided.
