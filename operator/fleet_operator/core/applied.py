@@ -29,7 +29,7 @@ def applied_of(
     before: they hung while the others went on. Members that are held tell nothing: they have loaded
     what nobody has served yet, or are left over from before; nor does one that is being set apart.
     Where versions may mix, one that is left over may agree with itself on something old; there only
-    the wanted version is believed, and of N of N workers; a pod behind a scheduling gate is none.
+    the wanted version is believed, and of N of N workers; a pod behind a scheduling gate does not count.
     """
     model = observed.spec.model
     recorded = observed.status.applied
