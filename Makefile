@@ -19,7 +19,10 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 ENVS := python3 tools/envs.py
 PYTHON = $$($(ENVS) dev)
-PYTEST = $(PYTHON) -m pytest $(PYTEST_ARGS)
+PYTEST = $(PYTHON) -m pytest $(if $(LONG),,-m "not long") $(PYTEST_ARGS)
+# Two at a time. Tests of a file share a cluster's or an engine's fixtures, so files stay whole.
+BY_TEST := -n 2 --dist worksteal
+BY_FILE := -n 2 --dist loadfile
 
 ##@ See it work
 
@@ -40,6 +43,10 @@ cluster-down: ## End the cluster that `make cluster` or `make demo KEEP=1` left
 .PHONY: test
 test: lint type test-fast prepare test-cluster test-engine test-clients test-e2e ## Everything; sets up what is missing
 
+.PHONY: test-all
+test-all: ## Everything, and the long tests that `make test` leaves out; `make reliability` plays more
+	@$(MAKE) --no-print-directory test LONG=1
+
 .PHONY: prepare
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
@@ -47,7 +54,7 @@ prepare: ## Build and fetch what clusters and engines need; done once, with its 
 
 .PHONY: test-fast
 test-fast: ## Unit, model and contract tests, and how much of core they reach
-	@$(PYTEST) tests/unit tests/model tests/contract -n 2 --cov --cov-report=term
+	@$(PYTEST) tests/unit tests/model tests/contract $(BY_TEST) --cov --cov-report=term
 
 .PHONY: soak
 soak: ## Simulated histories with every fault, a million steps: STEPS=1000000, SEED= (new every time)
@@ -55,11 +62,11 @@ soak: ## Simulated histories with every fault, a million steps: STEPS=1000000, S
 
 .PHONY: test-cluster
 test-cluster: ## The dev cluster and the operator on a real control plane
-	@$(PYTEST) tests/cluster
+	@$(PYTEST) tests/cluster $(BY_FILE)
 
 .PHONY: test-engine
 test-engine: ## The worker on real vLLM
-	@$(PYTEST) tests/engine
+	@$(PYTEST) tests/engine $(BY_FILE)
 
 .PHONY: test-clients
 test-clients: ## Trainers' clients, as published, against a real worker
@@ -67,7 +74,7 @@ test-clients: ## Trainers' clients, as published, against a real worker
 
 .PHONY: test-e2e
 test-e2e: ## Chart, operator, workers and a trainer on a real node
-	@$(PYTEST) tests/e2e
+	@$(PYTEST) tests/e2e $(BY_FILE)
 
 .PHONY: bench-worker
 bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md

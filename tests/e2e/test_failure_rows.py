@@ -1,6 +1,6 @@
 """What must not break a fleet is done to one of real workers, under load, in the middle of rollouts.
 
-Every failure has its turn, most in one phase or two; `make reliability` plays them in every phase and
+Most failures have their turn in one phase; `make reliability` plays them in every phase and
 writes what was measured to docs/reliability.md.
 """
 

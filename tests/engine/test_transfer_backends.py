@@ -30,7 +30,14 @@ def options_of(backend: str) -> list[str]:
     return [f"{option}={told[told.index(option) + 1]}" for option in own]
 
 
-@pytest.mark.parametrize("backend", ["nccl", "sparse_nccl", "nccl_m2n"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "nccl",
+        pytest.param("sparse_nccl", marks=pytest.mark.long),
+        pytest.param("nccl_m2n", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_serves_with_a_backend_and_says_that_a_transfer_needs_a_gpu(
     backend: str, weights: Weights, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.model.snapshots import copied, essence
     [
         pytest.param(1, 24, 10_081, id="one worker"),
         pytest.param(2, 28, 46_047, id="two workers"),
-        pytest.param(3, 32, 127_489, id="three workers"),
+        pytest.param(3, 32, 127_489, id="three workers", marks=pytest.mark.long),
     ],
 )
 def test_every_history_with_two_faults_comes_to_a_good_end(
