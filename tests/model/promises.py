@@ -392,10 +392,29 @@ class Promises:
             and late
             and waited < limits.get(before.phase, 0.0)
             and held <= _once(self.rollout)
+            and not self._is_swap_late(leader)
         ):
             text = f"{after.desired_version} is given up after {waited:.1f} s in {before.phase}"
             self.sim.fail(6, f"{text}, of which nobody can be late")
         self._watch(after)
+
+    def _is_swap_late(self, leader: Leader) -> bool:
+        """Whether a worker that swaps by itself has said that it is at it for longer than it may, or
+        has not answered since: its own account needs no leader that has watched the phase. A new
+        leader, or a new attempt, finds the swap as late as it is.
+        """
+        rollout, observed = self.rollout, leader.observed
+        drain = rollout.pause.drain_timeout_seconds if rollout.pause.mode == "Wait" else 0
+        limit = rollout.timeouts.load_seconds + drain
+        at_work = (
+            (w.state.operation, w.silent_seconds)
+            for w in (observed.workers if observed is not None else ())
+            if w.state is not None
+        )
+        return any(
+            work is not None and work.kind == "apply" and work.running_seconds + silent > limit
+            for work, silent in at_work
+        )
 
     def _watch(self, status: WeightsStatus) -> None:
         """The leader has decided this status, or has come and found it."""

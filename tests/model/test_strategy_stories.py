@@ -39,6 +39,25 @@ def test_in_flight_everybody_swaps_as_soon_as_he_can(mode):
     fleet.settle()
 
 
+@pytest.mark.parametrize(("seconds", "phase"), [(35, "Applied"), (50, "Halted")])
+@pytest.mark.parametrize("what", ["a new leader comes", "it is tried again"])
+def test_a_swap_is_late_by_the_account_of_its_worker_whoever_began_it(seconds, phase, what):
+    timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
+    fleet = settled(rollout={"strategy": "InFlight", "timeouts": timeouts})
+    for worker in fleet.workers.values():
+        worker.slow_seconds = seconds
+    fleet.publish("2")
+    fleet.until(lambda: fleet.weights.phase is RolloutPhase.LOADING)
+    fleet.look(20)
+    if what == "a new leader comes":
+        fleet.start_operator()
+    else:
+        fleet.retry("in the middle")
+    fleet.look(60)
+
+    assert fleet.weights.phase == phase
+
+
 ROLLING = {"strategy": "Rolling", "maxUnavailable": 1}
 
 

@@ -197,14 +197,30 @@ class TestFailures:
 
     @pytest.mark.parametrize(("mode", "limit"), [("Keep", 600), ("Abort", 600), ("Wait", 600 + 60)])
     def test_a_swap_that_never_ends_is_cut_out(self, mode, limit):
-        def running(seconds: float, heard: float):
-            work = Operation(kind="apply", version="42", running_seconds=seconds)
-            worker = make_worker(0).paused("41")._says(operation=work).heard(heard)
-            given = {"pause": {"mode": mode}, "maxFailures": 1}
+        given = {"pause": {"mode": mode}, "maxFailures": 1}
+
+        def done(worker: AWorker) -> list[str]:
             return told(self.under_way(worker, new(1), **given).actions)
 
-        assert running(limit - 10, 9) == []
-        assert running(limit - 10, 11) == ["fence on policy-0"]
+        assert done(self.running(limit - 1)) == []
+        assert done(self.running(limit + 1)) == ["fence on policy-0"]
+        assert done(self.running(limit - 10).silent(9)) == []
+        assert done(self.running(limit - 10).silent(11)) == ["Quarantine policy-0"]
+
+    def test_an_old_answer_makes_no_swap_late_its_worker_may_have_ended_it_since(self):
+        asked_long_ago = self.running(590).heard(20)
+        taken = self.under_way(asked_long_ago, new(1))
+
+        assert taken.problem is None
+        assert told(taken.actions) == ["pause on policy-0"]  # renewed
+        just_silent = asked_long_ago.silent(0.001)
+        assert self.under_way(just_silent, new(1)).problem is None
+
+    @staticmethod
+    def running(seconds: float) -> AWorker:
+        """In a swap that had lasted so long when it answered last."""
+        work = Operation(kind="apply", version="42", running_seconds=seconds)
+        return make_worker(0).paused("41")._says(operation=work)
 
     def test_staging_that_lasts_too_long_halts(self):
         late = {"phase": STAGING, "phase_seconds": 901}

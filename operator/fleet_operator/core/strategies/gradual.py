@@ -169,11 +169,15 @@ def _was_asked_to_swap(worker: WorkerView) -> bool:
 
 
 def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
-    """Whether its swap has lasted longer than a load may; also if it does not answer meanwhile."""
+    """Whether its swap has lasted longer than a load may; also if it does not answer meanwhile.
+
+    The age of its last answer does not count: a worker that was not asked since may have ended its
+    swap, and would be given up although it serves.
+    """
     if not worker.is_at("apply", goal) or worker.state is None:
         return False
     operation = worker.state.operation
-    seconds = (operation.running_seconds if operation else 0) + worker.state_age_seconds
+    seconds = (operation.running_seconds if operation else 0) + worker.silent_seconds
     drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
     return seconds > view.settings.timeouts.load_seconds + drain
 
