@@ -122,13 +122,8 @@ class Endings:
         adapters = (
             condition_of(s.conditions, ConditionType.STALLED) for s in self.leader.weights.values()
         )
-        if not self.replicas or self.stalled or any(adapters):
-            return
-        if self.weights.phase is not RolloutPhase.JUDGING:
+        if self.replicas and not self.stalled and not any(adapters):
             self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
-        # A worker that has failed as the canary fails as a joiner next, and another one is chosen
-        # meanwhile: many times within the timeouts of the phase, which end it.
-        self.endure()
 
     def settle_or_say_reused(self) -> None:
         """With all repaired but the files, converge, or say in these words that a version would

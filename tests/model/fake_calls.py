@@ -27,6 +27,7 @@ from fleet_operator.core.actions import (
     Stage,
     WorkerCall,
 )
+from fleet_worker.core.refused_stages import with_refusal
 from fleet_worker.protocol import Phase, ProbeReport, Reason
 
 if TYPE_CHECKING:
@@ -119,10 +120,11 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
         worker.staged, worker.staged_run_id = action.version, action.run_id
         worker.staged_source, worker.staged_weights = source, weights
         worker.meant[action.version, action.run_id] = digest_of(weights)
-        worker.stage_failure = None
+        worker.refused_stages = ()
         ticket.end()
         return
-    worker.stage_failure = Note(action.version, reason, worker.now, run_id=action.run_id)
+    note = Note(action.version, reason, worker.now, run_id=action.run_id)
+    worker.refused_stages = with_refusal(worker.refused_stages, note)
     ticket.end(reason)
 
 

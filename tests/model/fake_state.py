@@ -139,8 +139,9 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         probe=worker.probe,
         effect=worker.effect,
         epoch=worker.epoch,
-        stage_failure=_failure(worker.stage_failure, now),
-        load_failure=_failure(worker.load_failure, now),
+        stage_failure=next((_failure(n, now) for n in worker.refused_stages), None),
+        earlier_stage_failures=tuple(_failure(n, now) for n in worker.refused_stages[1:]),
+        load_failure=_failure(worker.load_failure, now) if worker.load_failure else None,
         adapter_failure=_adapter_failure(worker.adapter_failure, now),
         timings=_timings(worker),
         adapters=tuple(_adapter(n, *v) for n, v in worker.adapters.items()),
@@ -212,9 +213,7 @@ def _operation(worker: FakeWorker) -> Operation | None:
     return Operation.model_validate(running | named)
 
 
-def _failure(note: Note | None, now: float) -> Failure | None:
-    if note is None:
-        return None
+def _failure(note: Note, now: float) -> Failure:
     age = now - note.at
     return Failure(
         version=note.version,
@@ -226,7 +225,6 @@ def _failure(note: Note | None, now: float) -> Failure | None:
 
 
 def _adapter_failure(note: Note | None, now: float) -> AdapterFailure | None:
-    failure = _failure(note, now)
-    if note is None or failure is None:
+    if note is None:
         return None
-    return AdapterFailure(name=note.adapter, **failure.model_dump())
+    return AdapterFailure(name=note.adapter, **_failure(note, now).model_dump())

@@ -86,7 +86,7 @@ class FakeWorker:
     renewed_at: float = 0
     loaded_since_pause: bool = False
     epoch: Epoch | None = None
-    stage_failure: Note | None = None
+    refused_stages: tuple[Note, ...] = ()
     load_failure: Note | None = None
     adapter_failure: Note | None = None
     probe: ProbeReport | None = None
@@ -123,8 +123,7 @@ class FakeWorker:
         """Whether the last files that it was to stage are not those of their version. If it is to go
         back to these it can go neither on nor back, and is set apart.
         """
-        failure = self.stage_failure
-        return failure is not None and failure.reason is Reason.DIGEST_MISMATCH
+        return any(n.reason is Reason.DIGEST_MISMATCH for n in self.refused_stages[:1])
 
     @property
     def generates(self) -> bool:

@@ -99,7 +99,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),
         *(max(0.0, round(worker.stubborn_until - now, 1)), _ago(worker.not_at_rest_since, now)),
         *(worker.loaded_since_pause, worker.hung, worker.lie, worker.slow_seconds),
-        *(_note(n, now) for n in (worker.stage_failure, worker.load_failure)),
+        *(tuple(_note(n, now) for n in worker.refused_stages), _note(worker.load_failure, now)),
         (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,
         *(frozenset(s) for s in (worker.bad_sources, worker.breaking_versions)),
         tuple((t.action.key, t.step, _ago(t.ends_at, now)) for t in tickets if t),

@@ -240,6 +240,22 @@ MUTANTS = [
         story="a_status_that_is_written_late",
     ),
     Mutant(
+        6,
+        "what was refused before the last refusal is forgotten",
+        "core/calls.py",
+        "state.stage_failure, *state.earlier_stage_failures)",
+        "state.stage_failure)",
+        first_seed=18005,
+    ),
+    Mutant(
+        6,
+        "a swap is late by the age of an old answer",
+        "core/strategies/gradual.py",
+        "+ worker.silent_seconds",
+        "+ worker.state_age_seconds",
+        first_seed=2100000752,
+    ),
+    Mutant(
         7,
         "a rollout begins anew with every look",
         "core/weights_status.py",

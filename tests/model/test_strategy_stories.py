@@ -123,6 +123,24 @@ class TestCanary:
         fleet.publish("3")
         fleet.settle()
 
+    @pytest.mark.parametrize("slow_seconds", [0, 35])
+    def test_where_no_version_is_good_it_stays_said_and_attempts_rest(self, slow_seconds):
+        rollout = {"strategy": "Canary", "maxFailures": 1}
+        fleet = settled(replicas=2, rollout=rollout, slow_seconds=slow_seconds)
+        fleet.rewrite("/weights/step_1")
+        fleet.spoil("2", *fleet.pods.values())
+        fleet.publish("2")
+        for pod in list(fleet.pods.values()):
+            fleet.kill(pod)
+        fleet.look(300, seconds=0.5)
+        fleet.log.clear()
+        for _ in range(200):
+            fleet.look(1, seconds=0.5)
+            assert fleet.stalled
+
+        attempts = [c for c in calls(fleet) if c.startswith("stage")]
+        assert len(attempts) in range(2, 2 * 100 // 10 + 1)  # by 2 workers, each 10 s
+
     def test_one_that_dies_is_replaced_by_the_next(self):
         fleet = settled()
         fleet.control(rollout={"strategy": "Canary"})

@@ -36,6 +36,7 @@ from fleet_operator.core.observed import (
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.step import RolloutView
 from fleet_operator.core.templates import RecordedTemplate
+from fleet_worker.core.refused_stages import with_refusal
 from fleet_worker.protocol import (
     Failure,
     LoadEffect,
@@ -150,8 +151,12 @@ class AWorker:
         )
 
     def refused(self, version: str, reason: Reason, *, age_seconds: float = 1) -> Self:
-        """Its last staging was refused."""
-        return self._says(stage_failure=_failure(version, reason, age_seconds))
+        """Its last staging was refused; what was refused before it stays known."""
+        said = self.said or {}
+        before = (said["stage_failure"],) if said.get("stage_failure") else ()
+        before += said.get("earlier_stage_failures", ())
+        newest, *earlier = with_refusal(before, _failure(version, reason, age_seconds))
+        return self._says(stage_failure=newest, earlier_stage_failures=tuple(earlier))
 
     def failed_to_load(
         self, version: str, reason: Reason = Reason.ENGINE_FAILED, *, age_seconds: float = 1

@@ -112,9 +112,10 @@ class EndpointPlugin:
         )
         if (failure := handover.start_failure) is not None:
             # Where a refused stage stands, too: the operator sees why this worker has other weights.
-            agent.stage_failure = agent.fault(
+            fault = agent.fault(
                 failure.version, failure.refusal, run_id=failure.run_id, source=failure.path
             )
+            agent.refused_stages = (fault,)
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)
         engine_client.generate = tracked(

@@ -117,6 +117,7 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
         "run_id": held.run_id if held else None,
         "digest": held.digest if held else None,
         "stage_failure": failure if failure and failure.name == name else None,
+        "earlier_stage_failures": (),
         "load_failure": None,
         "staged": None,
         "timings": None,

@@ -223,12 +223,14 @@ def failure_of(
 def last_answer(worker: WorkerView, weights: Named) -> Failure | None:
     """What this worker said last against these weights, if it took them not.
 
-    A failure of one run's version is none of another run's.
+    A failure of one run's version is none of another run's. A refusal stays known while other weights
+    are refused after it.
     """
     if worker.state is None:
         return None
-    both = (worker.state.load_failure, worker.state.stage_failure)
-    said = [f for f in both if f is not None and is_about(f, weights)]
+    state = worker.state
+    known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+    said = [f for f in known if f is not None and is_about(f, weights)]
     return min(said, key=lambda f: f.age_seconds, default=None)
 
 

@@ -137,11 +137,14 @@ def _shut_out(
 def _own_goal(joiner: WorkerView, wanted: Target, admission: Admission) -> Target:
     """What this joiner prepares: the fallback while the wanted version cannot be had.
 
-    A worker knows its last failure only. One of the fallback means that the wanted version had
-    failed before it: then it rests, too, or the two would be tried in turn without a pause.
+    Where the fallback was refused, the wanted version had been refused before it: both rest, or the
+    two would be tried in turn without a pause. A stage of the fallback comes to its end first: it may
+    take longer than the wanted version rests, and would begin again and again.
     """
     other = admission.fallback if wanted != admission.fallback else admission.version
     if admission.mixed and joiner.has_loaded(other) and calls.failure_of(joiner, wanted):
         return other  # it is welcome with what it has
+    if joiner.is_at("stage", other) and calls.last_answer(joiner, wanted) is not None:
+        return other
     failed = (wanted, other)
     return other if any(calls.failed_lately(joiner, weights) for weights in failed) else wanted

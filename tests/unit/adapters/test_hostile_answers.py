@@ -287,6 +287,7 @@ class TestBounds:
                 "staged": one | {"size_bytes": 2**45, "in_memory": True},
                 "adapters": [adapter] * 65,
                 "stage_failure": failure,
+                "earlier_stage_failures": [failure] * 3,
                 "load_failure": failure,
                 "adapter_failure": failure | {"name": "n" * 63},
             }

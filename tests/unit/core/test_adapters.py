@@ -291,6 +291,13 @@ class TestStatus:
 
         assert condition_of(status.conditions, ConditionType.STALLED) is None
 
+    def test_nor_is_an_earlier_refusal_of_base_weights_that_are_named_alike(self):
+        serving = _with(make_worker(0).serving("base"), sql="6")
+        worker = serving.refused("7", Reason.SOURCE_NOT_FOUND).refused("8", Reason.SOURCE_NOT_FOUND)
+        status = self._status(_fleet(worker, wants=_weights("7")))
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+
     def test_a_slot_that_requests_still_use_is_waited_for(self):
         worker = _with(make_worker(0).serving("base"), sql="6")
         failure = AdapterFailure(

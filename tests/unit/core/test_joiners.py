@@ -112,6 +112,21 @@ class TestWhenAVersionCannotBeHad:
             "stage 42 on policy-0"
         ]
 
+    def test_the_fallbacks_stage_comes_to_its_end_before_the_wanted_version_is_tried_again(self):
+        refused = joiner().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=35)
+
+        assert done(refused.doing("stage", "41")) == []
+        assert done(refused) == ["stage 42 on policy-0"]
+
+    def test_where_both_were_refused_one_follows_the_other_and_then_both_rest(self):
+        def refused(newest: str, oldest: str, age_seconds: float) -> AWorker:
+            before = joiner().refused(oldest, Reason.DIGEST_MISMATCH, age_seconds=45)
+            return before.refused(newest, Reason.DIGEST_MISMATCH, age_seconds=age_seconds)
+
+        assert done(refused("42", "41", 1)) == ["stage 41 on policy-0"]
+        assert decide(refused("41", "42", 4)).requeue_after_seconds == 6
+        assert done(refused("41", "42", 11)) == ["stage 42 on policy-0"]
+
     def test_it_is_tried_again_after_a_while(self):
         refused = joiner().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
 
@@ -184,6 +199,22 @@ class TestShutOut:
 
         assert problem is not None
         assert problem.message.startswith("1 worker cannot join at version 41")
+
+    def test_it_stays_said_while_one_source_after_the_other_is_tried_again(self):
+        rests = joiner().refused("42", Reason.DIGEST_MISMATCH).refused("41", Reason.DIGEST_MISMATCH)
+        problems = [
+            decide(worker).problem
+            for worker in (
+                rests,
+                rests.doing("stage", "42"),
+                rests.refused("42", Reason.DIGEST_MISMATCH),
+                rests.refused("42", Reason.DIGEST_MISMATCH).doing("stage", "41"),
+            )
+        ]
+
+        assert problems[0] is not None
+        assert problems[0].reason is ConditionReason.DIGEST_MISMATCH
+        assert len(set(problems)) == 1
 
     def test_nor_of_one_that_is_in_place(self):
         waiting = joiner(version="42").refused("42", Reason.SOURCE_NOT_FOUND)

@@ -128,6 +128,19 @@ async def test_a_refused_stage_is_kept_until_the_next_success(serving: Bench) ->
     assert serving.state.stage_failure is None
 
 
+async def test_refusals_of_several_versions_are_kept_newest_first(serving: Bench) -> None:
+    for version in ("1", "2", "1", "3", "4", "5"):
+        await refused(serving.stage(version, serving.root / "nothing"))
+        serving.clock.advance(5)
+    newest, earlier = serving.state.stage_failure, serving.state.earlier_stage_failures
+    assert newest is not None
+    assert newest.version == "5"
+    assert [(f.version, f.age_seconds) for f in earlier] == [("4", 10), ("3", 15), ("1", 20)]
+
+    await serving.stage("1")
+    assert serving.state.earlier_stage_failures == ()
+
+
 async def test_loading_again_what_is_loaded_does_nothing(serving: Bench) -> None:
     await serving.stage("1")
     await serving.pause()

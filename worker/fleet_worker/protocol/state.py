@@ -30,6 +30,7 @@ MAX_ANSWER_BYTES = 512 * 1024
 plain letters, 400 KiB if every one is a control character, which JSON writes in six.
 """
 _MAX_ADAPTERS = 1024
+_MAX_FAILURES = 16
 _LONGEST_SECONDS = 1e10
 
 
@@ -114,7 +115,7 @@ class PauseState(Message):
 
 
 class Failure(Message):
-    """The last refusal of a stage, or the last failure of a load; gone after the next success.
+    """A refusal of a stage, or the last failure of a load; gone after the next success.
 
     Fields:
         retry_after_seconds: when asking again may bring another answer; it grows from 10 s to 300 s
@@ -278,6 +279,9 @@ class WorkerState(Message):
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not to be trusted.
         requests_running / requests_held: generating now / waiting for resume.
+        stage_failure: The last refusal of a stage.
+        earlier_stage_failures: Refusals of other versions before that one, newest first, the last one
+            of each version of a run.
         adapter_slots: None on a worker that serves no adapters.
         effect: of the last load; None before the first.
         transfer: None on a worker that takes weights from files only.
@@ -305,6 +309,9 @@ class WorkerState(Message):
         Management.OPERATOR
     )
     stage_failure: Failure | None = None
+    earlier_stage_failures: Annotated[
+        tuple[Failure, ...], Field(max_length=_MAX_FAILURES, fail_fast=True)
+    ] = ()
     load_failure: Failure | None = None
     timings: SwapTimings | None = None
     effect: LoadEffect | None = None

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from fleet_worker.core.refusals import Refusal
+from fleet_worker.core.refused_stages import with_refusal
 from fleet_worker.core.states import Event, after
 from fleet_worker.protocol import (
     ApplyRequest,
@@ -75,14 +76,15 @@ class Agent(AdapterCalls):
             staged = await self.staging.stage(request, by_directory=by_directory)
         except Refusal as refusal:
             if refusal.reason is not Reason.SUPERSEDED:
-                self.stage_failure = self.fault(
+                fault = self.fault(
                     request.version,
                     refusal,
                     run_id=request.run_id,
                     source=str(request.source),
                 )
+                self.refused_stages = with_refusal(self.refused_stages, fault)
             raise
-        self.stage_failure = None
+        self.refused_stages = ()
         if staged.stage_seconds is not None:
             self.metrics.staged(staged.stage_seconds)
         return staged.digest

@@ -57,8 +57,9 @@ def state_of(
         lease_expiries=agent.lease_expiries,
         epoch=agent.epoch,
         management=management,
-        stage_failure=_failure(agent.stage_failure, now),
-        load_failure=_failure(agent.load_failure, now),
+        stage_failure=next((_failure(f, now) for f in agent.refused_stages), None),
+        earlier_stage_failures=tuple(_failure(f, now) for f in agent.refused_stages[1:]),
+        load_failure=_failure(agent.load_failure, now) if agent.load_failure else None,
         timings=agent.timings,
         effect=agent.effect,
         probe=agent.probes.report,
@@ -93,9 +94,7 @@ def _operation(agent: Worker, now: float) -> Operation | None:
     return None
 
 
-def _failure(fault: Fault | None, now: float) -> Failure | None:
-    if fault is None:
-        return None
+def _failure(fault: Fault, now: float) -> Failure:
     return Failure(
         version=fault.version,
         run_id=fault.run_id,

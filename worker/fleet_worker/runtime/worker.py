@@ -133,7 +133,7 @@ class Worker:
         self.epoch: Epoch | None = None
         self.lease: fencing.Lease | None = None
         self.lease_expiries = 0
-        self.stage_failure: Fault | None = None
+        self.refused_stages: tuple[Fault, ...] = ()
         self.load_failure: Fault | None = None
         self.timings: SwapTimings | None = None
         self.effect: LoadEffect | None = None
