@@ -10,7 +10,8 @@
  6. With faults ended, the fleet converges within a bound, with exactly its replicas even while its
     updates are held, or `Stalled` says why it does not. While
     they last, no rollout stays in a phase beyond its time-outs without a word; and none is given up
-    for lateness by a leader that has not watched its phase for as long as that may take.
+    for lateness by a leader that has not watched its phase for as long as that may take, unless a
+    worker reports that its own swap has lasted longer.
     A pod behind a scheduling gate keeps no rollout of the others from its end, and is no reason for
     `Stalled`.
  7. A fleet at rest writes nothing.
