@@ -172,7 +172,7 @@ class Leader:
 
     def note_written(self, fleet_version: int) -> int:
         """The status was written over this version. Returns: the version that it has now."""
-        version = max(fleet_version, self.term)
+        version = fleet_version + 1
         self.versions.note(KEY[1], str(version))
         return version
 

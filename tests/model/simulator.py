@@ -96,7 +96,7 @@ class Simulation(Trainers, Mishaps, Endings):
         self.bad_versions: set[str] = set()
         self.odd_versions: set[str] = set()
         self.fleet_stored = FleetStatus()
-        self.fleet_version = 0  # stands for its resourceVersion: the term that wrote it last
+        self.fleet_version = 0  # stands for its resourceVersion: how often it was written
         self.weights_stored: dict[str, WeightsStatus] = {}
         self.applied_written: Target | None = None
         self.files = Files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.model.leader import WriteFleet
 from tests.model.simulator import NODES, Simulation
 
 from fleet_operator.api.conditions import ConditionReason
@@ -175,6 +176,31 @@ class TestNodes:
         fleet.look(3)
 
         assert fleet.stalled.message.startswith("1 worker cannot run. policy-1: CrashLoopBackOff")
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_deposed_leaders_late_status_is_refused_also_where_terms_begin_anew(fleet, deleted):
+    for _ in range(3):
+        fleet.start_operator()
+    fleet.publish("2")
+    fleet.settle()
+    if deleted:
+        fleet.delete_lease()
+    fleet.publish("3")
+    fleet.settle()
+    fleet.publish("4")
+    fleet.decide()
+    late = fleet.leader
+    while not isinstance(late.todo[0], WriteFleet):
+        fleet.act()
+    fleet.freeze_operator()
+    fleet.until(lambda: fleet.converged() and not fleet.leader.todo)
+    stored = fleet.fleet_stored
+    while late in fleet.ghosts:
+        fleet.haunt(late)
+
+    assert stored.applied_version == "4"
+    assert fleet.fleet_stored == stored
 
 
 def test_a_pod_that_lost_its_owner_is_adopted(fleet):
