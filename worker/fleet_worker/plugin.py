@@ -51,10 +51,15 @@ from fleet_worker.wire.public.surfaces import Surfaces
 from fleet_worker.wire.public.tracking import tracked
 
 _LOG = logging.getLogger(__name__)
-# preStop, the reply to it and the end of the process must fit into 5 s together.
+# Ending the rest of the requests, what follows on it and the end of the process must fit into 5 s.
 _DRAIN_SECONDS = 3.0
 _END_SECONDS = 1.5
 _REPLY_SECONDS = 0.1
+"""So long the answer to the preStop hook has to go out."""
+_FOLLOW_SECONDS = 1.0
+"""So long a worker that the cluster drains goes on refusing requests. A client with a kept
+connection is sent elsewhere by its next request, and kube-proxy forgets the pod meanwhile.
+"""
 _FAILED_SECONDS = 1.5
 _LOOK_SECONDS = 0.02
 
@@ -136,12 +141,11 @@ class EndpointPlugin:
         driver = Driver(agent, transfers, handover.driver)
 
         async def drain() -> None:
-            await agent.drain(
-                patience_seconds=_DRAIN_SECONDS,
-                drain_timeout_seconds=drain_seconds_of(os.environ),
-            )
+            timeout = drain_seconds_of(os.environ)
+            left = await agent.drain(patience_seconds=_DRAIN_SECONDS, drain_timeout_seconds=timeout)
+            follow = min(_FOLLOW_SECONDS, left) if timeout > 0 else 0.0
             loop = asyncio.get_running_loop()
-            loop.call_later(_REPLY_SECONDS, _end_well, "drained")
+            loop.call_later(max(_REPLY_SECONDS, follow), _end_well, "drained")
 
         def document() -> WorkerState:
             return state_of(

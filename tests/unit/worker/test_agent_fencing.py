@@ -177,6 +177,13 @@ async def test_a_drain_ends_what_outlives_it_and_says_so(serving: Bench) -> None
     await drain
 
 
+async def test_a_drain_tells_how_much_of_its_patience_is_left(serving: Bench) -> None:
+    assert 900 < await serving.agent.drain(patience_seconds=1000) <= 1000
+    serving.engine.gates["pause abort"] = asyncio.Event()
+
+    assert await serving.agent.drain(patience_seconds=0.01) == 0
+
+
 async def test_a_drain_gives_no_time_to_weights_that_are_not_to_be_trusted(serving: Bench) -> None:
     await serving.pause()
     serving.engine.running = 1

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +23,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support import damage
 from tests.support.fake_modules import install
+from tests.support.fake_vllm_process import TOKEN, FakeUvicorn, Put
 from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
 from fleet_worker.adapters.checkpoint import Checkpoint
 from fleet_worker.adapters.engine_names import UnsupportedEngineError
-from fleet_worker.core.command import EXTENSION, GATE, AdapterRoom
+from fleet_worker.core.command import GATE, AdapterRoom
 from fleet_worker.core.model_facts import Facts
 from fleet_worker.core.refusals import Refusal
 from fleet_worker.protocol import Management, Phase, Reason
@@ -42,128 +41,7 @@ from fleet_worker.runtime.report import state_of
 from fleet_worker.runtime.signals import KeptSigterm
 from fleet_worker.runtime.store_threads import StoreThreads
 from fleet_worker.runtime.transferring import TransferRoom
-from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
-
-TOKEN = "the-token"
-
-
-class FakeClient:
-    """vLLM's engine client, as far as a worker that does nothing uses it."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.label = "default"
-        self.errored = False
-        self.missing: list[str] = []
-        self.vllm_config = SimpleNamespace(
-            parallel_config=SimpleNamespace(world_size=2, enable_eplb=False),
-            kv_transfer_config=None,
-            ec_transfer_config=None,
-            ec_manager_config=SimpleNamespace(encoder_cache_manager_cls=None),
-        )
-        self.output_processor = SimpleNamespace(request_states={}, parent_requests={})
-        self.first_generate = self.generate
-
-    def generate(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("nobody asks for tokens here")
-
-    def get_num_unfinished_requests(self) -> int:
-        return 0
-
-    async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
-        self.calls.append(f"pause {mode} {clear_cache}")
-
-    async def update_weight_version(self, version: str) -> None:
-        self.label = version
-        self.calls.append(f"label {version}")
-
-    async def get_weight_version(self) -> str:
-        return self.label
-
-    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-        self.calls.append(method)
-        return [[], self.missing]
-
-
-class FakeUvicorn:
-    """The admin port's listener: serves until it is let go, or fails."""
-
-    def __init__(self) -> None:
-        self.apps: list[Any] = []
-        self.sockets: list[Any] = []
-        self.error: Exception | None = None
-        self.end = asyncio.Event()
-
-    def module(self) -> dict[str, Any]:
-        outer = self
-
-        class Server:
-            def __init__(self, config: Any) -> None:
-                outer.apps.append(config)
-
-            async def serve(self, *, sockets: list[Any]) -> None:
-                outer.sockets += sockets
-                await outer.end.wait()
-                if outer.error is not None:
-                    raise outer.error
-
-        return {"Server": Server, "Config": lambda app, **_: app}
-
-
-class Put:
-    """A plugin, and everything around it."""
-
-    def __init__(self, plugin: Any, module: Any, handover: Handover, uvicorn: FakeUvicorn) -> None:
-        self.plugin, self.module, self.handover, self.uvicorn = plugin, module, handover, uvicorn
-        self.client = FakeClient()
-        self.server = SimpleNamespace(started=False, should_exit=False)
-        self.state = SimpleNamespace(
-            openai_serving_models=SimpleNamespace(lora_requests={}), server=self.server
-        )
-        self.arguments = Namespace(
-            served_model_name=["policy"],
-            enable_scale_out=True,
-            worker_extension_cls=EXTENSION,
-            middleware=[GATE],
-            enable_lora=False,
-            uds=None,
-            api_key=["public-key"],
-        )
-        self.endings: list[tuple[int, str]] = []
-
-    async def together(self) -> GateKeeper:
-        await self.plugin.init_state(self.client, self.state, self.arguments)
-        keeper = getattr(self.state, STATE_ATTRIBUTE)
-        assert isinstance(keeper, GateKeeper)
-        return keeper
-
-    async def admin(self, method: str, path: str, token: str = TOKEN) -> tuple[int, Any]:
-        """Ask the admin port."""
-        await soon(lambda: self.uvicorn.apps)
-        sent: list[dict[str, Any]] = []
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        headers = [(b"authorization", f"Bearer {token}".encode())]
-        scope = {"type": "http", "method": method, "path": path, "headers": headers}
-        await self.uvicorn.apps[0](scope, receive, send)
-        return sent[0]["status"], json.loads(sent[1]["body"])
-
-    async def scrape(self) -> tuple[int, str]:
-        """Ask the metrics port, without any header."""
-        await soon(lambda: len(self.uvicorn.apps) > 1)
-        sent: list[dict[str, Any]] = []
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
-        await self.uvicorn.apps[1](scope, None, send)
-        return sent[0]["status"], sent[1]["body"].decode()
+from fleet_worker.wire.public.gate import STATE_ATTRIBUTE
 
 
 @pytest.fixture
@@ -405,6 +283,67 @@ async def test_a_drain_ends_the_process_well_after_its_answer(put: Put) -> None:
     assert (status, state["phase"]) == (200, "draining")
     assert keeper.agent.is_open is False
     await soon(lambda: put.endings == [(0, "drained")])
+
+
+ORDERLY_SECONDS = 5.0
+"""Within which a worker ends after its drain timeout, as docs/reference/worker.md says."""
+
+
+@pytest.mark.parametrize(
+    ("drain_timeout", "end_in_seconds"),
+    [
+        pytest.param("300", 1.0, id="drained by the cluster"),
+        pytest.param("0", 0.1, id="no drain timeout"),
+        pytest.param(None, 0.1, id="not in a pod"),
+    ],
+)
+async def test_a_drained_worker_refuses_until_the_cluster_has_followed_and_then_ends(
+    put: Put, monkeypatch: pytest.MonkeyPatch, drain_timeout: str | None, end_in_seconds: float
+) -> None:
+    if drain_timeout is not None:
+        monkeypatch.setenv("RLFLEET_DRAIN_SECONDS", drain_timeout)
+    ends = _noted_ends(monkeypatch)
+    await put.together()
+    assert (await put.admin("POST", "/v1/worker/drain"))[0] == 200
+
+    assert ends == [end_in_seconds]
+    start = await put.ask_for_tokens()
+    assert start["status"] == 503
+    assert (b"connection", b"close") in start["headers"]
+
+
+async def test_a_drain_that_takes_its_time_leaves_less_of_it_for_refusals(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLFLEET_DRAIN_SECONDS", "300")
+    longest = put.module._DRAIN_SECONDS + put.module._REPLY_SECONDS + put.module._END_SECONDS
+    assert put.module._FOLLOW_SECONDS <= put.module._DRAIN_SECONDS
+    assert longest <= ORDERLY_SECONDS
+    monkeypatch.setattr(put.module, "_DRAIN_SECONDS", 0.05)
+    ends = _noted_ends(monkeypatch)
+    await put.together()
+    monkeypatch.setattr(put.client, "pause_generation", _never)
+    await put.admin("POST", "/v1/worker/drain")
+
+    assert ends == [put.module._REPLY_SECONDS]
+
+
+async def _never(**_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def _noted_ends(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """In how many seconds the process was asked to end in good order, once for each time."""
+    loop = asyncio.get_running_loop()
+    call_later, ends = loop.call_later, []
+
+    def noting(delay: float, callback: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments == ("drained",):
+            ends.append(delay)
+        return call_later(delay, callback, *arguments, **options)
+
+    monkeypatch.setattr(loop, "call_later", noting)
+    return ends
 
 
 async def test_once_the_engine_is_up_vllm_may_set_its_handlers_again(put: Put) -> None:

@@ -196,21 +196,26 @@ class Agent(AdapterCalls):
         async with self.lock:
             await probing.probe(self, request)
 
-    async def drain(self, *, patience_seconds: float, drain_timeout_seconds: float = 0) -> None:
+    async def drain(self, *, patience_seconds: float, drain_timeout_seconds: float = 0) -> float:
         """`POST drain`: let requests end if there is time, end the rest; the process ends next.
 
         Args:
             patience_seconds: How long ending the rest may take.
             drain_timeout_seconds: How long requests may go on. Held ones go on, too, with the
                 weights in the engine; where these are not to be trusted, all requests end at once.
+
+        Returns:
+            The seconds of the patience that ending the rest has left over.
         """
         self.close_latch(cut=drain_timeout_seconds == 0)
         if drain_timeout_seconds > 0:
             await self._let_requests_end(drain_timeout_seconds)
         self.quiescence.outlived = True
         self.close_latch()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_seconds
         try:
-            async with asyncio.timeout(patience_seconds), self.lock:
+            async with asyncio.timeout_at(deadline), self.lock:
                 self.enter(Event.DRAIN)
                 with self.working("drain"):
                     await self.quiescence.reach(self.engine)
@@ -219,6 +224,7 @@ class Agent(AdapterCalls):
         finally:
             self.enter(Event.DRAIN)
         self.adapters.close()
+        return max(0.0, deadline - loop.time())
 
     async def _let_requests_end(self, seconds: float) -> None:
         """Wait until the requests inside have ended, at most so long. Never raises but for

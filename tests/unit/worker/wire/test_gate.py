@@ -215,6 +215,24 @@ async def test_a_closed_latch_turns_data_requests_away(port: FakePort, serving: 
     assert port.counted("turned_away_requests") == 1
 
 
+async def test_a_refused_request_is_read_to_its_end_before_its_connection_is_closed(
+    port: FakePort, serving: Bench
+) -> None:
+    """A connection that is closed on unread bytes loses the answer."""
+    await serving.fence()
+    read: list[bytes] = []
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        for piece in (b'{"model": ', b'"policy"}'):
+            read.append(piece)
+            yield piece
+
+    reply = await port.client.post("/v1/completions", content=body())
+
+    assert (reply.status_code, reply.headers["connection"]) == (503, "close")
+    assert read == [b'{"model": ', b'"policy"}']
+
+
 async def test_a_paused_worker_takes_requests_in(port: FakePort, serving: Bench) -> None:
     await serving.pause()
     port.server.prompts = [ONE]

@@ -106,9 +106,9 @@ class Gate:
         self, keeper: GateKeeper, scope: Scope, receive: Receive, send: Send
     ) -> None:
         demand = demand_in(scope["headers"])
-        _check_open(keeper)
+        # Read first: a refusal closes its connection, and on unread bytes that loses the answer.
         body = await read_whole(receive)
-        _check_open(keeper)  # again: the client may have taken its time
+        _check_open(keeper)
         if not demand.is_any:
             name = _name_for(keeper, body)
             check_version(demand, name)
