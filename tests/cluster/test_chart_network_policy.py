@@ -1,0 +1,163 @@
+"""The chart's NetworkPolicy for workers, rendered by the real helm and judged by a real API server.
+
+The dev cluster has no network plugin that enforces policies: what is shown is that the objects are
+valid and that they select the pods and name the ports that they are meant for, not that a packet is
+held back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.cluster.support.namespaces import scratch_namespace
+from tests.cluster.test_operator_chart import NAMESPACE, Rendered
+from tests.support.builders import make_fleet
+
+from devcluster import Cluster
+from devcluster.errors import CommandError
+from fleet_operator.core.pods import build_pod
+
+POLICY = "rlfleet-workers"
+ON = "networkPolicy.enabled=true"
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+TRAINER = {"podSelector": {"matchLabels": {"app": "trainer"}}}
+
+
+def peers_of(policy: dict[str, Any]) -> dict[str, Any]:
+    """Who may reach each port; "everyone" where a rule names no peer."""
+    return {
+        port["port"]: rule.get("from", "everyone")
+        for rule in policy["spec"]["ingress"]
+        for port in rule.get("ports", [])
+    }
+
+
+def worker_pod() -> dict[str, Any]:
+    return build_pod(make_fleet(replicas=1), 0, "image", revision="r")
+
+
+@pytest.fixture(scope="module")
+def cluster(devcluster_api: Cluster) -> Cluster:
+    return devcluster_api
+
+
+def test_there_is_none_unless_it_is_asked_for(cluster: Cluster) -> None:
+    assert Rendered(cluster, 'watchNamespaces=["rl"]').all("NetworkPolicy") == []
+
+
+def test_only_the_operator_reaches_the_admin_port_and_every_client_the_public_one(
+    cluster: Cluster,
+) -> None:
+    made = Rendered(cluster, ON, 'watchNamespaces=["rl"]')
+    policy = made.one("NetworkPolicy", POLICY)
+    peers = peers_of(policy)
+
+    assert set(peers) == {"http", "admin"}, "no metrics for those who are not named"
+    assert peers["http"] == "everyone"
+    ((operator,),) = (peers["admin"],)
+    place = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    assert operator["namespaceSelector"] == place
+    found = made.pod()["metadata"]["labels"].items()
+    assert operator["podSelector"]["matchLabels"].items() <= found
+    assert policy["spec"]["policyTypes"] == ["Ingress"], "workers reach out as before"
+
+
+def test_it_selects_workers_and_names_their_ports(cluster: Cluster) -> None:
+    made = Rendered(cluster, ON, 'watchNamespaces=["rl"]', metrics_from(MONITORING))
+    policy, worker = made.one("NetworkPolicy", POLICY), worker_pod()
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+    (container,) = worker["spec"]["containers"]
+
+    assert expression["operator"] == "Exists"
+    assert expression["key"] in worker["metadata"]["labels"]
+    assert expression["key"] not in made.pod()["metadata"]["labels"], "not the operator"
+    assert set(peers_of(policy)) == {port["name"] for port in container["ports"]}
+
+
+def metrics_from(*peers: dict[str, Any]) -> str:
+    return f"networkPolicy.metricsFrom={json.dumps(peers)}"
+
+
+def test_further_peers_are_admitted_to_the_port_that_they_are_named_for(cluster: Cluster) -> None:
+    rule = {"from": [TRAINER], "ports": [{"port": 29500, "endPort": 29600}]}
+    made = Rendered(
+        cluster,
+        ON,
+        'watchNamespaces=["rl"]',
+        metrics_from(MONITORING),
+        f"networkPolicy.adminFrom={json.dumps([TRAINER])}",
+        f"networkPolicy.clientsFrom={json.dumps([TRAINER])}",
+        f"networkPolicy.extraIngress={json.dumps([rule])}",
+    )
+    policy = made.one("NetworkPolicy", POLICY)
+    peers = peers_of(policy)
+
+    assert peers["http"] == [TRAINER]
+    assert peers["metrics"] == [MONITORING]
+    assert peers["admin"][1:] == [TRAINER]
+    assert policy["spec"]["ingress"][-1] == rule
+
+
+@pytest.mark.parametrize(
+    ("values", "namespaces"),
+    [
+        pytest.param(('watchNamespaces=["a","b"]',), {"a", "b"}, id="where the operator works"),
+        pytest.param(('networkPolicy.namespaces=["c"]',), {"c"}, id="where fleets are"),
+        pytest.param(
+            ('watchNamespaces=["a","b"]', 'networkPolicy.namespaces=["b"]'),
+            {"b"},
+            id="in some of them",
+        ),
+    ],
+)
+def test_there_is_one_in_each_namespace(
+    cluster: Cluster, values: tuple[str, ...], namespaces: set[str]
+) -> None:
+    found = Rendered(cluster, ON, *values).all("NetworkPolicy")
+
+    assert {p["metadata"]["namespace"] for p in found} == namespaces
+    assert len(found) == len(namespaces)
+
+
+def test_an_operator_of_all_namespaces_has_to_be_given_those_of_the_fleets(
+    cluster: Cluster,
+) -> None:
+    with pytest.raises(CommandError, match=r"networkPolicy\.namespaces"):
+        Rendered(cluster, ON)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("networkPolicy.enabled=1", "enabled"),
+        ('networkPolicy.namespaces="rl"', "namespaces"),
+        ('networkPolicy.metricsFrom=["monitoring"]', "metricsFrom"),
+        ("networkPolicy.adminFrom={}", "adminFrom"),
+        ("networkPolicy.extraIngress=[1]", "extraIngress"),
+        ("networkPolicy.from=[]", "from"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(cluster: Cluster, value: str, named: str) -> None:
+    with pytest.raises(CommandError, match=named) as refused:
+        Rendered(cluster, value)
+
+    assert "don't meet the specifications of the schema" in str(refused.value)
+
+
+def test_the_server_takes_it(cluster: Cluster) -> None:
+    with scratch_namespace(cluster) as namespace:
+        made = Rendered(
+            cluster,
+            ON,
+            f"networkPolicy.namespaces={json.dumps([namespace])}",
+            metrics_from(MONITORING),
+        ).one("NetworkPolicy", POLICY)
+        stdin = json.dumps(made)
+        cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=stdin)
+        read = cluster.kubectl("get", "netpol", POLICY, "-n", namespace, "-o", "json").stdout
+        kept = json.loads(read)["spec"]
+
+    assert kept["podSelector"] == made["spec"]["podSelector"]
+    assert peers_of({"spec": kept}) == peers_of(made)
