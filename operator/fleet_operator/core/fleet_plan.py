@@ -15,7 +15,8 @@ The trainer of an External fleet knows its workers by their ordinals: there the 
 0 … replicas-1 stay. Ordinals of other fleets may have holes.
 
 Invariant: a pod that serves is taken away for its template only when serving pods stay at or above
-replicas - maxUnavailable.
+replicas - maxUnavailable. Pods that a scheduling gate held back before the template was changed, and
+still does, are taken off the replicas there.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def _replaced(
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
     up = sum(w.pod.ready and not is_marked(w) for w in sound)
-    allowed = up - (replicas - unavailable)
+    allowed = up - (replicas - _held_back(observed, sound) - unavailable)
     removed: list[WorkerView] = []
     # Those that do not serve go first: replacing them costs nothing.
     for worker in sorted(
@@ -269,6 +270,16 @@ def _replaced(
                 allowed -= 1
         removed.append(worker)
     return [Leaving(worker=w, reason=_OUTDATED) for w in removed]
+
+
+def _held_back(observed: FleetObserved, sound: list[WorkerView]) -> int:
+    """How many workers a queue held back before the template was changed, and still does.
+
+    A template change does not wait for these: it cannot end their wait. What it has taken away itself
+    and the queue holds back now is not among them: a template that no queue lets in stops there.
+    """
+    before = observed.template.held_back if observed.template else 0
+    return min(before, sum(w.pod.is_gated for w in sound))
 
 
 def _has_failed(worker: WorkerView) -> bool:

@@ -64,6 +64,11 @@ class PodView:
     quarantine: str = ""
     drains_since: datetime | None = None
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether it waits for a scheduling gate."""
+        return self.wait is not None and self.wait.awaited is Awaited.GATE
+
 
 class Standing(Enum):
     """What a worker can do to a client right now."""
@@ -433,7 +438,7 @@ class FleetObserved:
         a queue holds back for as long as it wants. One beyond the replicas takes no place of theirs.
         """
         pods = [w.pod for w in self.workers if not w.pod.deleting and w.pod.drains_since is None]
-        gated = sum(p.wait is not None and p.wait.awaited is Awaited.GATE for p in pods)
+        gated = sum(p.is_gated for p in pods)
         replicas = self.spec.replicas
         return max(replicas - gated, min(replicas, len(pods) - gated))
 

@@ -22,11 +22,13 @@ class RecordedTemplate:
     Fields:
         pod: metadata and spec, as `pods.template_of` made them.
         release: of the operator that made it.
+        held_back: pods of earlier templates that waited for a scheduling gate when it was recorded.
     """
 
     revision: str
     pod: Pod
     release: str
+    held_back: int = 0
 
 
 def update_available(recorded: RecordedTemplate, today: Pod, release: str) -> str:

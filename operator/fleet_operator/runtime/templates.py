@@ -118,6 +118,12 @@ class Templates:
             "data": {
                 "release": self.release,
                 "template": pods.template_of(observed, self._default_image),
+                # The successors of a template change are gated by the same queue: which pods it held
+                # back before cannot be seen later.
+                "heldBack": sum(
+                    w.pod.is_gated and w.pod.revision != revision and not w.pod.deleting
+                    for w in observed.workers
+                ),
             },
         }
 
@@ -162,4 +168,10 @@ def _read(found: Json, observed: FleetObserved, revision: str) -> RecordedTempla
         workers = []
     if not workers or not isinstance(template.get("metadata"), dict):
         raise Terminal(f"{title} holds no template: delete it, and the operator records one")
-    return RecordedTemplate(revision=revision, pod=template, release=by)
+    held_back = found["data"].get("heldBack")
+    return RecordedTemplate(
+        revision=revision,
+        pod=template,
+        release=by,
+        held_back=held_back if type(held_back) is int and held_back > 0 else 0,
+    )

@@ -66,6 +66,7 @@ class FakeFleet:
     seed: int
     spec: FleetObserved = field(init=False)
     pods: list[FakePod] = field(init=False)
+    held_back: int = field(init=False)
     made: int = 0
 
     def __post_init__(self) -> None:
@@ -95,6 +96,10 @@ class FakeFleet:
             )
             for n in range(chance.randint(0, 6))
         ]
+        self.held_back = sum(p.gated and p.revision == "old" for p in self.pods)
+        assert self.spec.template is not None
+        template = replace(self.spec.template, held_back=self.held_back)
+        self.spec = replace(self.spec, template=template)
 
     @property
     def revision(self) -> str:
@@ -152,10 +157,13 @@ class FakeFleet:
             by_uid[call.pod_uid].fenced = True
 
     def enough_serve(self, before: int) -> None:
-        """No template change takes one away below `replicas - maxUnavailable`."""
+        """No template change takes one away below `replicas - maxUnavailable`; pods that a gate held
+        back before it are no replicas there.
+        """
         unavailable, _ = unavailable_and_surge(self.spec.spec.update, self.replicas)
         after = sum(p.serves for p in self.pods)
-        if not self.is_held and after < min(before, self.replicas - unavailable):
+        least = self.replicas - self.held_back - unavailable
+        if not self.is_held and after < min(before, least):
             self.fail(f"{after} serve of {before}")
 
     def fail(self, why: str) -> None:

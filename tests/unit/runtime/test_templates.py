@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import make_fleet
+from tests.support.builders import make_fleet, make_worker
 from tests.support.fake_kube import FakeCluster, FakeKube
 
 from fleet_operator.core import pods
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.errors import NameTaken, Retryable, Terminal
 from fleet_operator.runtime.templates import Templates
 
@@ -39,6 +40,46 @@ async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube)
     assert image_in(first, fleet) == image_in(second, fleet) == "worker:1"
     (stored,) = kube.cluster.below(REVISIONS)
     assert stored["metadata"]["ownerReferences"][0]["uid"] == fleet.uid
+
+
+async def test_what_a_queue_holds_back_when_a_template_is_recorded_is_recorded_with_it(
+    kube: FakeKube,
+) -> None:
+    gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+    spec = {"update": {"restartedAt": "now"}, "replicas": 4}
+    revision = pods.revision_of(make_fleet(**spec))
+    ours = make_worker(2).not_running().awaiting(gate).of_revision(revision)
+    before = [make_worker(n).not_running().awaiting(gate) for n in (0, 1)]
+    fleet = make_fleet(*before, ours, make_worker(3), **spec)
+    first, second = Templates(kube, "worker:1"), Templates(kube, "worker:1")
+    await first.ensure(KEY, fleet, {revision})
+    await second.ensure(KEY, make_fleet(**spec), {revision})
+
+    for templates in (first, second):
+        recorded = templates.known(KEY, fleet)
+        assert recorded is not None
+        assert recorded.held_back == 2, "without the change's own successor"
+
+
+@pytest.mark.parametrize("held_back", [None, -1, True, "3", 1.5, []])
+async def test_a_record_without_a_sound_number_holds_nothing_back(
+    kube: FakeKube, held_back: object
+) -> None:
+    fleet = make_fleet(replicas=1)
+    await Templates(kube, "worker:1").ensure(KEY, fleet, ())
+    (stored,) = kube.cluster.below(REVISIONS)
+    data = {k: v for k, v in stored["data"].items() if k != "heldBack"}
+    if held_back is not None:
+        data["heldBack"] = held_back
+    await kube.delete(path_of(fleet), uid=stored["metadata"]["uid"])
+    fresh = {k: v for k, v in stored["metadata"].items() if k not in ("uid", "resourceVersion")}
+    await kube.create(REVISIONS, stored | {"metadata": fresh, "data": data})
+    second = Templates(kube, "worker:1")
+    await second.ensure(KEY, fleet, {pods.revision_of(fleet)})
+
+    recorded = second.known(KEY, fleet)
+    assert recorded is not None
+    assert recorded.held_back == 0
 
 
 async def test_another_spec_is_recorded_by_whoever_sees_it_first(kube: FakeKube) -> None:

@@ -1,0 +1,90 @@
+"""Workers that a queue held back before a template change: the change does not wait for them.
+
+What a queue holds back of the change itself counts as away, like every successor that does not come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker, told
+from tests.unit.core.test_fleet_plan import TODAY, old, up
+
+from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.pod_waits import Awaited, PodWait
+
+GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
+NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable")
+
+
+def waits(ordinal: int, revision: str = TODAY, wait: PodWait = GATE) -> AWorker:
+    return make_worker(ordinal).of_revision(revision).not_running().awaiting(wait)
+
+
+def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
+    """`held_back`: workers that waited for a gate when the template was recorded."""
+    observed = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    assert observed.template is not None
+    template = replace(observed.template, held_back=held_back)
+    observed = replace(observed, template=template)
+    return plan_fleet(observed, default_image=IMAGE, disturbed=False, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("workers", "held_back", "done"),
+    [
+        pytest.param(
+            [old(0), old(1), waits(2, "old")],
+            1,
+            ["BeginDrain policy-0", "DeletePod policy-2"],
+            id="one that is out of date is replaced at once, and one that serves drains",
+        ),
+        pytest.param(
+            [old(0), old(1), waits(2)],
+            1,
+            ["BeginDrain policy-0"],
+            id="its successor waits in its place: the change goes on",
+        ),
+        pytest.param(
+            [up(0), old(1), waits(2)],
+            1,
+            ["BeginDrain policy-1"],
+            id="the queue lets as many workers in as before: the change goes on to its end",
+        ),
+        pytest.param(
+            [waits(0), old(1), waits(2)],
+            1,
+            [],
+            id="a successor that the queue holds back, too, counts as away",
+        ),
+        pytest.param(
+            [old(0), old(1), waits(2)], 0, [], id="one that the change has taken away counts"
+        ),
+        pytest.param(
+            [old(0), old(1), up(2)],
+            1,
+            ["BeginDrain policy-0"],
+            id="a gate that has opened since is counted no more",
+        ),
+        pytest.param(
+            [old(0), old(1), waits(2, wait=NODE)], 1, [], id="a pod without a node counts as away"
+        ),
+    ],
+)
+def test_a_template_change_beside_a_gate(workers, held_back, done):
+    made = plan(*workers, held_back=held_back, replicas=3, update={"maxUnavailable": 1})
+
+    assert sorted(told(made.actions)) == done
+
+
+def test_a_template_that_no_queue_lets_in_takes_no_more_workers_than_may_be_away():
+    workers = [old(n) for n in range(4)]
+    gone: list[str] = []
+    for _ in range(8):
+        made = plan(*workers, waits(4), held_back=1, replicas=5, update={"maxUnavailable": 2})
+        taken = [a.split("-")[1] for a in told(made.actions)]
+        gone += taken
+        workers = [waits(w.ordinal) if str(w.ordinal) in taken else w for w in workers]
+
+    assert gone == ["0", "1"]
