@@ -74,7 +74,7 @@ test-clients: ## Trainers' clients, as published, against a real worker
 
 .PHONY: test-e2e
 test-e2e: ## Chart, operator, workers and a trainer on a real node
-	@$(PYTEST) tests/e2e $(BY_FILE)
+	@$(PYTEST) tests/e2e
 
 .PHONY: bench-worker
 bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
