@@ -26,9 +26,9 @@ TRAINER = {"podSelector": {"matchLabels": {"app": "trainer"}}}
 
 
 def peers_of(policy: dict[str, Any]) -> dict[str, Any]:
-    """Who may reach each port; "everyone" where a rule names no peer."""
+    """The peers that a rule admits to each port; "any peer" where it names none."""
     return {
-        port["port"]: rule.get("from", "everyone")
+        port["port"]: rule.get("from", "any peer")
         for rule in policy["spec"]["ingress"]
         for port in rule.get("ports", [])
     }
@@ -54,8 +54,8 @@ def test_only_the_operator_reaches_the_admin_port_and_every_client_the_public_on
     policy = made.one("NetworkPolicy", POLICY)
     peers = peers_of(policy)
 
-    assert set(peers) == {"http", "admin"}, "no metrics for those who are not named"
-    assert peers["http"] == "everyone"
+    assert set(peers) == {"http", "admin"}, "no metrics for peers that are not named"
+    assert peers["http"] == "any peer"
     ((operator,),) = (peers["admin"],)
     place = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
     assert operator["namespaceSelector"] == place
