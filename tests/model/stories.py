@@ -13,6 +13,7 @@ from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
 from tests.model.simulator import NODES, Entry, Simulation
 
+from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
 
 Story = Callable[[], "Chronicle"]
@@ -422,6 +423,37 @@ def a_clock_that_is_ahead() -> Chronicle:
     return its.end()
 
 
+def a_fleet_without_a_good_version() -> Chronicle:
+    """Neither the new version nor the applied one is good: it stays Stalled, and attempts rest"""
+    its = Chronicle(replicas=2, rollout={"strategy": "Canary", "maxFailures": 1})
+    its.fleet.rewrite("/weights/step_1")
+    its.fleet.spoil("2", *its.fleet.pods.values())
+    its.fleet.publish("2")
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.kill(pod)
+    its.go(8, seconds=5.0)
+    for _ in range(40):
+        its.go(1, seconds=0.5)
+        if not its.fleet.stalled:
+            its.fleet.fail(6, "no version is good, and it is not Stalled")
+    return its
+
+
+def an_answer_that_is_20_seconds_old() -> Chronicle:
+    """A leader looks with an answer of 20 seconds ago: its age is no part of how long a swap lasts"""
+    timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
+    its = Chronicle(slow_seconds=30.0, rollout={"strategy": "InFlight", "timeouts": timeouts})
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.weights.phase is RolloutPhase.LOADING, seconds=1.0)
+    its.go(1, seconds=25.0)
+    its.fleet.retry("in the middle of the swaps")
+    its.go(1, seconds=20.0)
+    its.fleet.faults = Faults(stale_view=1.0)
+    its.go(1)
+    its.fleet.faults = Faults()
+    return its.end()
+
+
 STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
@@ -450,4 +482,6 @@ STORIES: list[Story] = [
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,
     a_pod_that_a_queue_holds_back,
+    a_fleet_without_a_good_version,
+    an_answer_that_is_20_seconds_old,
 ]

@@ -245,7 +245,7 @@ MUTANTS = [
         "core/calls.py",
         "state.stage_failure, *state.earlier_stage_failures)",
         "state.stage_failure)",
-        first_seed=18005,
+        story="a_fleet_without_a_good_version",
     ),
     Mutant(
         6,
@@ -253,7 +253,7 @@ MUTANTS = [
         "core/strategies/gradual.py",
         "+ worker.silent_seconds",
         "+ worker.state_age_seconds",
-        first_seed=2100000752,
+        story="an_answer_that_is_20_seconds_old",
     ),
     Mutant(
         7,
