@@ -42,7 +42,7 @@ class Row:
     Fields:
         phases: where it can be played.
         daily: where it is played with every run of the tests; the others take minutes. Nowhere if
-            the tests of the operator on a real control plane play it.
+            it takes a minute by itself, or if the tests on a real control plane play it.
         cuts: it ends a worker's process, so that clients must ask again.
     """
 
@@ -218,7 +218,7 @@ ROWS = (
     Row("worker killed at this work", PHASES, ("Loading",), _stuck_worker_killed, cuts=True),
     Row("worker killed after this work", ("Pausing",), (), _waiting_worker_killed, cuts=True),
     Row("worker answers late", PHASES, (), _answers_late),
-    Row("worker never answers", ("Staging", "Pausing"), ("Pausing",), _never_answers, cuts=True),
+    Row("worker never answers", ("Staging", "Pausing"), (), _never_answers, cuts=True),
     Row("answer lost after the work", PHASES, ("Loading",), _answer_lost),
     Row("API server gone", PHASES, ("Loading",), _api_server_gone),
     Row("newer versions arrive", PHASES, ("Resuming",), _faster_than_it_loads),
@@ -226,7 +226,7 @@ ROWS = (
     Row(
         "operators cut off from workers",
         PHASES,
-        ("Loading",),
+        (),
         _operators_without_workers,
         cuts=True,
     ),
