@@ -69,6 +69,7 @@ MUTANTS = [
         "passed=not bad,",
         "passed=True,",
         CANARY,
+        first_seed=56,
     ),
     Mutant(
         2,
@@ -302,6 +303,7 @@ MUTANTS = [
         "if wanted != own:",
         "if False:",
         package="fleet_worker",
+        first_seed=189,
     ),
     Mutant(
         9,
