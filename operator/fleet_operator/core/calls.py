@@ -223,8 +223,8 @@ def failure_of(
 def last_answer(worker: WorkerView, weights: Named) -> Failure | None:
     """What this worker said last against these weights, if it took them not.
 
-    A failure of one run's version is none of another run's. A refusal stays known while other weights
-    are refused after it.
+    A failure of one run's version says nothing about another run's. A refusal stays known while other
+    weights are refused after it.
     """
     if worker.state is None:
         return None

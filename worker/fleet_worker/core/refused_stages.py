@@ -1,4 +1,4 @@
-"""The refusals of stages that a worker tells of.
+"""The refusals of stages that a worker reports.
 
 Readers choose between sources by them: a reader that knows the last refusal only would take a source
 for untried while another one is tried.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-TOLD_AT_MOST = 4
+REPORTED_AT_MOST = 4
 
 
 class Refused(Protocol):
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Refused)
 
 
 def with_refusal(before: Sequence[R], refusal: R) -> tuple[R, ...]:
-    """The refusals to tell of, newest first: the last one of each version of a run, at most 4.
+    """The refusals to report, newest first: the last one of each version of a run, at most 4.
 
     Args:
         before: Those up to now, newest first.
@@ -36,4 +36,4 @@ def with_refusal(before: Sequence[R], refusal: R) -> tuple[R, ...]:
     """
     name = (refusal.version, refusal.run_id)
     others = (r for r in before if (r.version, r.run_id) != name)
-    return (refusal, *others)[:TOLD_AT_MOST]
+    return (refusal, *others)[:REPORTED_AT_MOST]
