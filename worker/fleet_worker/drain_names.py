@@ -1,7 +1,7 @@
-"""Names that the preStop hook shares with the protocol, apart from its records.
+"""Constants that the preStop hook shares with the protocol.
 
-The hook has a few seconds of a container that is about to be ended: what it imports must not load
-pydantic, as `fleet_worker.protocol` does.
+The hook has a few seconds before the container ends, so it must not import pydantic, as
+`fleet_worker.protocol` does.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ LONGEST_DRAIN_SECONDS = 86_400.0
 DRAIN_PATH = "/v1/worker/drain"
 ENV_ADMIN_HOST = "RLFLEET_ADMIN_HOST"
 ENV_ADMIN_PORT = "RLFLEET_ADMIN_PORT"
-"""Where this worker's admin port listens."""
+"""Address and port of this worker's admin port."""
 ENV_ADMIN_TOKEN_FILE = "RLFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - a path, not a secret
-"""File that holds the bearer token of the admin port; read again when it changes."""
+"""File with the bearer token of the admin port; read again when it changes."""
 ENV_DRAIN_SECONDS = "RLFLEET_DRAIN_SECONDS"
-"""How long running requests may take to end when the worker is asked to end."""
+"""Drain timeout in seconds: how long running requests may take to end before the worker does."""
 
 
 def drain_seconds_of(environment: Mapping[str, str]) -> float:
-    """The drain timeout that an environment names, in seconds; 0 if it names none or no number."""
+    """The drain timeout of an environment, in seconds; 0 if it is missing or invalid."""
     try:
         seconds = float(environment.get(ENV_DRAIN_SECONDS) or 0)
     except ValueError:

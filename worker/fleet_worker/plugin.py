@@ -1,8 +1,8 @@
-"""Our side of vLLM's API server: an endpoint plugin that puts the worker together.
+"""The endpoint plugin that runs the worker inside vLLM's API server.
 
-vLLM makes the plugin (entry point `vllm.endpoint_plugins`), lets it see the application and, once
-the engine is up, hands it the engine client. From then on agent, admin port and watch live in
-vLLM's event loop.
+vLLM creates the plugin (entry point `vllm.endpoint_plugins`), then passes it the application and,
+once the engine is up, the engine client. Agent, admin port and engine watch run in vLLM's event
+loop.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from fleet_worker.adapters.engine_config import unsafe_settings
-from fleet_worker.adapters.engine_names import PLUGIN, check_objects
-from fleet_worker.adapters.http_server import serve
-from fleet_worker.adapters.lora import with_adapters
-from fleet_worker.adapters.model_facts import facts_of
-from fleet_worker.adapters.vllm_engine import VllmEngine
-from fleet_worker.core.routes import Access, access_of
+from fleet_worker.admin.app import AdminApp
+from fleet_worker.admin.bearer import BearerFile
+from fleet_worker.admin.guard import Guard
+from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.drain_names import drain_seconds_of
+from fleet_worker.engine.config import unsafe_settings
+from fleet_worker.engine.limits import Limits
+from fleet_worker.engine.required_names import PLUGIN, check_objects
+from fleet_worker.engine.vllm import VllmEngine
+from fleet_worker.engine.vllm_facts import facts_of
+from fleet_worker.engine.vllm_lora import with_adapters
+from fleet_worker.gateway.api_key import PublicKey, keys_of
+from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper
+from fleet_worker.gateway.routes import Access, access_of
+from fleet_worker.gateway.table import Translations
+from fleet_worker.http.server import serve
+from fleet_worker.http.unauthenticated import MetricsApp, Probes
+from fleet_worker.lifecycle.agent import Agent
+from fleet_worker.lifecycle.metrics import WorkerMetrics
+from fleet_worker.lifecycle.state_document import state_of
+from fleet_worker.lifecycle.state_gauges import StateGauges
+from fleet_worker.lifecycle.watchdog import Watch
+from fleet_worker.lora.slots import Adapters
+from fleet_worker.process.apis import all_apis
+from fleet_worker.process.ending import ENDING, FAILED, SIGTERM
+from fleet_worker.process.handover import Handover, handed_over
 from fleet_worker.protocol import EngineInfo, WorkerState
-from fleet_worker.runtime.adapters import Adapters
-from fleet_worker.runtime.agent import Agent
-from fleet_worker.runtime.driver import Driver
-from fleet_worker.runtime.ending import ENDING, FAILED
-from fleet_worker.runtime.handover import Handover, handed_over
-from fleet_worker.runtime.limits import Limits
-from fleet_worker.runtime.metrics import WorkerMetrics
-from fleet_worker.runtime.report import state_of
-from fleet_worker.runtime.signals import SIGTERM
-from fleet_worker.runtime.store_threads import StoreThreads
-from fleet_worker.runtime.transferring import Transfers
-from fleet_worker.runtime.watch import Watch
-from fleet_worker.wire.admin.app import AdminApp
-from fleet_worker.wire.admin.bearer import BearerFile
-from fleet_worker.wire.admin.guard import Guard
-from fleet_worker.wire.admin.surfaces import all_surfaces
-from fleet_worker.wire.metrics_port import MetricsApp
-from fleet_worker.wire.probes import Probes
-from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, GateKeeper
-from fleet_worker.wire.public.key import PublicKey, keys_of
-from fleet_worker.wire.public.surfaces import Surfaces
-from fleet_worker.wire.public.tracking import tracked
+from fleet_worker.provenance.tracking import tracked
+from fleet_worker.trainer.driver import Driver
+from fleet_worker.trainer.transfers import Transfers
 
 _LOG = logging.getLogger(__name__)
-# Ending the rest of the requests, what follows on it and the end of the process must fit into 5 s.
+# The drain, the time that follows it and the end of the process must fit into 5 s.
 _DRAIN_SECONDS = 3.0
 _END_SECONDS = 1.5
 _REPLY_SECONDS = 0.1
-"""So long the answer to the preStop hook has to go out."""
+"""Time for the reply to the preStop hook to go out."""
 _FOLLOW_SECONDS = 1.0
-"""So long a worker that the cluster drains goes on refusing requests. A client with a kept
-connection is sent elsewhere by its next request, and kube-proxy forgets the pod meanwhile.
+"""How long a drained worker keeps refusing requests before its process ends. Meanwhile kube-proxy
+removes the pod, and clients with open connections learn to go elsewhere.
 """
 _FAILED_SECONDS = 1.5
 _LOOK_SECONDS = 0.02
@@ -75,12 +74,12 @@ class EndpointPlugin:
         self._app: Any = None
 
     def attach_router(self, app: Any) -> None:
-        """Take the routes away that the public port does not serve.
+        """Remove the routes that the public port does not serve.
 
-        The gate answers 404 for them before vLLM sees the request; without their routes they are
-        not in `/openapi.json` either, and stay away if the gate ever failed.
+        The gate already answers 404 for them. Removing the routes keeps them out of
+        `/openapi.json`, and unreachable if the gate ever fails.
         """
-        handed_over()  # fails if vLLM was started without the worker
+        handed_over()  # fails if vLLM was not started by `fleet_worker serve`
         self._app = app
         app.router.routes[:] = [
             route
@@ -89,13 +88,13 @@ class EndpointPlugin:
         ]
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        """The engine is up: start the agent, the admin port and the watch."""
+        """Start the agent, the admin port and the engine watch. vLLM calls it with the engine up."""
         handover = handed_over()
         SIGTERM.release()
         _check_arguments(args, handover)
         _check_configuration(engine_client)
-        # vLLM has read the files by their names. Were they exchanged meanwhile, the engine would
-        # have other weights than those that were checked, under their label.
+        # vLLM opened the files by name. If they were replaced after our check, the engine has
+        # other weights than the label says.
         checkpoint = handover.initial.checkpoint
         await StoreThreads().run(
             partial(checkpoint.check_same_on_disk, None), store=f"of {checkpoint.path}"
@@ -116,7 +115,7 @@ class EndpointPlugin:
             limits=Limits(load_seconds=handover.load_seconds),
         )
         if (failure := handover.start_failure) is not None:
-            # Where a refused stage stands, too: the operator sees why this worker has other weights.
+            # Reported like a refused stage: the operator sees why this worker has other weights.
             fault = agent.fault(
                 failure.version, failure.refusal, run_id=failure.run_id, source=failure.path
             )
@@ -124,7 +123,7 @@ class EndpointPlugin:
         await _check_engine_names(engine_client)
         generate = with_adapters(engine_client.generate, agent.adapters.using)
         engine_client.generate = tracked(
-            generate, agent.names, is_drained=lambda: agent.quiescence.outlived
+            generate, agent.names, is_drained=lambda: agent.quiescence.drain_timed_out
         )
         watch = Watch(
             agent,
@@ -133,11 +132,11 @@ class EndpointPlugin:
             end_process=_fail,
         )
         probes = Probes(agent, watch.problem)
-        metrics.watch(agent)
+        metrics.registry.register(StateGauges(agent))
         await agent.ready()
 
         transfers = Transfers(agent, handover.transfer)
-        agent.on_released = transfers.give_up
+        agent.on_released = transfers.abandon
         driver = Driver(agent, transfers, handover.driver)
 
         async def drain() -> None:
@@ -145,7 +144,7 @@ class EndpointPlugin:
             left = await agent.drain(patience_seconds=_DRAIN_SECONDS, drain_timeout_seconds=timeout)
             follow = min(_FOLLOW_SECONDS, left) if timeout > 0 else 0.0
             loop = asyncio.get_running_loop()
-            loop.call_later(max(_REPLY_SECONDS, follow), _end_well, "drained")
+            loop.call_later(max(_REPLY_SECONDS, follow), _exit_cleanly, "drained")
 
         def document() -> WorkerState:
             return state_of(
@@ -159,7 +158,7 @@ class EndpointPlugin:
             )
 
         admin = AdminApp(
-            all_surfaces(agent, driver, state=document, drain=drain, metrics=metrics.text),
+            all_apis(agent, driver, state=document, drain=drain, metrics=metrics.text),
             guard=Guard(
                 BearerFile(handover.token_file),
                 pod_uid=handover.pod_uid,
@@ -170,19 +169,19 @@ class EndpointPlugin:
         )
         facts = facts_of(engine_client, self._app, lambda: (handover.model, *agent.adapters.names))
         key = PublicKey(keys_of(args, os.environ))
-        keeper = GateKeeper(agent, probes, metrics, Surfaces(facts), key)
+        keeper = GateKeeper(agent, probes, metrics, Translations(facts), key)
         setattr(state, STATE_ATTRIBUTE, keeper)
-        self._start(serve(admin, handover.admin_socket), "the admin port")
+        self._start(serve(admin, handover.admin_socket), "admin port")
         if handover.metrics_socket is not None:
             scraped = MetricsApp(metrics.text, clock=time.monotonic)
-            self._start(serve(scraped, handover.metrics_socket), "the metrics port")
-        self._start(watch.run(), "the watch")
-        self._start(self._take_signals(state, drain), "taking over signals")
+            self._start(serve(scraped, handover.metrics_socket), "metrics port")
+        self._start(watch.run(), "engine watch")
+        self._start(self._replace_signal_handlers(state, drain), "signal handlers")
 
-    async def _take_signals(self, state: Any, drain: Any) -> None:
-        """Put our handlers in place of vLLM's, which hang while requests are held."""
-        # vLLM makes its server, and sets its handlers, right after this plugin is done.
-        while not getattr(getattr(state, "server", None), "started", False):  # noqa: ASYNC110 - vLLM signals nothing
+    async def _replace_signal_handlers(self, state: Any, drain: Any) -> None:
+        """Replace vLLM's signal handlers with ours. vLLM's hang while requests are held."""
+        # vLLM creates its server, and sets its handlers, after this plugin has returned.
+        while not getattr(getattr(state, "server", None), "started", False):  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(_LOOK_SECONDS)
         server = state.server
 
@@ -192,31 +191,31 @@ class EndpointPlugin:
         ENDING.on_begin(stop_server)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, lambda: self._start(drain(), "draining"))
+            loop.add_signal_handler(number, lambda: self._start(drain(), "drain"))
 
-    def _start(self, work: Any, what: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=what)
+    def _start(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("%s failed", task.get_name(), exc_info=error)
-            _fail(f"{task.get_name()} failed")
+            _LOG.error("the worker's %s failed", task.get_name(), exc_info=error)
+            _fail(f"the worker's {task.get_name()} failed")
 
 
 def endpoint_plugin() -> EndpointPlugin:
-    """The entry point's factory."""
+    """Create the plugin. The entry point names this function."""
     return EndpointPlugin()
 
 
-def _fail(why: str) -> None:
-    ENDING.begin(FAILED, why, patience_seconds=_FAILED_SECONDS)
+def _fail(reason: str) -> None:
+    ENDING.begin(FAILED, reason, patience_seconds=_FAILED_SECONDS)
 
 
-def _end_well(why: str) -> None:
-    ENDING.begin(0, why, patience_seconds=_END_SECONDS)
+def _exit_cleanly(reason: str) -> None:
+    ENDING.begin(0, reason, patience_seconds=_END_SECONDS)
 
 
 def _info(client: Any, handover: Handover) -> EngineInfo:
@@ -229,30 +228,33 @@ def _info(client: Any, handover: Handover) -> EngineInfo:
 
 
 def _check_arguments(args: Namespace, handover: Handover) -> None:
-    """What the flags became in the end: one that slipped past us must not go unnoticed."""
-    wrong = [
+    """Fail if vLLM parsed one of the worker's flags to another value."""
+    changed = [
         name
         for name, value in {
             "served_model_name": [handover.model],
             "enable_scale_out": True,
-            "worker_extension_cls": "fleet_worker.adapters.extension.WorkerExtension",
-            "middleware": ["fleet_worker.wire.public.gate.Gate"],
+            "worker_extension_cls": "fleet_worker.engine.extension.WorkerExtension",
+            "middleware": ["fleet_worker.gateway.gate.Gate"],
             "enable_lora": True if handover.adapters.slots else None,
             "uds": None,
         }.items()
         if (getattr(args, name, None) or None) != value
     ]
-    if wrong:
-        raise RuntimeError(f"vLLM does not run with the flags that the worker set: {wrong}")
+    if changed:
+        raise RuntimeError(
+            f"vLLM does not use the values that the worker set for: {', '.join(changed)};"
+            " remove them from the engine's arguments and configuration"
+        )
 
 
 def _check_configuration(client: Any) -> None:
-    """What vLLM made of the flags: settings under which a label would stand for other weights."""
+    """Fail on engine settings with which a label could name other weights."""
     if unsafe := unsafe_settings(client.vllm_config):
-        raise RuntimeError(f"the worker does not serve with these settings: {'; '.join(unsafe)}")
+        raise RuntimeError(f"the worker does not support these vLLM settings: {'; '.join(unsafe)}")
 
 
 async def _check_engine_names(client: Any) -> None:
-    for answer in await client.collective_rpc("rlfleet_missing_names"):
-        if answer:
-            raise RuntimeError(f"this vLLM's engine lacks names that the worker needs: {answer}")
+    for missing in await client.collective_rpc("rlfleet_missing_names"):
+        if missing:
+            raise RuntimeError(f"vLLM's engine lacks functions that the worker needs: {missing}")

@@ -27,28 +27,27 @@ from tests.support.fake_vllm_process import TOKEN, FakeUvicorn, Put
 from tests.support.tiny import BASE_DIGEST, tiny_rules
 from tests.support.waiting import soon
 
-from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.adapters.engine_names import UnsupportedEngineError
-from fleet_worker.core.command import GATE, AdapterRoom
-from fleet_worker.core.model_facts import Facts
-from fleet_worker.core.refusals import Refusal
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.store_threads import StoreThreads
+from fleet_worker.engine.facts import Facts
+from fleet_worker.engine.required_names import UnsupportedEngineError
+from fleet_worker.errors import Refusal
+from fleet_worker.gateway.gate import STATE_ATTRIBUTE
+from fleet_worker.lifecycle.state_document import state_of
+from fleet_worker.process import handover as handing
+from fleet_worker.process.command import GATE, AdapterRoom
+from fleet_worker.process.ending import Ending, KeptSigterm
+from fleet_worker.process.handover import Handover, StartFailure
 from fleet_worker.protocol import Management, Phase, Reason
-from fleet_worker.runtime import handover as handing
-from fleet_worker.runtime.driver import DriverRules
-from fleet_worker.runtime.ending import Ending
-from fleet_worker.runtime.handover import Handover, StartFailure
-from fleet_worker.runtime.report import state_of
-from fleet_worker.runtime.signals import KeptSigterm
-from fleet_worker.runtime.store_threads import StoreThreads
-from fleet_worker.runtime.transferring import TransferRoom
-from fleet_worker.wire.public.gate import STATE_ATTRIBUTE
+from fleet_worker.trainer.driver import DriverRules
+from fleet_worker.trainer.transfers import TransferRoom
 
 
 @pytest.fixture
 async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Put]:
     uvicorn = FakeUvicorn()
     install(monkeypatch, {"uvicorn": uvicorn.module()})
-    for name in ("fleet_worker.adapters.http_server", "fleet_worker.plugin"):
+    for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("fleet_worker.plugin")
     rules, initial = tiny_rules(tmp_path)
@@ -88,7 +87,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     sigterm.release()
     handover.admin_socket.close()
     initial.checkpoint.close()
-    for name in ("fleet_worker.adapters.http_server", "fleet_worker.plugin"):
+    for name in ("fleet_worker.http.server", "fleet_worker.plugin"):
         sys.modules.pop(name, None)
         package, _, attribute = name.rpartition(".")
         sys.modules[package].__dict__.pop(attribute, None)
@@ -105,7 +104,7 @@ def _handlers() -> Iterator[None]:
 # --- routes -----------------------------------------------------------------------------------------
 
 
-def test_routes_that_the_public_port_does_not_serve_are_taken_away(put: Put) -> None:
+def test_routes_that_the_public_port_does_not_serve_are_removed(put: Put) -> None:
     paths = ("/v1/completions", "/pause", "/collective_rpc", "/health", "/v1/load_lora_adapter")
     routes = [SimpleNamespace(path=path) for path in paths]
     app = SimpleNamespace(router=SimpleNamespace(routes=[*routes, SimpleNamespace()]))
@@ -114,7 +113,7 @@ def test_routes_that_the_public_port_does_not_serve_are_taken_away(put: Put) -> 
     assert [route.path for route in app.router.routes] == ["/v1/completions", "/health"]
 
 
-def test_a_vllm_that_serve_did_not_start_gets_no_plugin(
+def test_a_vllm_started_without_serve_gets_no_plugin(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handing, "_handed", [])
@@ -122,7 +121,7 @@ def test_a_vllm_that_serve_did_not_start_gets_no_plugin(
         put.plugin.attach_router(SimpleNamespace(router=SimpleNamespace(routes=[])))
 
 
-def test_the_entry_point_makes_a_plugin_that_vllm_takes(put: Put) -> None:
+def test_the_entry_point_makes_a_plugin_that_vllm_accepts(put: Put) -> None:
     plugin = put.module.endpoint_plugin()
 
     assert (plugin.name, plugin.required_tasks) == ("rlfleet", ("generate",))
@@ -131,7 +130,7 @@ def test_the_entry_point_makes_a_plugin_that_vllm_takes(put: Put) -> None:
 # --- coming up --------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_comes_up_is_at_rest_labelled_and_closed(put: Put) -> None:
+async def test_a_started_worker_is_at_rest_labelled_and_closed(put: Put) -> None:
     keeper = await put.together()
 
     label = f"label base@{BASE_DIGEST}"
@@ -141,7 +140,7 @@ async def test_a_worker_that_comes_up_is_at_rest_labelled_and_closed(put: Put) -
     assert put.client.generate != put.client.first_generate, "every request is looked at"
 
 
-async def test_a_worker_that_did_not_start_on_what_the_fleet_serves_says_why_in_its_state(
+async def test_a_worker_that_started_on_other_weights_reports_the_reason_in_its_state(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = Refusal(Reason.DIGEST_MISMATCH, "the files were changed")
@@ -156,7 +155,7 @@ async def test_a_worker_that_did_not_start_on_what_the_fleet_serves_says_why_in_
     assert state.stage_failure.reason is Reason.DIGEST_MISMATCH
 
 
-async def test_the_admin_port_answers_on_the_socket_that_was_bound_with_the_whole_state(
+async def test_the_admin_port_answers_on_the_bound_socket_with_the_whole_state(
     put: Put,
 ) -> None:
     await put.together()
@@ -175,7 +174,7 @@ async def test_the_admin_port_answers_on_the_socket_that_was_bound_with_the_whol
     assert (await put.admin("GET", "/v1/worker/state", token="another"))[0] == 401
 
 
-async def test_metrics_need_no_key_on_a_port_of_their_own(put: Put) -> None:
+async def test_metrics_have_their_own_port_without_a_key(put: Put) -> None:
     with socket.socket() as bound:
         handing.hand_over(replace(put.handover, metrics_socket=bound))
         keeper = await put.together()
@@ -206,15 +205,15 @@ WRONG_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", WRONG_ARGUMENTS)
-async def test_a_flag_that_slipped_past_keeps_the_worker_from_serving(put: Put, name: str) -> None:
+async def test_a_reserved_flag_in_vllms_settings_fails_the_start(put: Put, name: str) -> None:
     setattr(put.arguments, name, WRONG_ARGUMENTS[name])
     with pytest.raises(RuntimeError, match=name):
         await put.together()
 
-    assert not hasattr(put.state, STATE_ATTRIBUTE), "the gate opens for nobody"
+    assert not hasattr(put.state, STATE_ATTRIBUTE), "the gate stays closed"
 
 
-async def test_a_cache_that_vllm_made_of_its_flags_keeps_the_worker_from_serving(put: Put) -> None:
+async def test_a_prefix_cache_that_vllm_enabled_by_other_flags_fails_the_start(put: Put) -> None:
     put.client.vllm_config.kv_transfer_config = SimpleNamespace(
         kv_connector="LMCacheMPConnector", kv_connector_module_path=None
     )
@@ -225,7 +224,7 @@ async def test_a_cache_that_vllm_made_of_its_flags_keeps_the_worker_from_serving
     assert not hasattr(put.state, STATE_ATTRIBUTE)
 
 
-async def test_weights_exchanged_while_the_engine_started_are_not_served(put: Put) -> None:
+async def test_weights_exchanged_during_the_engines_start_fail_the_start(put: Put) -> None:
     path = Path(put.handover.initial.checkpoint.path)
     damage.edit_tensors(path, lambda tensors: damage.fill(tensors, "embed.weight", 9.0))
     with pytest.raises(Refusal) as refused:
@@ -235,7 +234,7 @@ async def test_weights_exchanged_while_the_engine_started_are_not_served(put: Pu
     assert put.client.calls == []
 
 
-async def test_a_store_that_hangs_as_the_engine_has_come_up_ends_the_worker_with_words(
+async def test_a_hanging_file_system_after_the_engines_start_ends_the_worker_with_a_reason(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
@@ -254,17 +253,17 @@ def _impatient() -> dict[str, Any]:
     return {**(StoreThreads.run.__kwdefaults__ or {}), "within_seconds": 0.05}
 
 
-async def test_an_engine_without_a_name_that_is_needed_is_not_served(put: Put) -> None:
+async def test_an_engine_without_a_required_name_fails_the_start(put: Put) -> None:
     put.client.missing = ["model_runner.reload_weights(weights_iterator)"]
     with pytest.raises(RuntimeError, match="reload_weights"):
         await put.together()
 
 
-async def test_an_engine_whose_requests_cannot_be_ended_is_not_served(
+async def test_an_engine_whose_requests_cannot_be_aborted_fails_the_start(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fleet_worker.adapters.engine_names.supported_range", lambda: "<0.34,>=0.32"
+        "fleet_worker.engine.required_names.supported_range", lambda: "<0.34,>=0.32"
     )
     put.client.output_processor = SimpleNamespace()
     with pytest.raises(UnsupportedEngineError, match="request_states"):
@@ -276,7 +275,7 @@ async def test_an_engine_whose_requests_cannot_be_ended_is_not_served(
 # --- going down -------------------------------------------------------------------------------------
 
 
-async def test_a_drain_ends_the_process_well_after_its_answer(put: Put) -> None:
+async def test_a_drain_ends_the_process_after_its_answer(put: Put) -> None:
     keeper = await put.together()
     status, state = await put.admin("POST", "/v1/worker/drain")
 
@@ -297,7 +296,7 @@ ORDERLY_SECONDS = 5.0
         pytest.param(None, 0.1, id="not in a pod"),
     ],
 )
-async def test_a_drained_worker_refuses_until_the_cluster_has_followed_and_then_ends(
+async def test_a_drained_worker_refuses_requests_until_the_endpoints_have_changed_and_then_ends(
     put: Put, monkeypatch: pytest.MonkeyPatch, drain_timeout: str | None, end_in_seconds: float
 ) -> None:
     if drain_timeout is not None:
@@ -308,11 +307,11 @@ async def test_a_drained_worker_refuses_until_the_cluster_has_followed_and_then_
 
     assert ends == [end_in_seconds]
     start = await put.ask_for_tokens()
-    assert start["status"] == 503
+    assert start["status"] == 429
     assert (b"connection", b"close") in start["headers"]
 
 
-async def test_a_drain_that_takes_its_time_leaves_less_of_it_for_refusals(
+async def test_a_long_drain_leaves_less_time_for_refusals(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLFLEET_DRAIN_SECONDS", "300")
@@ -333,7 +332,7 @@ async def _never(**_: Any) -> None:
 
 
 def _noted_ends(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """In how many seconds the process was asked to end in good order, once for each time."""
+    """The patience in seconds of each orderly end that the process was sent."""
     loop = asyncio.get_running_loop()
     call_later, ends = loop.call_later, []
 
@@ -346,7 +345,7 @@ def _noted_ends(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return ends
 
 
-async def test_once_the_engine_is_up_vllm_may_set_its_handlers_again(put: Put) -> None:
+async def test_after_the_start_vllm_may_set_its_signal_handlers(put: Put) -> None:
     put.module.SIGTERM.keep(signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "kept while the engine starts"
@@ -357,19 +356,19 @@ async def test_once_the_engine_is_up_vllm_may_set_its_handlers_again(put: Put) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains_once_vllms_own_handlers_are_set(
+async def test_a_signal_drains_after_vllms_own_handlers_are_set(
     put: Put, number: signal.Signals
 ) -> None:
     keeper = await put.together()
     signal.signal(number, lambda *_: None)  # vLLM sets its own before its server has started
     put.server.started = True
-    await soon(lambda: not any(t.get_name() == "taking over signals" for t in put.plugin._tasks))
+    await soon(lambda: not any(t.get_name() == "signal handlers" for t in put.plugin._tasks))
     os.kill(os.getpid(), number)
     await soon(lambda: keeper.agent.phase is Phase.DRAINING)
     await soon(lambda: put.endings == [(0, "drained")])
 
 
-async def test_an_admin_port_that_fails_ends_the_process(
+async def test_a_failed_admin_port_ends_the_process(
     put: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
     put.uvicorn.error = OSError("no descriptors left")
@@ -377,7 +376,7 @@ async def test_an_admin_port_that_fails_ends_the_process(
     put.uvicorn.end.set()
     await soon(lambda: put.endings)
 
-    assert put.endings == [(1, "the admin port failed")]
+    assert put.endings == [(1, "the worker's admin port failed")]
     assert "no descriptors left" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""The reference page names everything that there is."""
+"""The worker's reference page is complete."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.environments import REPOSITORY
-from tests.unit.worker.conftest import Bench
+from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.adapters.engine_names import API_SERVER_NAMES, WORKER_NAMES
-from fleet_worker.core.environment import CPU_DEFAULTS, DEFAULTS, FORCED
-from fleet_worker.core.refusals import status_of
+from fleet_worker.engine.required_names import API_SERVER_NAMES, WORKER_NAMES
+from fleet_worker.errors import status_of
+from fleet_worker.lifecycle.metrics import WorkerMetrics
+from fleet_worker.process.command import CPU_DEFAULTS, DEFAULTS, FORCED
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS, Phase, Reason
-from fleet_worker.runtime.metrics import WorkerMetrics
 
 PAGE = (REPOSITORY / "docs" / "reference" / "worker.md").read_text()
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_is_explained_with_its_status(reason: Reason) -> None:
+def test_every_reason_is_described_with_its_status(reason: Reason) -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{reason}` |")]
 
     assert str(status_of(reason)) in row
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_every_phase_is_explained(phase: Phase) -> None:
+def test_every_phase_is_described(phase: Phase) -> None:
     assert f"| `{phase}` |" in PAGE
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)
-def test_every_owned_flag_is_named(owned: object) -> None:
+def test_every_reserved_flag_is_listed(owned: object) -> None:
     flag = f"{owned.flag}*" if owned.family else owned.flag  # type: ignore[attr-defined] # a table
 
     assert f"`{flag}`" in PAGE
 
 
 @pytest.mark.parametrize("name", sorted({**FORCED, **DEFAULTS, **CPU_DEFAULTS}))
-def test_every_variable_that_is_set_is_named(name: str) -> None:
+def test_every_variable_is_listed(name: str) -> None:
     value = {**FORCED, **DEFAULTS, **CPU_DEFAULTS}[name]
 
     assert f"`{name}={value}`" in PAGE
@@ -53,7 +53,7 @@ def test_every_option_is_in_the_table() -> None:
     assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
 
 
-async def test_every_metric_is_in_the_table(serving: Bench) -> None:
+async def test_every_metric_is_in_the_table(serving: WorkerHarness) -> None:
     names = {
         sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
         for family in serving.registry.collect()
@@ -65,7 +65,7 @@ async def test_every_metric_is_in_the_table(serving: Bench) -> None:
     assert [n for n in sorted(names) if not re.search(rf"\| `{n}(\{{[\w,]+\}})?` \|", PAGE)] == []
 
 
-def test_every_name_of_the_engine_is_listed() -> None:
+def test_every_required_name_of_the_engine_is_listed() -> None:
     page = (REPOSITORY / "docs" / "reference" / "engine.md").read_text()
     names = [f"{n.module}.{n.attribute}".rstrip(".") for n in API_SERVER_NAMES]
     names = [name.removesuffix(".__dataclass_fields__") for name in names]
@@ -74,7 +74,7 @@ def test_every_name_of_the_engine_is_listed() -> None:
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
-def test_metrics_of_an_unwatched_worker_have_no_state() -> None:
+def test_metrics_before_the_first_agent_have_no_state() -> None:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
 

@@ -1,12 +1,11 @@
-"""The provenance audit: who made which token, recomputed instead of believed.
+"""The provenance audit: recompute which weights made each token of a reply.
 
-Every sampled token of a reply came with its log-probability and with the version that is said to
-have made it. The audit computes the same log-probability again, without the engine: transformers,
-float32, teacher forcing on prompt and tokens, under the checkpoint of that version and under the
-versions next to it. Where the claim is true the two numbers agree to the engine's rounding; where
-it is not they are far apart, unless the two versions hardly differ.
+Every sampled token of a reply has a log-probability and a version. The audit computes the same
+log-probability without the engine, by teacher forcing with transformers in float32. It does so with
+the checkpoint of that version and with the versions next to it. If the label is right, the two numbers
+agree up to the engine's rounding. If it is wrong they are far apart, unless the two versions hardly
+differ.
 
-It knows nothing of how a worker makes its labels, and shares no code with that. Weights are told
-apart by run, version and digest, as spans name them: a directory is refused for tokens that were
-made by other bytes, whatever it is called.
+The audit shares no code with the labels of the worker. It identifies weights by run, version and
+digest, as spans do. It refuses a directory with another digest than the tokens name.
 """

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fleet_worker.audit.judge import Tally, judge
+from fleet_worker.audit.judge import Tally, judge, table
 from fleet_worker.audit.records import BadRecordError, Record, read_records
-from fleet_worker.audit.report import table
 from fleet_worker.audit.versions import (
     Checkpoints,
     Source,
@@ -17,13 +16,13 @@ from fleet_worker.audit.versions import (
     WrongBytesError,
     neighbours,
 )
-from fleet_worker.runtime.manifest import digest_in
+from fleet_worker.process.manifest import digest_in
 
 WRONG_LABEL = 1
 UNUSABLE = 2
 
-# A bfloat16 engine on a tiny model was off by at most 0.08 in 32,000 tokens; wrong labels by 3.7 in
-# the mean. Larger models round more, their versions differ less: look at the columns, then choose.
+# Measured with a tiny model in bfloat16: at most 0.08 for 32,000 tokens with right labels, and 3.7 in
+# the mean with wrong ones. Larger models round more and their versions differ less.
 _TOLERANCE = 0.25
 
 Recompute = Callable[[Source, Sequence[Record]], list[list[float]]]
@@ -39,11 +38,11 @@ def audit(
 
     Args:
         arguments: Command line.
-        recompute: How to compute log-probabilities; None for transformers in float32.
+        recompute: Computes log-probabilities. None for transformers in float32.
         digest: Directory → digest of the weights in it.
 
     Returns:
-        0 if every token fits its label, 1 if one does not, 2 if the input cannot be judged.
+        0 if every token fits its label, 1 if a token does not, 2 if the input cannot be audited.
     """
     parsed = _parser().parse_args(arguments)
     try:
@@ -65,28 +64,28 @@ def audit(
 def run(
     records: Sequence[Record], checkpoints: Checkpoints, recompute: Recompute, tolerance: float
 ) -> tuple[dict[str, Tally], list[str]]:
-    """Recompute and judge; each checkpoint is loaded once.
+    """Recompute and judge all records. Each checkpoint is loaded once.
 
     Returns:
         Version → tally, and the versions in the order of the run.
     """
     named = [{span.weights for span in record.weight_versions} for record in records]
     order = checkpoints.in_order(set().union(*named))
-    beside = {version: neighbours(order, version) for version in set().union(*named)}
-    needed = [versions.union(*(beside[v] for v in versions)) for versions in named]
-    # Before any model is loaded: one that is not named is found at once.
+    adjacent = {version: neighbours(order, version) for version in set().union(*named)}
+    needed = [versions.union(*(adjacent[v] for v in versions)) for versions in named]
+    # Before any model is loaded, so that a missing checkpoint fails at once.
     sources = {v: checkpoints.source_of(v) for v in set().union(*needed)}
     results: list[dict[str, list[float]]] = [{} for _ in records]
     for version in order:
-        wanted = [i for i, versions in enumerate(needed) if version in versions]
-        if not wanted:
+        chosen = [i for i, versions in enumerate(needed) if version in versions]
+        if not chosen:
             continue
-        computed = recompute(sources[version], [records[i] for i in wanted])
-        for i, values in zip(wanted, computed, strict=True):
+        computed = recompute(sources[version], [records[i] for i in chosen])
+        for i, values in zip(chosen, computed, strict=True):
             results[i][version] = values
     tallies: dict[str, Tally] = {}
     for record, recomputed in zip(records, results, strict=True):
-        judge(record, recomputed, beside, tallies, tolerance=tolerance)
+        judge(record, recomputed, adjacent, tallies, tolerance=tolerance)
     return tallies, order
 
 
@@ -94,12 +93,12 @@ def _records(replies: Path) -> list[Record]:
     with replies.open(encoding="utf-8") as lines:
         records = [record for record in read_records(lines) if record.token_ids]
     if not records:
-        raise BadRecordError("there is not a single token to audit")
+        raise BadRecordError(f"{replies} has no tokens to audit")
     return records
 
 
 def _by_transformers(device: str) -> Recompute:
-    from fleet_worker.adapters.teacher import log_probabilities  # noqa: PLC0415 - imports torch
+    from fleet_worker.audit.teacher import log_probabilities  # noqa: PLC0415 - imports torch
 
     return lambda source, records: log_probabilities(
         source.directory,
@@ -120,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         required=True,
         metavar="[RUN/]VERSION[@DIGEST]=DIR|TEMPLATE",
-        help="where versions are, in the order of the run; a template holds {version}, maybe {run}",
+        help="checkpoints in the order of the run; a template has {version} and optionally {run}",
     )
     parser.add_argument(
         "--adapters",

@@ -1,8 +1,8 @@
-"""The verdict: recorded against recomputed log-probabilities, token by token."""
+"""The verdict: recorded against recomputed log-probabilities, token by token, and its table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet_worker.audit.records import Record
@@ -13,14 +13,14 @@ Recomputed = Mapping[str, Sequence[float]]
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of one version's tokens.
+    """Result for the tokens of one version.
 
     Fields:
-        agreeing: tokens whose two log-probabilities are within the tolerance.
-        telling: of these, those that the versions next to it would have given another number: only
-            they prove anything.
-        worst: largest distance, in nats.
-        other_total: sum of the distances under the best of the neighbouring versions.
+        agreeing: number of tokens whose two log-probabilities are within the tolerance.
+        telling: number of agreeing tokens that do not agree under the versions next to it. Only
+            these prove the label.
+        worst: largest distance in nats.
+        other_total: sum of the distances under the neighbouring version that fits best.
     """
 
     replies: int = 0
@@ -40,7 +40,7 @@ class Tally:
 
     @property
     def other_mean(self) -> float | None:
-        """Mean distance under the neighbouring version that fits best, None without neighbours."""
+        """Mean distance under the neighbouring version that fits best. None without neighbours."""
         return self.other_total / self.other_tokens if self.other_tokens else None
 
 
@@ -56,10 +56,10 @@ def judge(
 
     Args:
         record: One choice.
-        recomputed: Under every version that it names, and those next to them.
+        recomputed: Log-probabilities under every version that it names, and those next to them.
         neighbours: Version → versions next to it.
-        tallies: Version → tally; added to.
-        tolerance: Largest distance that is rounding, in nats.
+        tallies: Version → tally. The function adds to them.
+        tolerance: Largest distance that counts as rounding, in nats.
     """
     for span in record.weight_versions:
         tally = tallies.setdefault(span.weights, Tally())
@@ -89,3 +89,43 @@ def _described(
     hint = f"; {fits} fits best" if fits != version else ""
     name = f"reply {record.id}: " if record.id else ""
     return f"{name}token {position} is off by {distance:.3f} under {version}{hint}"
+
+
+_COLUMNS = ("version", "replies", "tokens", "agreeing", "telling", "worst", "mean", "next best")
+_EXAMPLES = 5
+
+
+def table(tallies: Mapping[str, Tally], order: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a table with one row per version in the order of the run, and the result."""
+    rows = [_COLUMNS, *(_row(version, tallies[version]) for version in order if version in tallies)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    for row in rows:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([row[0].ljust(widths[0]), *rest]) if first else ""
+    wrong = [line for tally in tallies.values() for line in tally.wrong]
+    yield ""
+    if not wrong:
+        yield f"all {_tokens(sum(t.tokens for t in tallies.values()))} fit their labels"
+        return
+    yield f"wrong labels: {_tokens(len(wrong))}"
+    yield from (f"  {line}" for line in wrong[:_EXAMPLES])
+    if len(wrong) > _EXAMPLES:
+        yield f"  and {len(wrong) - _EXAMPLES} more"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _row(version: str, tally: Tally) -> tuple[str, ...]:
+    other = tally.other_mean
+    return (
+        version,
+        str(tally.replies),
+        str(tally.tokens),
+        str(tally.agreeing),
+        str(tally.telling),
+        f"{tally.worst:.3f}",
+        f"{tally.mean:.4f}",
+        "-" if other is None else f"{other:.3f}",
+    )

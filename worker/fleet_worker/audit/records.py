@@ -1,4 +1,4 @@
-"""What the audit reads: one JSON object a line, one line a completed choice."""
+"""The input of the audit: one JSON object per line, one line per completed choice."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 WITH = "+"
-"""Stands between the two versions in the name of base weights with an adapter; labels have none."""
+"""Separates base weights and adapter in a name. Labels cannot contain it."""
 
 OF = "/"
-"""Stands behind the run in a name."""
+"""Follows the run in a name."""
 
 AT = "@"
-"""Stands before the digest in a name."""
+"""Precedes the digest in a name."""
 
 
 class SpanRecord(BaseModel):
-    """Tokens `start` ≤ i < `end` are said to come from `version`, with `adapter` if there was one.
+    """The claim that `version` made the tokens `start` ≤ i < `end`, with `adapter` if it is set.
 
     Fields:
-        digest, adapter_digest: first 12 hex digits; None where a reply does not tell.
+        digest, adapter_digest: first 12 hex digits. None if the reply does not contain them.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -36,7 +36,7 @@ class SpanRecord(BaseModel):
 
     @property
     def weights(self) -> str:
-        """Name of the weights that made them: `[run/]version[@digest][+adapter[@digest]]`."""
+        """Name of the weights: `[run/]version[@digest][+adapter[@digest]]`."""
         name = f"{self.run_id}{OF}" if self.run_id is not None else ""
         name += self.version + (f"{AT}{self.digest}" if self.digest is not None else "")
         if self.adapter is None:
@@ -49,12 +49,12 @@ class Record(BaseModel):
     """One choice of one reply.
 
     Fields:
-        prompt_token_ids: what the model was given, as ids.
-        token_ids: what it sampled.
+        prompt_token_ids: token ids of the prompt.
+        token_ids: the sampled tokens.
         logprobs: log-probability of each sampled token as the worker reported it, before
             temperature and masks (`--logprobs-mode raw_logprobs`, vLLM's default), in nats.
-        weight_versions: the spans of the reply; they must cover all tokens without a gap.
-        id: anything that helps to find the reply again.
+        weight_versions: the spans of the reply, which must cover all tokens without a gap.
+        id: any text that identifies the reply in messages.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -68,16 +68,18 @@ class Record(BaseModel):
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
         if len(self.logprobs) != len(self.token_ids):
-            raise ValueError("there must be one log-probability a token")
+            raise ValueError("the numbers of log-probabilities and tokens differ")
         if self.token_ids and not self.prompt_token_ids:
-            raise ValueError("tokens cannot be recomputed without their prompt")
+            raise ValueError("prompt_token_ids is empty; the audit needs the prompt")
         position = 0
         for span in self.weight_versions:
             if span.start != position or span.end <= span.start:
-                raise ValueError("the spans leave a gap or overlap")
+                raise ValueError("the spans overlap or leave a gap")
             position = span.end
         if position != len(self.token_ids):
-            raise ValueError(f"{len(self.token_ids) - position} tokens have no version")
+            raise ValueError(
+                f"the spans end at {position}, but there are {len(self.token_ids)} tokens"
+            )
         return self
 
     @property
@@ -91,10 +93,10 @@ class BadRecordError(Exception):
 
 
 def read_records(lines: Iterable[str]) -> Iterator[Record]:
-    """The records of a file.
+    """Yield the records of a file.
 
     Errors:
-        BadRecordError: names the line, not its content.
+        BadRecordError: with the number of the line, not its content.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Where the checkpoint of a version is, and which versions are next to it."""
+"""The checkpoint of a version, and the versions next to it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NAME = re.compile(rf"(?:({_LABEL})/)?({_LABEL})(?:@([0-9a-f]{{12}}))?")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where weights are: a checkpoint, and the adapter that lies over it, if any."""
+    """A checkpoint, and the adapter over it if there is one."""
 
     directory: str
     adapter: str | None = None
 
 
 class UnknownVersionError(Exception):
-    """No checkpoint was named for a version that a reply carries."""
+    """The command line names no checkpoint for a version in a reply."""
 
 
 class WrongBytesError(Exception):
-    """The directory that is named for some weights does not hold them."""
+    """The directory named for some weights has others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a checkpoint or an adapter is called: `[run/]version[@digest]`."""
+    """Name of a checkpoint or an adapter: `[run/]version[@digest]`."""
 
     run_id: str | None
     version: str
@@ -40,7 +40,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """A name, or None for text that is none."""
+        """Return the name, or None for other text."""
         found = _NAME.fullmatch(text)
         return None if found is None else cls(found[1], found[2], found[3])
 
@@ -50,7 +50,7 @@ class Name:
 
     @property
     def shorter(self) -> tuple[str, ...]:
-        """Under what it may have been named on a command line, the most exact name first."""
+        """The names that it may have on a command line, the most exact one first."""
         runs, digests = dict.fromkeys((self.run_id, None)), dict.fromkeys((self.digest, None))
         return tuple(str(Name(run, self.version, digest)) for run in runs for digest in digests)
 
@@ -65,8 +65,8 @@ class Checkpoints:
 
     Fields:
         named: name → directory, in the order of the run.
-        template: directory with `{version}`, and maybe `{run}`, in it, or None.
-        adapters: the same for versions of adapters; None if there are none.
+        template: path with `{version}` and optionally `{run}`, or None.
+        adapters: the same for versions of adapters. None without adapters.
     """
 
     named: dict[str, str]
@@ -75,10 +75,10 @@ class Checkpoints:
 
     @classmethod
     def parse(cls, arguments: Sequence[str], adapters: Sequence[str] = ()) -> Checkpoints:
-        """From `[RUN/]VERSION[@DIGEST]=DIR` and `DIR/with/{version}`, and the same of adapters.
+        """Parse `[RUN/]VERSION[@DIGEST]=DIR` and `DIR/with/{version}`, and the same of adapters.
 
         Errors:
-            ValueError: neither, or two templates.
+            ValueError: an argument has another form, or there are two templates.
         """
         named: dict[str, str] = {}
         templates = []
@@ -94,50 +94,54 @@ class Checkpoints:
                     " nor a path with {version}"
                 )
         if len(templates) > 1:
-            raise ValueError("at most one template can be given")
-        beside = cls.parse(adapters) if adapters else None
-        return cls(named, templates[0] if templates else None, beside)
+            raise ValueError(f"more than one template is given: {', '.join(templates)}")
+        over = cls.parse(adapters) if adapters else None
+        return cls(named, templates[0] if templates else None, over)
 
     def source_of(self, weights: str) -> Source:
-        """Where weights are. `weights`: as `SpanRecord.weights` names them.
+        """Return the checkpoint and adapter of weights, named as in `SpanRecord.weights`.
 
         Errors:
-            UnknownVersionError: nothing names them.
+            UnknownVersionError: no argument names them.
         """
         base, _, adapter = weights.partition(WITH)
         directory = self.directory_of(base)
         if not adapter:
             return Source(directory)
         if self.adapters is None:
-            raise UnknownVersionError(f"no --adapters are given, and a reply names {adapter}")
+            raise UnknownVersionError(f"a reply names the adapter {adapter}: set --adapters")
         return Source(directory, self.adapters.directory_of(adapter))
 
     def directory_of(self, weights: str) -> str:
-        """The directory of a checkpoint: what is named most exactly, else by the template.
+        """Return the directory of a checkpoint: the most exact name, else the template.
 
         Errors:
-            UnknownVersionError: nothing names it.
+            UnknownVersionError: no argument names it.
         """
         name = _named(weights)
         for shorter in name.shorter:
             if shorter in self.named:
                 return self.named[shorter]
         if self.template is None:
-            raise UnknownVersionError(f"no checkpoint is named for version {weights}")
+            raise UnknownVersionError(
+                f"no checkpoint is given for version {weights}: add {weights}=DIR"
+            )
         if "{run}" in self.template and name.run_id is None:
-            raise UnknownVersionError(f"the template names a run, and version {weights} has none")
+            raise UnknownVersionError(
+                f"the template has {{run}}, but version {weights} has no run: add {weights}=DIR"
+            )
         return self.template.replace("{version}", name.version).replace("{run}", name.run_id or "")
 
     def check_bytes(self, seen: Iterable[str], digest_in: Callable[[str], str]) -> None:
-        """Make sure that the directories hold the very weights that replies name.
+        """Check that the directories have the digests that replies name.
 
         Args:
-            seen: Weights, as `SpanRecord.weights` names them.
+            seen: Weights, named as in `SpanRecord.weights`.
             digest_in: Directory → digest of its files.
 
         Errors:
-            UnknownVersionError: nothing names some of them.
-            WrongBytesError: a directory holds others.
+            UnknownVersionError: no argument names some of them.
+            WrongBytesError: a directory has another digest.
         """
         known: dict[str, str] = {}
         for weights in sorted(set(seen)):
@@ -150,14 +154,15 @@ class Checkpoints:
                     known[directory] = digest_in(directory).rpartition(":")[2][: len(digest)]
                 if known[directory] != digest:
                     raise WrongBytesError(
-                        f"{directory} holds weights with digest {known[directory]}, and the tokens"
-                        f" of {part} were made by others; name the directory of each run and"
-                        f" digest: {part}=DIR"
+                        f"{directory} has weights with digest {known[directory]}, but replies name"
+                        f" {part}; give the directory of these weights: {part}=DIR"
                     )
 
     def in_order(self, seen: Iterable[str]) -> list[str]:
-        """All weights in the order of the run: the named ones as given, then those of the
-        template by number; behind each those with an adapter over it.
+        """Return all weights in the order of the run.
+
+        The named ones come first, in the given order, and then those of the template by number. Each
+        is followed by its combinations with adapters.
         """
         over: dict[str, set[str]] = {}
         for weights in seen:
@@ -168,7 +173,7 @@ class Checkpoints:
         for base in sorted(over, key=_natural):
             given = next((n for n in _named(base).shorter if n in self.named), None)
             (others if given is None else by_name[given]).append(base)
-        # What is named and was not seen stays in: the versions next to it are compared with it.
+        # Named versions that no reply has stay in, because their neighbours are compared with them.
         bases = [base for name, seen_as in by_name.items() for base in seen_as or [name]]
         return [
             weights
@@ -181,17 +186,17 @@ class Checkpoints:
 
 
 def neighbours(order: Sequence[str], version: str) -> list[str]:
-    """The versions just before and just after one."""
+    """Return the versions just before and just after a version."""
     position = order.index(version)
     return [order[i] for i in (position - 1, position + 1) if 0 <= i < len(order)]
 
 
 def _natural(version: str) -> list[tuple[int, int, str]]:
-    """A key by which `step_9` comes before `step_10`, whatever letters and digits there are."""
+    """Return a sort key with `step_9` before `step_10`, for any letters and digits."""
     parts = re.findall(r"[0-9]+|[^0-9]+", version)
     found = []
     for part in parts:
-        # By length and letters: numbers can have more digits than `int` takes.
+        # By length and digits: a number may have more digits than `int` accepts.
         number = part.lstrip("0") if part[0] in _DIGITS else None
         found.append((1, 0, part) if number is None else (0, len(number), number))
     return found

@@ -1,11 +1,11 @@
-"""What the operator and a worker say to each other on the worker's admin port.
+"""Records, names and signatures of the worker's admin API.
 
-This is the only module of the worker that the operator imports; it holds records, names and how
-calls are signed. Every mutating call answers with the worker's whole state, so that one round trip
-both acts and observes. All calls are idempotent: sending one again is always safe.
+This is the only package of the worker that the operator imports. Every mutating call answers with
+the worker's whole state, so that one round trip acts and observes. All calls are idempotent: sending
+one again is safe.
 
-Durations are seconds on the worker's own clock (ages, never timestamps: clocks of two machines
-are not compared).
+Durations are seconds on the worker's own clock. They are ages, not timestamps, because the clocks of
+two machines differ.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from fleet_worker.drain_names import (
     ENV_ADMIN_TOKEN_FILE,
     ENV_DRAIN_SECONDS,
 )
+from fleet_worker.protocol.engine_routes import ENGINE_ROUTES, READING_ENGINE_ROUTES
 from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
     OwnedFlag,
 )
-from fleet_worker.protocol.names import (
+from fleet_worker.protocol.paths import (
     ADAPTERS_PATH,
     ADMIT_PATH,
     APPLY_PATH,
@@ -59,12 +60,15 @@ from fleet_worker.protocol.names import (
 from fleet_worker.protocol.requests import (
     AdapterRemoval,
     AdapterRequest,
+    AdmitRequest,
     ApplyRequest,
     FenceRequest,
     LoadRequest,
     OpenRequest,
     PauseRequest,
     ProbeRequest,
+    Request,
+    ResumeRequest,
     StageRequest,
 )
 from fleet_worker.protocol.signing import (
@@ -93,7 +97,7 @@ from fleet_worker.protocol.state import (
     TransferState,
     WorkerState,
 )
-from fleet_worker.protocol.words import (
+from fleet_worker.protocol.types import (
     MAX_TERM,
     PROTOCOL_VERSION,
     AdapterName,
@@ -118,6 +122,7 @@ __all__ = [
     "ADMIT_PATH",
     "APPLY_PATH",
     "DRAIN_PATH",
+    "ENGINE_ROUTES",
     "ENV_ADMIN_HOST",
     "ENV_ADMIN_PORT",
     "ENV_ADMIN_TOKEN_FILE",
@@ -152,6 +157,7 @@ __all__ = [
     "PAUSE_PATH",
     "PROBE_PATH",
     "PROTOCOL_VERSION",
+    "READING_ENGINE_ROUTES",
     "READY_PATH",
     "RESUME_PATH",
     "SIGNATURE_SCHEME",
@@ -163,6 +169,7 @@ __all__ = [
     "AdapterRequest",
     "AdapterSlots",
     "AdapterState",
+    "AdmitRequest",
     "ApplyRequest",
     "EngineInfo",
     "Epoch",
@@ -187,6 +194,8 @@ __all__ = [
     "ProbeReport",
     "ProbeRequest",
     "Reason",
+    "Request",
+    "ResumeRequest",
     "RetiringAdapter",
     "RunId",
     "SignedCall",

@@ -1,12 +1,23 @@
-"""What is asked of a worker."""
+"""Requests of the worker's admin API."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fleet_worker.protocol.words import (
+from fleet_worker.protocol.paths import (
+    ADAPTERS_PATH,
+    ADMIT_PATH,
+    APPLY_PATH,
+    FENCE_PATH,
+    LOAD_PATH,
+    PAUSE_PATH,
+    PROBE_PATH,
+    RESUME_PATH,
+    STAGE_PATH,
+)
+from fleet_worker.protocol.types import (
     Epoch,
     Holder,
     Message,
@@ -18,17 +29,30 @@ from fleet_worker.protocol.words import (
 )
 
 
-class StageRequest(Message):
-    r"""`PUT /v1/worker/stage`: check a source and hold its bytes; answers when that is done.
+class Request(Message):
+    """Base of the requests that change a worker.
 
-    Serving, joining or paused. Staging another version replaces what is staged, also while it is
-    still being read (`Superseded` for the caller that waits for it). The same version again joins
-    the work under way or answers at once.
+    Fields:
+        method, path: where the request goes. An adapter's name follows the path.
+    """
+
+    method: ClassVar[str] = "PUT"
+    path: ClassVar[str]
+
+
+class StageRequest(Request):
+    r"""`PUT /v1/worker/stage`: check a source and keep its bytes; answers when that is done.
+
+    Allowed while serving, joining or paused. Staging another version replaces the staged one, also
+    while the worker still reads it: its caller gets `Superseded`. A repeated call for the same
+    version waits for the work under way, or answers at once.
 
     Fields:
         run_id: the training run that the version belongs to.
-        digest: what the files must have; without it, whatever they have is taken and reported.
+        digest: that the files must have. Without it the worker accepts and reports any digest.
     """
+
+    path: ClassVar[str] = STAGE_PATH
 
     version: VersionLabel
     run_id: RunId | None = None
@@ -37,15 +61,17 @@ class StageRequest(Message):
     epoch: Epoch
 
 
-class PauseRequest(Message):
-    """`PUT /v1/worker/pause`: stop generating; also renews the lease of a worker that is paused.
+class PauseRequest(Request):
+    """`PUT /v1/worker/pause`: stop generating. On a paused worker it renews the lease.
 
     Fields:
-        drain_timeout_seconds: how long `wait` may take; afterwards the pause falls back to `keep`.
-        lease_seconds: without a renewal within this time the worker opens again by itself if its
-            weights are untouched, else it closes its latch.
-        holder: who drives, shown to a second driver.
+        drain_timeout_seconds: how long `wait` may take. Then the pause falls back to `keep`.
+        lease_seconds: time for the next renewal. Without one the worker serves again if its weights
+            are untouched, and otherwise closes its latch.
+        holder: name of the caller that drives the worker, shown to a second one.
     """
+
+    path: ClassVar[str] = PAUSE_PATH
 
     mode: PauseMode
     drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60
@@ -54,12 +80,14 @@ class PauseRequest(Message):
     epoch: Epoch
 
 
-class LoadRequest(Message):
-    """`PUT /v1/worker/load`: put the staged version into the engine. Only paused or joining.
+class LoadRequest(Request):
+    """`PUT /v1/worker/load`: put the staged version into the engine, while paused or joining.
 
-    A failure inside the engine answers 500; by then the last good version has been put back once
-    and the worker is `joining` on it with `load_failure` set, or the process is about to end.
+    A failure inside the engine answers 500. Before that answer the worker tries once to reload its
+    last good version. It is then `joining` on that version with `load_failure` set, or ends its process.
     """
+
+    path: ClassVar[str] = LOAD_PATH
 
     version: VersionLabel
     run_id: RunId | None = None
@@ -68,12 +96,14 @@ class LoadRequest(Message):
     epoch: Epoch
 
 
-class ApplyRequest(Message):
+class ApplyRequest(Request):
     """`PUT /v1/worker/apply`: pause, load the staged version and resume, as one transaction.
 
-    For strategies without a barrier. Refused before the engine is touched, the worker goes on with
-    the weights that it has; the fields mean what they mean in `PauseRequest`.
+    For strategies without a barrier. After a refusal before the load, the worker serves its present
+    weights again. The fields are those of `PauseRequest`.
     """
+
+    path: ClassVar[str] = APPLY_PATH
 
     version: VersionLabel
     run_id: RunId | None = None
@@ -85,8 +115,8 @@ class ApplyRequest(Message):
     epoch: Epoch
 
 
-class OpenRequest(Message):
-    """`PUT /v1/worker/resume` (paused) and `/admit` (joining): serve, if this is the version."""
+class OpenRequest(Request):
+    """The fields of `ResumeRequest` and `AdmitRequest`."""
 
     version: VersionLabel
     run_id: RunId | None = None
@@ -95,28 +125,44 @@ class OpenRequest(Message):
     epoch: Epoch
 
 
-class FenceRequest(Message):
+class ResumeRequest(OpenRequest):
+    """`PUT /v1/worker/resume`: a paused worker serves again, if the engine has this version."""
+
+    path: ClassVar[str] = RESUME_PATH
+
+
+class AdmitRequest(OpenRequest):
+    """`PUT /v1/worker/admit`: a joining worker serves, if the engine has this version."""
+
+    path: ClassVar[str] = ADMIT_PATH
+
+
+class FenceRequest(Request):
     """`PUT /v1/worker/fence`: close the latch.
 
-    New requests are refused at once. Running ones may finish within `drain_timeout_seconds`; then
-    they end with the tokens they have.
+    The worker refuses new requests at once. Running ones may finish within `drain_timeout_seconds`.
+    After that they end with the tokens that they have.
     """
+
+    path: ClassVar[str] = FENCE_PATH
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]
     drain_timeout_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0
     epoch: Epoch
 
 
-class ProbeRequest(Message):
-    """`PUT /v1/worker/probe`: run prompts on the weights in the engine and remember what came out.
+class ProbeRequest(Request):
+    """`PUT /v1/worker/probe`: run canary prompts on the weights in the engine; keep the results.
 
-    Only serving or joining; clients see nothing of it. The first run of a version is the baseline
-    of the next version's: the same tokens are scored again, so that the two can be compared.
+    Allowed while serving or joining; invisible to clients. The first run of a version is the baseline
+    of the next version, which scores the same tokens again.
 
     Fields:
-        prompts: texts, at most 32.
+        prompts: at most 32 texts.
         max_tokens: length of the greedy continuation of each.
     """
+
+    path: ClassVar[str] = PROBE_PATH
 
     prompts: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=4000)], ...],
@@ -126,21 +172,23 @@ class ProbeRequest(Message):
     epoch: Epoch
 
 
-class AdapterRequest(Message):
+class AdapterRequest(Request):
     """`PUT /v1/worker/adapters/{name}`: serve a version of a LoRA adapter under a stable name.
 
-    Joining, serving or paused. The files are checked and copied first, which disturbs nobody; then
-    the adapter goes into a slot of the engine under a name of its own for each version, and new
-    requests get it. Requests that run keep the version they began with; it leaves the engine, and
-    its files go, when the last of them has ended. Refused, the version before goes on being served.
+    Allowed while joining, serving or paused. The worker first checks and copies the files; requests
+    run meanwhile. Then the version gets a slot of the engine, and new requests use it. Running
+    requests keep the version that they began with. After the last of them, that version leaves the
+    engine and its files are deleted. After a refusal the worker keeps serving the version before.
 
-    A worker that starts anew holds no adapters: put them back before it is admitted.
+    A restarted worker has no adapters: load them before you admit it.
 
     Fields:
         source: holds `adapter_config.json` and `adapter_model.safetensors`.
         run_id: the training run that the version belongs to.
         digest: as in `StageRequest`, over these two files.
     """
+
+    path: ClassVar[str] = ADAPTERS_PATH
 
     version: VersionLabel
     run_id: RunId | None = None
@@ -150,8 +198,11 @@ class AdapterRequest(Message):
     epoch: Epoch
 
 
-class AdapterRemoval(Message):
-    """`DELETE /v1/worker/adapters/{name}`: serve it no more; running requests finish with it."""
+class AdapterRemoval(Request):
+    """`DELETE /v1/worker/adapters/{name}`: refuse new requests for it; running ones finish."""
+
+    method: ClassVar[str] = "DELETE"
+    path: ClassVar[str] = ADAPTERS_PATH
 
     holder: Holder = "operator"
     epoch: Epoch

@@ -1,8 +1,8 @@
-"""How the operator's calls and a worker's answers are signed with the fleet's admin token.
+"""Sign the operator's calls and a worker's answers with the fleet's admin token.
 
-The token itself does not travel: who takes over a pod's address learns nothing from a call, and
-cannot make an answer that counts. What is signed is not hidden. `docs/reference/worker.md` has an
-example with numbers.
+The token itself is never sent. A process that takes over a pod's address learns nothing about the
+token from a call, and cannot sign an answer. Signatures do not encrypt. `docs/reference/worker.md`
+has an example with numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 
 SIGNATURE_SCHEME = "RLFleet-HMAC-SHA256"
 """Scheme of the Authorization header of a signed call: `RLFleet-HMAC-SHA256 <64 hex digits>`."""
@@ -19,14 +20,14 @@ _ANSWER = "rlfleet-answer-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedCall:
-    """What the signature of a call covers.
+    """The parts of a call that its signature covers.
 
     Fields:
         path: with `?` and the query, if there is one.
-        pod_uid / instance: the pod and the process that the call is for; a question is for any
-            process of the pod, and its instance is empty.
+        pod_uid / instance: target pod and process. The instance is empty in a call that only reads:
+            any process of the pod may answer it.
         nonce: `<session>-<number>`.
-        body_digest: of the body, by `body_digest`.
+        body_digest: result of `body_digest`.
     """
 
     method: str
@@ -53,7 +54,7 @@ def answer_signature(token: str, *, call: str, status: int, body: bytes) -> str:
 
     Args:
         token: The key.
-        call: The signature of the call that is answered; it binds the answer to that one call.
+        call: The signature of the call, which binds the answer to it.
         status: Of the answer.
         body: Of the answer.
     """
@@ -61,6 +62,14 @@ def answer_signature(token: str, *, call: str, status: int, body: bytes) -> str:
 
 
 def _signature(token: str, *fields: str) -> str:
-    # Header values reach a worker as latin-1; whatever they hold, signing does not fail.
+    # Header values arrive as latin-1 and may hold anything: signing must not fail on them.
     text = "\n".join(fields).encode(errors="surrogatepass")
-    return hmac.digest(token.encode(), text, "sha256").hex()
+    signed = _keyed(token).copy()
+    signed.update(text)
+    return signed.hexdigest()
+
+
+@lru_cache(maxsize=16)
+def _keyed(token: str) -> hmac.HMAC:
+    """Return the HMAC state after the key. Computing it costs more than hashing a call's text."""
+    return hmac.new(token.encode(), digestmod="sha256")

@@ -1,18 +1,17 @@
-"""What a worker answers: where it stands, or why it will not.
+"""Answers of a worker: its state, or the reason of a refusal.
 
-Whoever reads an answer does not trust it: every text, list and number is bounded, and a word that
-this release does not know stays text (`Word`).
+A reader does not trust an answer: every text, list and number is bounded, and a word that this
+release does not know stays text (`Word`).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler
-from pydantic.functional_validators import WrapValidator
+from pydantic import Field
 
-from fleet_worker.protocol.words import (
+from fleet_worker.protocol.bounds import AnySource, Count, Label, Measure, Seconds, Share, Text
+from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
     Epoch,
     Management,
@@ -25,63 +24,25 @@ from fleet_worker.protocol.words import (
 )
 
 MAX_ANSWER_BYTES = 512 * 1024
-"""No answer is longer. The longest state that a fleet can bring about has 65 adapters
-(`spec.adapters.max` is at most 64, and a slot more) with sources of 1,024 characters: 90 KiB of
-plain letters, 400 KiB if every one is a control character, which JSON writes in six.
+"""No answer is longer. The longest possible state has 65 adapters (64 is the largest
+`spec.adapters.max`, plus a slot) with sources of 1,024 characters. That is 90 KiB of plain letters,
+and 400 KiB of control characters, which JSON writes in six letters each.
 """
 _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
-_LONGEST_SECONDS = 1e10
-
-
-def _not_negative(seconds: float) -> float:
-    return max(seconds, 0.0)
-
-
-def _bounded(measure: float | None) -> float | None:
-    """No number at all is no measure; an infinite one is a very large one."""
-    if measure is None or math.isnan(measure):
-        return None
-    return min(max(measure, -1e9), 1e9)
-
-
-def _from_0_to_1(share: float | None) -> float | None:
-    """A share that cannot be is not known."""
-    return share if share is not None and 0 <= share <= 1 else None
-
-
-def _known_source(value: Any, read: ValidatorFunctionWrapHandler) -> Source | None:
-    """A kind of source that this release does not know is none that it could use."""
-    try:
-        source: Source | None = read(value)
-    except ValidationError:
-        return None
-    return source
-
-
-_Label = Annotated[str, Field(max_length=128)]
-_Text = Annotated[str, Field(max_length=1024)]
-_Count = Annotated[int, Field(ge=0, le=2**53)]
-_Seconds = Annotated[
-    float, Field(le=_LONGEST_SECONDS, allow_inf_nan=False), AfterValidator(_not_negative)
-]
-"""An age or a duration; what a clock made negative is 0."""
-_Measure = Annotated[float | None, AfterValidator(_bounded)]
-_Share = Annotated[float | None, AfterValidator(_from_0_to_1)]
-_AnySource = Annotated[Source | None, WrapValidator(_known_source)]
 
 
 class Staged(Message):
     """A version that passed all checks and waits for its load."""
 
-    version: _Label
-    run_id: _Label | None = None
+    version: Label
+    run_id: Label | None = None
     source: Source
-    digest: _Label | None = None
-    """Of the bytes that a load will read; every worker of this release reports it."""
-    size_bytes: _Count
+    digest: Label | None = None
+    """Digest of the bytes that a load will read. Every worker of this release reports it."""
+    size_bytes: Count
     in_memory: bool
-    """False: larger than the staging budget; only the page cache was warmed."""
+    """False: the version is larger than the staging budget, and is in the page cache only."""
 
 
 class Operation(Message):
@@ -92,218 +53,219 @@ class Operation(Message):
     """
 
     kind: Word
-    version: _Label | None = None
-    run_id: _Label | None = None
-    running_seconds: _Seconds
+    version: Label | None = None
+    run_id: Label | None = None
+    running_seconds: Seconds
 
 
 class PauseState(Message):
     """Present while paused.
 
     Fields:
-        mode: how requests were stopped; `keep` after a `wait` whose drain deadline passed.
-        drain_timed_out: whether that happened.
-        cache_kept: whoever drives wants keys and values of older weights to be read on.
+        mode: how requests were stopped; `keep` after a `wait` that reached its drain timeout.
+        drain_timed_out: whether `wait` reached its drain timeout.
+        cache_kept: whether later requests may read keys and values of older weights, as the driver
+            demands.
     """
 
     mode: Annotated[PauseMode | Word, Field(union_mode="left_to_right")]
     drain_timed_out: bool = False
     cache_kept: bool = False
-    holder: _Text
-    paused_seconds: _Seconds
-    lease_remaining_seconds: _Seconds
+    holder: Text
+    paused_seconds: Seconds
+    lease_remaining_seconds: Seconds
 
 
 class Failure(Message):
-    """A refusal of a stage, or the last failure of a load; gone after the next success.
+    """A refusal of a stage, or the last failure of a load. The next success removes it.
 
     Fields:
-        retry_after_seconds: when asking again may bring another answer; it grows from 10 s to 300 s
-            for files that were refused and do not change.
+        retry_after_seconds: time after which a retry may succeed. It grows from 10 s to 300 s for
+            refused files that do not change.
     """
 
-    version: _Label | None
-    run_id: _Label | None = None
+    version: Label | None
+    run_id: Label | None = None
     reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
     message: Annotated[str, Field(max_length=1000)]
-    age_seconds: _Seconds
-    retry_after_seconds: _Seconds | None = None
+    age_seconds: Seconds
+    retry_after_seconds: Seconds | None = None
 
 
 class SwapTimings(Message):
     """The last completed swap, in seconds. `paused` spans from pause to resume."""
 
-    version: _Label
-    stage_seconds: _Seconds | None = None
-    pause_seconds: _Seconds | None = None
-    load_seconds: _Seconds | None = None
-    resume_seconds: _Seconds | None = None
-    paused_seconds: _Seconds | None = None
+    version: Label
+    stage_seconds: Seconds | None = None
+    pause_seconds: Seconds | None = None
+    load_seconds: Seconds | None = None
+    resume_seconds: Seconds | None = None
+    paused_seconds: Seconds | None = None
 
 
 class LoadEffect(Message):
-    """What the last load changed in the model, at the precision that is served.
+    """Changes of the model by the last load, at the precision that the engine serves.
 
     Fields:
         version / run_id: the weights that were loaded.
         compared_with / compared_with_run_id / compared_with_digest: the weights before.
-        changed_share: estimated share of the elements whose stored value changed, 0 to 1; None: not
-            comparable, see `why_not`. 0 may also stand for very few: see `unchanged`.
-        unchanged: not one bit of the model has changed, and all of it was compared.
-        compared_elements: elements that were looked at, all processes of the engine together.
-        elements: elements of the parameters that were compared.
+        changed_share: estimated share of the elements whose stored value changed, 0 to 1. None if
+            they are not comparable, see `why_not`. 0 may also mean very few, see `unchanged`.
+        unchanged: whether all of the model was compared and not one bit differs.
+        compared_elements: number of elements read, in all processes of the engine together.
+        elements: number of elements of the compared parameters.
         why_not: why parameters could not be compared; empty if all were.
     """
 
-    version: _Label
-    run_id: _Label | None = None
-    compared_with: _Label
-    compared_with_run_id: _Label | None = None
-    compared_with_digest: _Label | None = None
-    changed_share: _Share = None
+    version: Label
+    run_id: Label | None = None
+    compared_with: Label
+    compared_with_run_id: Label | None = None
+    compared_with_digest: Label | None = None
+    changed_share: Share = None
     unchanged: bool = False
-    compared_elements: _Count = 0
-    elements: _Count = 0
-    why_not: _Text = ""
+    compared_elements: Count = 0
+    elements: Count = 0
+    why_not: Text = ""
 
 
 class ProbeReport(Message):
-    """What the prompts of a `ProbeRequest` gave under the version in the engine.
+    """Results of the canary prompts of a `ProbeRequest`, with the weights in the engine.
 
     Fields:
-        version, run_id, digest: the weights that were probed.
-        compared_with: the version before, whose continuations were scored again; None if there was
-            no baseline.
-        finite: all log-probabilities are numbers.
-        repetition: largest share of a continuation that one 4-gram makes up, 0 to 1.
+        version, run_id, digest: the weights that ran the prompts.
+        compared_with: the version before, whose continuations were scored again. None without a
+            baseline.
+        finite: whether all log-probabilities are numbers.
+        repetition: largest share of a single 4-gram in a continuation, 0 to 1.
         logprob_drift: mean absolute difference of the log-probabilities of the baseline's tokens.
-        kl: mean Kullback-Leibler divergence of this version from the baseline over the baseline's
-            most probable tokens, in nats.
-        tokens: how many tokens were compared.
+        kl: mean Kullback-Leibler divergence of this version from the baseline in nats, over the
+            baseline's most probable tokens.
+        tokens: number of compared tokens.
     """
 
-    version: _Label
-    run_id: _Label | None = None
-    digest: _Label | None = None
-    compared_with: _Label | None = None
+    version: Label
+    run_id: Label | None = None
+    digest: Label | None = None
+    compared_with: Label | None = None
     finite: bool
     repetition: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    logprob_drift: _Measure = None
-    kl: _Measure = None
-    tokens: _Count = 0
+    logprob_drift: Measure = None
+    kl: Measure = None
+    tokens: Count = 0
 
 
 class RetiringAdapter(Message):
-    """A version that new requests do not get any more, and the requests that still use it."""
+    """A version that only running requests still use, and their number."""
 
-    version: _Label
-    requests: _Count
+    version: Label
+    requests: Count
 
 
 class AdapterState(Message):
     """One adapter name.
 
     Fields:
-        version: what new requests get; None when the name was removed and only `retiring` is left.
-        run_id: the training run that it belongs to, if one was named.
-        requests: requests that use this version now, held ones included.
-        retiring: versions that leave the engine as soon as their requests have ended.
+        version: that new requests get. None if the name was removed and only `retiring` is left.
+        run_id: the training run that the version belongs to, if the request named one.
+        requests: number of requests that use this version now, held ones included.
+        retiring: versions that leave the engine when their last request ends.
     """
 
-    name: _Label
-    version: _Label | None
-    run_id: _Label | None = None
-    source: _AnySource = None
-    digest: _Label | None = None
-    size_bytes: _Count = 0
-    requests: _Count = 0
+    name: Label
+    version: Label | None
+    run_id: Label | None = None
+    source: AnySource = None
+    digest: Label | None = None
+    size_bytes: Count = 0
+    requests: Count = 0
     retiring: Annotated[
         tuple[RetiringAdapter, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)
     ] = ()
 
 
 class AdapterSlots(Message):
-    """Room for adapters in the engine: each version takes one slot until it has left.
+    """Room for adapters in the engine. Each version takes one slot until it leaves the engine.
 
     Fields:
         max_rank: largest rank that fits.
     """
 
-    total: _Count
-    used: _Count
-    max_rank: _Count
+    total: Count
+    used: Count
+    max_rank: Count
 
 
 class AdapterFailure(Failure):
-    """The last refusal of an adapter; gone after the next success under the same name."""
+    """The last refusal of an adapter. The next success under the same name removes it."""
 
-    name: _Label
+    name: Label
 
 
 class TransferState(Message):
-    """Weights that come over a collective instead of from files.
+    """State of the transfer of weights over a collective, instead of from files.
 
     Fields:
         backend: vLLM's weight transfer engine.
-        connected: a trainer's group was joined; a restart of the process loses it.
-        updating: an update was begun and is not finished.
-        updates: how many were finished since the process started.
+        connected: whether the worker joined a trainer's group. A restart of the process loses it.
+        updating: whether an update has begun and is not finished.
+        updates: number of updates finished since the process started.
     """
 
-    backend: _Label
+    backend: Label
     connected: bool = False
     updating: bool = False
-    updates: _Count = 0
+    updates: Count = 0
 
 
 class EngineInfo(Message):
-    """What runs underneath."""
+    """The engine that the worker runs."""
 
     name: Word = "vllm"
-    version: _Label
-    model: _Text
-    world_size: _Count = 1
+    version: Label
+    model: Text
+    world_size: Count = 1
 
 
 class WorkerState(Message):
     """`GET /v1/worker/state`, and the answer to every mutating call.
 
     Fields:
-        protocol: of the worker's release; readers compare it with their own.
-        pod_uid: uid of the pod that answers; None where the worker does not know it.
-        instance: new for every process start; a change means that everything else started anew.
+        protocol: version of the protocol that the worker's release has.
+        pod_uid: uid of the pod that answers. None if the worker does not know it.
+        instance: new for every process start. After a change all other fields start again.
         admitted: whether the latch is open. `serving`, `pausing`, `paused` imply it.
-        version: label of the weights in the engine; set after a load succeeded, None when the
-            engine's weights are not to be trusted.
-        run_id: the run that the version belongs to, if a run was named.
+        version: label of the weights in the engine, set after a successful load. None while the
+            engine's weights are not trusted.
+        run_id: the run that the version belongs to, if a call named one.
         digest: of the weights in the engine. None for weights that came over a collective, and
-            while the engine's weights are not to be trusted.
-        requests_running / requests_held: generating now / waiting for resume.
-        stage_failure: The last refusal of a stage.
-        earlier_stage_failures: Refusals of other versions before that one, newest first, the last one
-            of each version of a run.
+            while the engine's weights are not trusted.
+        requests_running / requests_held: number that generate now / that wait for resume.
+        stage_failure: the last refusal of a stage.
+        earlier_stage_failures: earlier refusals, newest first, the last one of each other version of
+            a run.
         adapter_slots: None on a worker that serves no adapters.
-        effect: of the last load; None before the first.
+        effect: of the last load. None before the first.
         transfer: None on a worker that takes weights from files only.
     """
 
     protocol: Annotated[int, Field(ge=1, le=1_000_000)] = PROTOCOL_VERSION
-    worker: _Text
-    pod_uid: _Label | None = None
-    instance: _Label
-    uptime_seconds: _Seconds
+    worker: Text
+    pod_uid: Label | None = None
+    instance: Label
+    uptime_seconds: Seconds
     phase: Annotated[Phase | Word, Field(union_mode="left_to_right")]
     admitted: bool
-    version: _Label | None
-    run_id: _Label | None = None
-    source: _AnySource = None
-    digest: _Label | None = None
+    version: Label | None
+    run_id: Label | None = None
+    source: AnySource = None
+    digest: Label | None = None
     staged: Staged | None = None
     operation: Operation | None = None
-    requests_running: _Count = 0
-    requests_held: _Count = 0
+    requests_running: Count = 0
+    requests_held: Count = 0
     pause: PauseState | None = None
-    lease_expiries: _Count = 0
+    lease_expiries: Count = 0
     epoch: Epoch | None = None
     management: Annotated[Management | Word, Field(union_mode="left_to_right")] = (
         Management.OPERATOR
@@ -326,15 +288,15 @@ class WorkerState(Message):
 
 
 class ErrorDetail(Message):
-    """Why a call was refused, in words fit for a person."""
+    """The reason of a refusal, and a message for its reader."""
 
     reason: Annotated[Reason | Word, Field(union_mode="left_to_right")]
     message: Annotated[str, Field(max_length=1000)]
-    retry_after_seconds: _Seconds | None = None
+    retry_after_seconds: Seconds | None = None
 
 
 class ErrorReply(Message):
-    """Body of every answer that is not 2xx: 4xx is a refusal, 5xx a failure of the engine."""
+    """Body of every answer that is not 2xx. 4xx is a refusal, 5xx a failure of the engine."""
 
     error: ErrorDetail
     state: WorkerState | None = None

@@ -1,0 +1,185 @@
+"""Canary prompts: their report on a version, and their effect on the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from tests.support.fake_engine import untouched
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker.canary.report import (
+    Continuation,
+    Position,
+    Run,
+    divergence,
+    repetition,
+    report,
+)
+from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.protocol import Phase, Reason
+
+
+def certain(token: int, probability: float) -> Position:
+    return Position(token, {token: math.log(probability)})
+
+
+def run_of(version: str, *positions: Position) -> Run:
+    return Run(version, (Continuation((1,), positions),))
+
+
+# --- what it says -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share"),
+    [
+        pytest.param([], 0, id="nothing"),
+        pytest.param([1, 2, 3], 0, id="too short to repeat"),
+        pytest.param([1, 2, 3, 4], 0, id="once is no repetition"),
+        pytest.param(list(range(40)), 0, id="no repetition"),
+        pytest.param([7] * 20, 1, id="one token over and over"),
+        pytest.param([1, 2] * 10, 9 / 17, id="two tokens in turn"),
+    ],
+)
+def test_repetition_is_the_share_of_the_most_frequent_four_tokens(
+    tokens: list[int], share: float
+) -> None:
+    assert repetition(tokens) == pytest.approx(share)
+
+
+def test_the_divergence_of_a_distribution_from_itself_is_zero() -> None:
+    position = Position(1, {1: math.log(0.5), 2: math.log(0.3)})
+
+    assert divergence(position, position) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_divergence_counts_known_tokens_and_the_rest_together() -> None:
+    old = Position(1, {1: math.log(0.5), 2: math.log(0.3), 3: math.log(0.1)})
+    new = Position(1, {1: math.log(0.2), 2: math.log(0.6)})
+    expected = 0.5 * math.log(0.5 / 0.2) + 0.3 * math.log(0.3 / 0.6) + 0.2 * math.log(0.2 / 0.2)
+
+    assert divergence(old, new) == pytest.approx(expected)
+
+
+def test_the_divergence_of_certain_distributions_is_finite() -> None:
+    sure = Position(1, {1: 0.0, 2: -math.inf})
+    impossible = Position(1, {1: -60.0})
+
+    assert 20 < divergence(sure, impossible) < 100
+
+
+def test_a_report_without_a_baseline_has_no_comparison() -> None:
+    reported = report(run_of("1", certain(5, 0.5)), None, ())
+
+    assert (reported.version, reported.compared_with, reported.finite) == ("1", None, True)
+    assert (reported.logprob_drift, reported.kl, reported.tokens) == (None, None, 0)
+
+
+def test_a_report_compares_the_baselines_tokens() -> None:
+    old = run_of("1", certain(5, 0.5), certain(6, 0.5))
+    reported = report(run_of("2"), old, [(certain(5, 0.25), certain(6, 0.5))])
+
+    assert (reported.compared_with, reported.tokens) == ("1", 2)
+    assert reported.logprob_drift == pytest.approx(math.log(2) / 2)
+    assert reported.kl is not None
+    assert reported.kl > 0
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
+def test_values_that_are_nan_are_counted_and_left_out_of_averages(value: float) -> None:
+    old = run_of("1", certain(5, 0.5), certain(6, 0.5))
+    reported = report(run_of("2"), old, [(Position(5, {5: value}), certain(6, 0.5))])
+
+    assert not reported.finite
+    assert (reported.logprob_drift, reported.tokens) == (0, 1)
+
+
+def test_a_missing_log_probability_counts_as_nan() -> None:
+    assert not report(run_of("1", Position(5, {6: -1.0})), None, ()).finite
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+async def test_canary_prompts_run_beside_the_clients_of_a_serving_worker(
+    serving: WorkerHarness,
+) -> None:
+    reported = await serving.probe("one", "three")
+
+    assert reported is not None
+    assert (reported.version, reported.compared_with) == ("base", None)
+    assert "resume" not in serving.engine.calls
+    assert not serving.engine.paused
+
+
+async def test_canary_prompts_run_on_a_joining_worker_behind_its_closed_latch(
+    serving: WorkerHarness,
+) -> None:
+    serving.engine.logprobs = {"1": -3.0}
+    await serving.probe()
+    await serving.stage("1")
+    await serving.fence()
+    await serving.load("1")
+    reported = await serving.probe()
+
+    assert reported is not None
+    assert (reported.version, reported.compared_with, reported.logprob_drift) == ("1", "base", 2.0)
+    assert serving.state.phase is Phase.JOINING
+    assert serving.engine.paused
+
+
+async def test_a_repeated_run_is_compared_with_the_same_baseline(
+    serving: WorkerHarness,
+) -> None:
+    await serving.probe()
+    await serving.stage("1")
+    await serving.pause()
+    await serving.load("1")
+    await serving.resume("1")
+    await serving.probe()
+    again = await serving.probe()
+
+    assert again is not None
+    assert (again.version, again.compared_with) == ("1", "base")
+
+
+async def test_a_paused_worker_refuses_canary_prompts(serving: WorkerHarness) -> None:
+    await serving.pause()
+    with pytest.raises(Refusal) as refusal:
+        await serving.probe()
+
+    assert refusal.value.reason is Reason.WRONG_PHASE
+
+
+@pytest.mark.parametrize("phase", [Phase.SERVING, Phase.JOINING])
+async def test_a_fence_does_not_wait_for_canary_prompts(
+    joining: WorkerHarness, phase: Phase
+) -> None:
+    if phase is Phase.SERVING:
+        await joining.admit("base")
+    joining.engine.gates["sample"] = asyncio.Event()
+    probing = asyncio.ensure_future(joining.probe())
+    await soon(lambda: "sample x" in joining.engine.calls)
+    await joining.fence()
+
+    with pytest.raises(Refusal) as refusal:
+        await probing
+    assert refusal.value.reason is Reason.WRONG_PHASE
+    assert joining.state.phase is Phase.JOINING
+    assert joining.engine.paused
+    assert joining.state.probe is None
+
+
+async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_at_rest(
+    joining: WorkerHarness,
+) -> None:
+    joining.engine.failures["score"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await joining.probe()
+
+    assert joining.engine.paused
+    assert joining.state.phase is Phase.JOINING
+    await joining.admit("base")

@@ -1,0 +1,162 @@
+"""Checkpoints on disk: open, hold, hash, detect changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support import damage
+from tests.support.descriptors import open_descriptors
+from tests.support.tiny import CONFIG, write_tiny
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+
+def nothing() -> None:
+    return
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "1")
+
+
+@pytest.fixture
+def checkpoint(directory: Path) -> Iterator[Checkpoint]:
+    opened = open_checkpoint(str(directory), Roots([directory.parent]))
+    yield opened
+    opened.close()
+
+
+def test_an_open_checkpoint_lists_its_tensors(checkpoint: Checkpoint) -> None:
+    assert {name: spec.signature for name, spec in checkpoint.tensors.items()} == {
+        "embed.weight": ("BF16", (2, 4)),
+        "head.weight": ("BF16", (4,)),
+    }
+    assert checkpoint.config == CONFIG
+
+
+def test_within_the_budget_bytes_are_held_in_memory(
+    checkpoint: Checkpoint, directory: Path
+) -> None:
+    assert checkpoint.hold(budget=1 << 20, go_on=nothing) is True
+    (file,) = checkpoint.files
+    held = os.pread(checkpoint.descriptor_of(file), 1 << 20, 0)
+    assert held == (directory / damage.WEIGHTS).read_bytes()
+
+
+def test_beyond_the_budget_the_file_is_read_into_the_page_cache(checkpoint: Checkpoint) -> None:
+    (file,) = checkpoint.files
+
+    assert checkpoint.hold(budget=10, go_on=nothing) is False
+    assert checkpoint.descriptor_of(file) == file.descriptor
+
+
+def test_a_file_written_to_while_it_is_read_is_refused(
+    checkpoint: Checkpoint, directory: Path
+) -> None:
+    def write() -> None:
+        with (directory / damage.WEIGHTS).open("r+b") as file:
+            file.write(b"x")
+
+    with pytest.raises(Refusal) as refused:
+        checkpoint.hold(budget=1 << 20, go_on=write)
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20], ids=["from files", "from memory"])
+def test_the_digest_is_the_one_of_sha256sum(
+    checkpoint: Checkpoint, directory: Path, budget: int
+) -> None:
+    checkpoint.hold(budget=budget, go_on=nothing)
+    lines = [
+        f"{hashlib.sha256((directory / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in ("config.json", "model.safetensors")
+    ]
+
+    expected = "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert checkpoint.digest(nothing) == expected
+
+
+def test_computing_the_digest_can_be_cancelled(checkpoint: Checkpoint) -> None:
+    def give_up() -> None:
+        raise Refusal(Reason.SUPERSEDED, "a newer one")
+
+    with pytest.raises(Refusal):
+        checkpoint.digest(give_up)
+
+
+def test_untouched_files_have_not_changed(checkpoint: Checkpoint, directory: Path) -> None:
+    checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+
+def test_a_deleted_directory_does_not_count_as_a_change(
+    checkpoint: Checkpoint, directory: Path
+) -> None:
+    shutil.rmtree(directory)
+
+    checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_replaced_file_is_a_change(checkpoint: Checkpoint, directory: Path, name: str) -> None:
+    copy = directory / "copy"
+    shutil.copy(directory / name, copy)
+    copy.rename(directory / name)
+    with pytest.raises(Refusal) as refused:
+        checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert name in refused.value.message
+
+
+def test_a_path_that_now_resolves_elsewhere_is_refused(
+    checkpoint: Checkpoint, directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory.rename(directory.parent / "moved")
+    directory.symlink_to(write_tiny(tmp_path_factory.mktemp("elsewhere")))
+    with pytest.raises(Refusal) as refused:
+        checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+    assert refused.value.reason is Reason.SOURCE_OUTSIDE_ROOTS
+
+
+def test_two_checkpoints_with_the_same_content_have_different_identities(tmp_path: Path) -> None:
+    first = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
+    second = open_checkpoint(str(write_tiny(tmp_path / "2")), None)
+    again = open_checkpoint(str(tmp_path / "1"), None)
+
+    assert first.identity.files == again.identity.files
+    assert first.identity.files != second.identity.files
+    for each in (first, second, again):
+        each.close()
+
+
+def test_closing_closes_every_descriptor(directory: Path) -> None:
+    before = open_descriptors()
+    checkpoint = open_checkpoint(str(directory), None)
+    checkpoint.hold(budget=1 << 20, go_on=nothing)
+    checkpoint.close()
+    checkpoint.close()
+
+    assert open_descriptors() == before
+
+
+def test_a_refused_checkpoint_leaves_no_open_descriptor(directory: Path) -> None:
+    (directory / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors"}})
+    )
+    before = open_descriptors()
+    with pytest.raises(Refusal):
+        open_checkpoint(str(directory), None)
+
+    assert open_descriptors() == before

@@ -1,0 +1,228 @@
+"""Checkpoints with the right length whose bytes are not all written yet."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support import damage
+from tests.support.clock import FakeClock
+from tests.support.tiny import TinyInspector, write_tiny
+from tests.support.worker_harness import WorkerHarness, stage_request
+
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.reading import BLOCK_BYTES, blocks_between
+from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.staging import Staging
+from fleet_worker.protocol import Reason
+
+COUNT = 4 * BLOCK_BYTES
+"""Bytes of each of three tensors."""
+
+
+def write(directory: Path, *parts: bytes) -> Path:
+    """A checkpoint of three tensors; a part of none is never written."""
+    write_tiny(directory)
+    file = directory / damage.WEIGHTS
+    damage.write_tensors(
+        file, {name: ("U8", [COUNT], part) for name, part in zip("abc", parts, strict=True)}
+    )
+    return directory
+
+
+def leave_a_hole(path: Path, begin: int, length: int) -> None:
+    """Write a file again, as a writer that sets its length first and rests before it is done."""
+    file = path / damage.WEIGHTS
+    content = file.read_bytes()
+    with file.open("wb") as out:
+        out.truncate(len(content))
+        out.write(content[:begin])
+        out.seek(begin + length)
+        out.write(content[begin + length :])
+
+
+def rest(path: Path) -> None:
+    """Nothing was written for an hour."""
+    past = time.time() - 3600
+    for file in path.iterdir():
+        os.utime(file, (past, past))
+
+
+ONES = b"\x01" * COUNT
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Staging:
+    """A worker whose model has no zeros."""
+    return make_slot(tmp_path, write(tmp_path / "base", ONES, ONES, ONES))
+
+
+def make_slot(root: Path, model: Path) -> Staging:
+    inspector = TinyInspector()
+    checkpoint = open_checkpoint(str(model), None)
+    inspector.read(checkpoint, budget=0, go_on=lambda: None)
+    reference = Reference.of(checkpoint, inspector)
+    checkpoint.close()
+    rules = StageRules(
+        Roots([root]),
+        replace(reference, zero_blocks=checkpoint.zero_blocks),
+        inspector,
+        budget_bytes=1 << 30,
+    )
+
+    async def make_room(_size: int) -> int:
+        return rules.budget_bytes
+
+    return Staging(rules, Labels(), FakeClock(), make_room)
+
+
+async def refusal_of(slot: Staging, path: Path, digest: str | None = None) -> Refusal:
+    with pytest.raises(Refusal) as refused:
+        await slot.stage(stage_request(path.name, path, digest))
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("begin", "length"),
+    [(COUNT, 2 * COUNT + 4096), (COUNT, 8192)],
+    ids=["the tail", "in the middle"],
+)
+async def test_a_file_with_holes_is_refused(
+    slot: Staging, tmp_path: Path, begin: int, length: int
+) -> None:
+    path = write(tmp_path / "50", ONES, ONES, ONES)
+    size = (path / damage.WEIGHTS).stat().st_size
+    leave_a_hole(path, begin, min(length, size - begin))
+    fresh = await refusal_of(slot, path)
+    rest(path)
+    rested = await refusal_of(slot, path)
+
+    assert fresh.reason is Reason.SOURCE_NOT_READY
+    assert fresh.retry_after_seconds == 2
+    assert rested.reason is Reason.CHECKPOINT_TRUNCATED
+    assert "rename" in rested.message
+    assert "spec.digest" in rested.message
+    assert slot.rules.inspector.checked[1:] == [], "no tensor was read"  # type: ignore[attr-defined]
+    write(path, ONES, ONES, ONES)
+    await slot.stage(stage_request("50", path))
+    assert slot.staged is not None
+
+
+@pytest.mark.parametrize("blocks", [1, 4], ids=["one block", "a whole tensor"])
+async def test_zero_blocks_where_the_model_has_none_are_refused(
+    slot: Staging, tmp_path: Path, blocks: int
+) -> None:
+    zeros = ONES[blocks * BLOCK_BYTES :] + bytes(blocks * BLOCK_BYTES)
+    path = write(tmp_path / "50", ONES, ONES, zeros)
+    assert (await refusal_of(slot, path)).reason is Reason.SOURCE_NOT_READY
+    rest(path)
+    refusal = await refusal_of(slot, path)
+
+    assert refusal.reason is Reason.CHECKPOINT_TRUNCATED
+    assert f"({blocks} block" in refusal.message
+    assert "'c'" in refusal.message
+
+
+async def test_a_matching_digest_allows_zeros_and_holes(slot: Staging, tmp_path: Path) -> None:
+    path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
+    leave_a_hole(path, COUNT, 8192)
+    opened = open_checkpoint(str(path), None)
+    digest = opened.digest(lambda: None)
+    opened.close()
+    await slot.stage(stage_request("50", path, digest))
+
+    assert slot.staged is not None
+    wrong = await refusal_of(slot, path, "sha256:" + "0" * 64)
+    assert wrong.reason is Reason.DIGEST_MISMATCH
+
+
+async def test_zeros_and_holes_where_the_model_has_zeros_are_accepted(tmp_path: Path) -> None:
+    slot = make_slot(tmp_path, write(tmp_path / "base", ONES, bytes(COUNT), ONES))
+    path = write(tmp_path / "50", ONES, bytes(COUNT), ONES)
+    (tensor,) = [each for each in damage.read_tensors(path / damage.WEIGHTS) if each == "b"]
+    begin = (path / damage.WEIGHTS).stat().st_size - 2 * COUNT
+    leave_a_hole(path, begin + 4096, BLOCK_BYTES)
+    await slot.stage(stage_request("50", path))
+
+    assert tensor == "b"
+    assert slot.staged is not None
+
+
+async def test_a_reference_that_was_not_read_allows_any_zeros(
+    slot: Staging, tmp_path: Path
+) -> None:
+    unknown = replace(slot.rules.reference, zero_blocks=None)
+    object.__setattr__(slot.rules, "reference", unknown)
+    await slot.stage(stage_request("50", write(tmp_path / "50", bytes(COUNT), ONES, ONES)))
+
+    assert slot.staged is not None
+
+
+def test_blocks_are_counted_from_the_start_of_each_tensor() -> None:
+    specs = [
+        TensorSpec("a", "U8", (COUNT,), 100, 100 + COUNT),
+        TensorSpec("b", "U8", (10,), 100 + COUNT, 110 + COUNT),
+        TensorSpec("c", "U8", (COUNT,), 110 + COUNT, 110 + 2 * COUNT),
+    ]
+
+    assert blocks_between(specs, 0, 100) == {}
+    assert blocks_between(specs, 0, 101) == {"a": {0}}
+    assert blocks_between(specs, 100 + BLOCK_BYTES, 100 + 2 * BLOCK_BYTES) == {"a": {1}}
+    end = 110 + COUNT + BLOCK_BYTES
+    assert blocks_between(specs, 99 + COUNT, end) == {"a": {3}, "b": {0}, "c": {0}}
+    assert blocks_between(specs, 99 + COUNT, end + 1) == {"a": {3}, "b": {0}, "c": {0, 1}}
+
+
+# --- what was refused is not read again -------------------------------------------------------------
+
+
+async def test_a_refusal_of_unchanged_files_is_repeated_without_reading_them(
+    slot: Staging, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "50", ONES, ONES, ONES)
+    wrong = "sha256:" + "0" * 64
+    refusals = [await refusal_of(slot, path, wrong) for _ in range(7)]
+    checked = slot.rules.inspector.checked  # type: ignore[attr-defined]
+
+    assert {each.reason for each in refusals} == {Reason.DIGEST_MISMATCH}
+    assert len({each.message for each in refusals}) == 1
+    assert [each.retry_after_seconds for each in refusals] == [10, 20, 40, 80, 160, 300, 300]
+    assert checked.count(str(path)) == 1
+    await slot.stage(stage_request("50", path))
+    assert checked.count(str(path)) == 2, "another digest, or none, is another question"
+    os.utime(path / damage.WEIGHTS)
+    again = await refusal_of(slot, path, wrong)
+    assert checked.count(str(path)) == 3, "files that have changed are read again"
+    assert again.retry_after_seconds == 10
+
+
+async def test_a_refusal_that_may_pass_by_itself_is_not_remembered(
+    slot: Staging, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
+    assert (await refusal_of(slot, path)).reason is Reason.SOURCE_NOT_READY
+    assert (await refusal_of(slot, path)).retry_after_seconds == 2
+    missing = await refusal_of(slot, tmp_path / "nothing")
+
+    assert missing.reason is Reason.SOURCE_ABSENT
+    assert missing.retry_after_seconds == 5
+    assert (await refusal_of(slot, tmp_path / "nothing")).retry_after_seconds == 5
+
+
+async def test_the_state_has_the_time_for_a_retry(serving: WorkerHarness) -> None:
+    path = write_tiny(serving.root / "1")
+    os.truncate(path / damage.WEIGHTS, 40)
+    for seconds in (10, 20):
+        with pytest.raises(Refusal):
+            await serving.stage("1", path)
+        failure = serving.state.stage_failure
+        assert failure is not None
+        assert failure.reason is Reason.CHECKPOINT_TRUNCATED
+        assert failure.retry_after_seconds == seconds

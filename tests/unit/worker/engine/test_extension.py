@@ -1,0 +1,382 @@
+"""The extension inside the engine: whether a load touched the model, and wrote all of it.
+
+The engine and torch are fakes here; `tests/engine` does the same with real ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support import damage
+from tests.support.descriptors import open_descriptors
+from tests.support.fake_torch import DTYPES, FakeTensor, imported_over_fake_torch
+
+
+@pytest.fixture
+def extension() -> Iterator[Any]:
+    with imported_over_fake_torch("fleet_worker.engine.extension") as module:
+        yield module
+
+
+class FakeModel:
+    """Parameters by name; takes what it is given, and says what it has written."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = sizes
+        self.written: dict[str, tuple[tuple[int, ...], bytes]] = {}
+        self.order: list[str] = []
+        self.tells = True
+        self.loads = 0
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        for name, size in self.sizes.items():
+            yield name.replace("__", "."), SimpleNamespace(numel=lambda size=size: size)
+
+    def load_weights(self, weights: Iterable[tuple[str, FakeTensor]]) -> set[str] | None:
+        self.loads += 1
+        for name, tensor in weights:
+            self.order.append(name)
+            self.written[name] = (tensor.shape, tensor.raw())
+        return set(self.written) if self.tells else None
+
+    def compute_logits(self, hidden: FakeTensor) -> FakeTensor:
+        return hidden
+
+
+class FakeRunner:
+    """vLLM's model runner, as far as the extension uses it."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._dummy_run = worker._dummy_run
+
+    def get_model(self) -> FakeModel:
+        return self._worker.model
+
+    def execute_model(self) -> Any:
+        return self._worker.executed
+
+
+@pytest.fixture
+def worker(extension: Any) -> Any:
+    """vLLM's worker with our extension mixed in."""
+
+    class FakeWorker(extension.WorkerExtension):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            self.model = FakeModel(embed__weight=8, head__weight=4)
+            self.hidden: Any = FakeTensor([0.5] * 8, DTYPES["float32"])
+            self.output: Any = None
+            self.executed: Any = None
+            self.model_runner = FakeRunner(self)
+            config = SimpleNamespace(model_config=SimpleNamespace(quantization=None))
+            self.vllm_config = config
+            self.weight_transfer_engine: Any = None
+            self._weight_update_active = True
+            self.asked: dict[str, Any] = {}
+
+        def reload_weights(self, *, weights_iterator: Any) -> None:
+            self.model.load_weights(weights_iterator)
+
+        def _dummy_run(self, tokens: int, **options: Any) -> tuple[None, Any]:
+            self.asked = {"tokens": tokens, **options}
+            if isinstance(self.hidden, Exception):
+                raise self.hidden
+            self.model_runner.execute_model()
+            return self.output, self.hidden
+
+    return FakeWorker()
+
+
+TENSORS: damage.Tensors = {
+    "embed.weight": ("BF16", [2, 4], bytes(range(16))),
+    "head.weight": ("F32", [4], bytes(range(16))),
+}
+
+
+def file_of(folder: Path, tensors: damage.Tensors = TENSORS, name: str = "a") -> Path:
+    file = folder / f"{name}.safetensors"
+    damage.write_tensors(file, tensors)
+    return file
+
+
+def named(*files: Path, in_memory: bool = False) -> list[dict[str, Any]]:
+    return [{"path": str(file), "in_memory": in_memory} for file in files]
+
+
+# --- loads ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_load_writes_the_bytes_of_every_tensor_in_its_shape(
+    worker: Any,
+    tmp_path: Path,
+    in_memory: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    answer = worker.rlfleet_load(named(file_of(tmp_path), in_memory=in_memory))
+
+    assert (answer["ok"], answer["touched"], answer["error"]) == (True, True, None)
+    assert worker.model.written == {
+        "embed.weight": ((2, 4), bytes(range(16))),
+        "head.weight": ((4,), bytes(range(16))),
+    }
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES])
+def test_every_type_of_safetensors_exists_in_torch(
+    extension: Any, worker: Any, tmp_path: Path, dtype: str
+) -> None:
+    (spelled,) = [name for name, each in extension._DTYPES.items() if each.name == dtype]
+    size = DTYPES[dtype].itemsize
+    worker.model = FakeModel(w=3)
+    tensors: damage.Tensors = {"w": (spelled, [3], bytes(range(3 * size)))}
+
+    assert worker.rlfleet_load(named(file_of(tmp_path, tensors)))["ok"]
+    assert worker.model.written == {"w": ((3,), bytes(range(3 * size)))}
+
+
+def test_tensors_of_one_layer_are_loaded_together_across_files(worker: Any, tmp_path: Path) -> None:
+    def some(*names: str) -> damage.Tensors:
+        return {name: ("U8", [2], b"xy") for name in names}
+
+    first = file_of(tmp_path, some("layers.1.q", "layers.0.q", "embed.weight"), "a")
+    second = file_of(tmp_path, some("layers.0.k", "head.weight", "layers.1.k"), "b")
+    worker.rlfleet_load(named(first, second))
+
+    layers = [name.rpartition(".")[0] for name in worker.model.order]
+    assert layers == sorted(layers)
+    assert sorted(worker.model.order) == sorted(
+        ["layers.1.q", "layers.0.q", "embed.weight", "layers.0.k", "head.weight", "layers.1.k"]
+    )
+
+
+def test_empty_tensors_and_scalars_are_loaded(worker: Any, tmp_path: Path) -> None:
+    tensors: damage.Tensors = {
+        **TENSORS,
+        "none": ("F32", [0, 4], b""),
+        "scale": ("F32", [], b"\0\0\x80\x3f"),
+    }
+    assert worker.rlfleet_load(named(file_of(tmp_path, tensors)))["ok"]
+
+    assert worker.model.written["none"] == ((0, 4), b"")
+    assert worker.model.written["scale"] == ((), b"\0\0\x80\x3f")
+
+
+def _gone(file: Path) -> None:
+    file.unlink()
+
+
+def _cut(file: Path) -> None:
+    os.truncate(file, 40)
+
+
+def _empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def _text(file: Path) -> None:
+    file.write_bytes(b"this is no checkpoint, it is a text")
+
+
+@pytest.mark.parametrize("harm", [_gone, _cut, _empty, _text])
+def test_an_unreadable_file_fails_before_the_model_changes(
+    worker: Any, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    good, bad = file_of(tmp_path), file_of(tmp_path, {"x": ("U8", [64], bytes(64))}, "b")
+    harm(bad)
+    before = open_descriptors()
+    answer = worker.rlfleet_load(named(good, bad))
+
+    assert (answer["ok"], answer["touched"]) == (False, False)
+    assert answer["error"]
+    assert worker.model.loads == 0
+    assert open_descriptors() == before, "the good one was open already"
+
+
+def test_a_file_that_shrinks_during_the_load_fails_the_load_only(
+    worker: Any, tmp_path: Path
+) -> None:
+    file = file_of(tmp_path)
+    take = worker.model.load_weights
+
+    def cut_first(weights: Any) -> Any:
+        _cut(file)
+        return take(weights)
+
+    worker.model.load_weights = cut_first
+    worker.reload_weights = lambda *, weights_iterator: cut_first(weights_iterator)
+    answer = worker.rlfleet_load(named(file))
+
+    assert (answer["ok"], answer["touched"]) == (False, True)
+    assert "shorter" in answer["error"]
+
+
+def test_a_load_that_fails_midway_reports_a_changed_model_and_the_error(
+    worker: Any, tmp_path: Path
+) -> None:
+    def broken(**_: Any) -> None:
+        raise RuntimeError("shape mismatch " + "x" * 1000)
+
+    worker.reload_weights = broken
+    before = open_descriptors()
+    answer = worker.rlfleet_load(named(file_of(tmp_path)))
+
+    assert (answer["ok"], answer["touched"]) == (False, True)
+    assert answer["error"].startswith("RuntimeError: shape mismatch")
+    assert len(answer["error"]) <= 500
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_models_own_loader_is_restored(
+    worker: Any,
+    tmp_path: Path,
+    fails: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    file = file_of(tmp_path)
+    worker.rlfleet_load(named(file))
+    if fails:
+        worker.model.sizes["other__weight"] = 4
+    worker.rlfleet_load(named(file))
+
+    assert "load_weights" not in vars(worker.model)
+    assert worker.model.loads == 2
+
+
+# --- what was written -----------------------------------------------------------------------------
+
+
+def test_a_parameter_that_no_tensor_wrote_fails_the_load(worker: Any, tmp_path: Path) -> None:
+    worker.model.sizes |= {"b__weight": 4, "a__weight": 4}
+    answer = worker.rlfleet_load(named(file_of(tmp_path)))
+
+    assert (answer["ok"], answer["touched"]) == (False, True)
+    assert "2 missing, such as a.weight" in answer["error"]
+
+
+def _single_number(worker: Any) -> None:
+    worker.model.sizes["cache__scale"] = 1
+
+
+def _quantised(worker: Any) -> None:
+    worker.model.sizes["packed__weight"] = 4
+    worker.vllm_config.model_config.quantization = "fp8"
+
+
+def _silent(worker: Any) -> None:
+    worker.model.sizes["unknown__weight"] = 4
+    worker.model.tells = False
+
+
+@pytest.mark.parametrize("excuse", [_single_number, _quantised, _silent])
+def test_parameters_that_no_checkpoint_holds_are_not_required(
+    worker: Any, tmp_path: Path, excuse: Callable[[Any], None]
+) -> None:
+    excuse(worker)
+
+    assert worker.rlfleet_load(named(file_of(tmp_path)))["ok"]
+
+
+def test_layer_names_with_adapters_map_to_the_same_layers(worker: Any, tmp_path: Path) -> None:
+    worker.model.sizes = {"embed__base_layer__weight": 8, "head__weight": 4}
+
+    assert worker.rlfleet_load(named(file_of(tmp_path)))["ok"]
+
+
+# --- transfers and probes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_transfer_is_abandoned_with_or_without_a_group(
+    worker: Any,
+    connected: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    resets: list[int] = []
+    if connected:
+        engine = SimpleNamespace(reset_weight_update_target=lambda: resets.append(1))
+        worker.weight_transfer_engine = engine
+
+    assert worker.rlfleet_abandon_transfer() == {"ok": True}
+    assert worker._weight_update_active is False
+    assert len(resets) == connected
+
+
+def test_a_model_with_finite_logits_passes_its_check(worker: Any) -> None:
+    assert worker.rlfleet_probe() == {"ok": True, "error": None}
+    assert worker.asked["force_attention"] is True
+    assert worker.asked["randomize_inputs"] is True
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_one_logit_of_nan_fails_the_check(worker: Any, bad: float) -> None:
+    worker.hidden = FakeTensor([0.5] * 7 + [bad], DTYPES["float32"])
+    answer = worker.rlfleet_probe()
+
+    assert answer["ok"] is False
+    assert "logits" in answer["error"]
+
+
+class FakeIntermediateTensors:
+    """The output of a stage of a pipeline; only the last stage has logits."""
+
+    def __init__(self, **values: list[float]) -> None:
+        self.tensors = {n: FakeTensor(v, DTYPES["float32"]) for n, v in values.items()}
+
+
+GOOD_STAGE = {"hidden_states": [0.5] * 8, "residual": [0.25] * 8}
+NAN_STAGE = {"hidden_states": [0.5] * 8, "residual": [0.25] * 7 + [float("nan")]}
+
+
+def test_a_pipeline_stage_is_checked_by_its_output(worker: Any) -> None:
+    worker.hidden, worker.output = None, FakeIntermediateTensors(**GOOD_STAGE)
+    assert worker.rlfleet_probe() == {"ok": True, "error": None}
+    worker.output = FakeIntermediateTensors(**NAN_STAGE)
+    answer = worker.rlfleet_probe()
+
+    assert answer["ok"] is False
+    assert "residual" in answer["error"]
+
+
+def test_a_pipeline_stage_whose_dummy_run_returns_nothing_is_checked_while_it_executes(
+    worker: Any,
+) -> None:
+    worker.hidden, worker.output = None, None
+    worker.executed = FakeIntermediateTensors(**GOOD_STAGE)
+    assert worker.rlfleet_probe() == {"ok": True, "error": None}
+    worker.executed = FakeIntermediateTensors(**NAN_STAGE)
+    answer = worker.rlfleet_probe()
+
+    assert answer["ok"] is False
+    assert "residual" in answer["error"]
+    assert "execute_model" not in vars(worker.model_runner), "the runner's own is put back"
+
+
+def test_padding_after_the_tokens_of_a_stage_is_not_checked(worker: Any) -> None:
+    worker.hidden = FakeTensor([], DTYPES["float32"])
+    worker.output = FakeIntermediateTensors(hidden_states=[0.5] * 8 + [float("nan")])
+
+    assert worker.rlfleet_probe()["ok"]
+
+
+def test_a_stage_without_output_fails_the_check(worker: Any) -> None:
+    worker.hidden, worker.output = None, None
+
+    assert worker.rlfleet_probe()["ok"] is False
+
+
+def test_a_failed_forward_pass_is_reported(worker: Any) -> None:
+    worker.hidden = RuntimeError("no kernel")
+    answer = worker.rlfleet_probe()
+
+    assert answer == {"ok": False, "error": "the forward pass failed: RuntimeError: no kernel"}
+
+
+def test_an_engine_without_a_required_name_reports_it(worker: Any) -> None:
+    missing = worker.rlfleet_missing_names()
+
+    assert "model_runner.reload_weights(weights_iterator)" in missing
+    assert not any(name.startswith("weight_transfer_engine") for name in missing)

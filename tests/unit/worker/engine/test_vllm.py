@@ -1,0 +1,221 @@
+"""Calls to vLLM's engine client, and the errors that its failures become."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.tiny import write_tiny
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.engine.effect import Effect
+from fleet_worker.engine.vllm import VllmEngine
+from fleet_worker.errors import EngineFailure
+from fleet_worker.protocol import EngineInfo, PauseMode, Reason
+
+SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
+GOOD = {"ok": True, "touched": True, "error": None, "effect": SEEN}
+
+
+class Client:
+    """As much of vLLM's `AsyncLLM` as is used."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+        self.errored = False
+        self.label = "default"
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            key = f"{name} {arguments[0]}" if name == "collective_rpc" else name
+            self.calls.append((key, named or arguments))
+            answer = self.answers.get(key, True)
+            if isinstance(answer, Exception):
+                raise answer
+            if name == "update_weight_version" and answer is True:
+                self.label = arguments[0]
+            return self.label if name == "get_weight_version" and answer is True else answer
+
+        return call
+
+    def get_num_unfinished_requests(self) -> int:
+        return 7
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def engine(client: Client) -> VllmEngine:
+    return VllmEngine(client, EngineInfo(version="0.32.0", model="policy"))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
+    opened = open_checkpoint(str(write_tiny(tmp_path / "1")), None)
+    yield opened
+    opened.close()
+
+
+async def failure_of(call: Any) -> EngineFailure:
+    with pytest.raises(EngineFailure) as failure:
+        await call
+    return failure.value
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_a_pause_always_clears_the_cache(
+    engine: VllmEngine, client: Client, mode: PauseMode
+) -> None:
+    await engine.pause(mode)
+
+    assert client.calls == [("pause_generation", {"mode": mode.value, "clear_cache": True})]
+
+
+async def test_a_load_passes_open_descriptors_instead_of_paths(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
+    (file,) = checkpoint.files
+    await engine.load(checkpoint)
+    checkpoint.hold(budget=1 << 20, go_on=lambda: None)
+    await engine.load(checkpoint)
+
+    (_, from_file), (_, from_memory) = client.calls
+    ours = f"/proc/{os.getpid()}/fd/"
+    held = checkpoint.held[file.name].descriptor
+    assert from_file["args"] == ([{"path": f"{ours}{file.descriptor}", "in_memory": False}],)
+    assert from_memory["args"] == ([{"path": f"{ours}{held}", "in_memory": True}],)
+
+
+async def test_the_effect_of_a_load_covers_all_processes(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    assert not engine.effect.comparable
+    client.answers["collective_rpc rlfleet_load"] = [GOOD, GOOD]
+    await engine.load(checkpoint)
+
+    assert engine.effect == Effect(0.25, compared_elements=8, elements=16)
+
+
+async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it(
+    engine: VllmEngine, client: Client
+) -> None:
+    client.answers["collective_rpc rlfleet_effect"] = [SEEN]
+    client.answers["collective_rpc rlfleet_remember"] = [None]
+    engine._transfer = SimpleNamespace(begin=client.begin, end=client.end)  # type: ignore[assignment]
+    await engine.begin_transfer()
+    await engine.end_transfer()
+
+    names = [name for name, _ in client.calls]
+    assert names == [
+        "collective_rpc rlfleet_remember",
+        "begin",
+        "end",
+        "collective_rpc rlfleet_effect",
+    ]
+    assert engine.effect.changed_share == 0.25
+
+
+async def test_a_load_that_every_process_refused_left_the_model_unchanged(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    refused = {"ok": False, "touched": False, "error": "no such file"}
+    client.answers["collective_rpc rlfleet_load"] = [refused]
+    failure = await failure_of(engine.load(checkpoint))
+
+    assert failure.touched is False
+    assert "no such file" in failure.message
+
+
+async def test_a_load_that_only_some_processes_did_changed_the_model(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    refused = {"ok": False, "touched": False, "error": "no such file"}
+    client.answers["collective_rpc rlfleet_load"] = [GOOD, refused]
+
+    assert (await failure_of(engine.load(checkpoint))).touched is True
+
+
+async def test_a_load_without_an_answer_may_have_changed_the_model(
+    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+) -> None:
+    client.answers["collective_rpc rlfleet_load"] = RuntimeError("engine dead")
+
+    assert (await failure_of(engine.load(checkpoint))).touched is True
+
+
+async def test_a_failed_check_reports_what_it_saw(engine: VllmEngine, client: Client) -> None:
+    bad = {"ok": False, "error": "the logits are infinite or not numbers"}
+    client.answers["collective_rpc rlfleet_probe"] = [{"ok": True, "error": None}, bad]
+    failure = await failure_of(engine.probe())
+
+    assert (failure.reason, failure.touched) == (Reason.PROBE_FAILED, True)
+    assert "logits" in failure.message
+
+
+async def test_the_checksum_covers_all_processes_by_rank(
+    engine: VllmEngine, client: Client
+) -> None:
+    async def found(*ranks: str) -> str:
+        client.answers["collective_rpc rlfleet_checksum"] = [{"checksum": each} for each in ranks]
+        return await engine.checksum()
+
+    both = await found("aa", "bb")
+
+    assert both == await found("aa", "bb")
+    assert len({both, await found("bb", "aa"), await found("aa"), await found("aa", "bc")}) == 4
+
+
+async def test_all_caches_are_reset_and_a_cache_that_remains_is_a_failure(
+    engine: VllmEngine, client: Client
+) -> None:
+    await engine.reset_caches()
+    assert [name for name, _ in client.calls] == [
+        "reset_prefix_cache",
+        "reset_mm_cache",
+        "reset_encoder_cache",
+    ]
+    client.answers["reset_prefix_cache"] = False
+
+    assert (await failure_of(engine.reset_caches())).touched is True
+
+
+async def test_a_label_that_the_engine_does_not_accept_is_a_failure(
+    engine: VllmEngine, client: Client
+) -> None:
+    await engine.set_version("7@3fa9c1d04b2e")
+    assert client.label == "7@3fa9c1d04b2e"
+    client.answers["update_weight_version"] = None
+    failure = await failure_of(engine.set_version("8@3fa9c1d04b2e"))
+
+    assert failure.touched is True
+    assert "@" not in failure.message, "the engine's labels are its own"
+    assert "did not set the label" in failure.message
+
+
+@pytest.mark.parametrize("call", ["ping", "resume"])
+async def test_any_exception_of_the_client_becomes_an_engine_failure(
+    engine: VllmEngine, client: Client, call: str
+) -> None:
+    client.answers["get_weight_version"] = client.answers["resume_generation"] = ValueError()
+    failure = await failure_of(getattr(engine, call)())
+
+    assert (failure.touched, failure.message) == (False, "ValueError")
+
+
+def test_frequently_read_values_come_from_memory(engine: VllmEngine, client: Client) -> None:
+    assert engine.unfinished() == 7
+    assert engine.is_dead is False
+    client.errored = True
+    assert engine.is_dead is True
+    assert engine.info.model == "policy"
+    assert client.calls == []

@@ -1,0 +1,169 @@
+"""An engine or file system that hangs blocks no fence and no expiry of a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness, refused
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.store_threads import StoreThreads
+from fleet_worker.engine.limits import Limits
+from fleet_worker.errors import EngineFailure
+from fleet_worker.protocol import Phase, Reason
+
+SHORT = 0.02
+LONG = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet_worker.lifecycle.quiesce._PATIENCE_SECONDS", SHORT)
+
+
+@pytest.fixture
+def hanging() -> Iterator[threading.Event]:
+    """A file system that hangs until the test ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def limit(harness: WorkerHarness, **seconds: float) -> None:
+    harness.agent.limits = Limits(**seconds)
+    harness.agent.engine._limits = harness.agent.limits  # type: ignore[attr-defined]
+
+
+async def test_work_that_blocks_is_abandoned(hanging: threading.Event) -> None:
+    threads = StoreThreads()
+    assert await threads.run(lambda: 7) == 7
+    assert (await refused(threads.run(hanging.wait, within_seconds=SHORT))).reason is (
+        Reason.SOURCE_UNREADABLE
+    )
+    with pytest.raises(KeyError):
+        await threads.run(lambda: {}["x"])
+
+
+async def test_hanging_files_do_not_use_up_the_threads_of_others(hanging: threading.Event) -> None:
+    threads = StoreThreads()
+    for number in range(50):
+        await refused(threads.run(hanging.wait, store=str(number), within_seconds=0.001))
+
+    assert await asyncio.to_thread(lambda: 7) == 7
+
+
+async def test_a_fence_overtakes_a_hanging_pause(serving: WorkerHarness) -> None:
+    limit(serving, control_seconds=SHORT)
+    serving.engine.gates["pause keep"] = asyncio.Event()
+    pause = asyncio.create_task(serving.pause())
+    await soon(lambda: serving.engine.calls == ["pause keep"])
+    await serving.fence()
+
+    with pytest.raises(EngineFailure, match=r"did not answer .*: pause"):
+        await pause
+    assert serving.agent.is_at_rest
+
+
+async def test_a_fence_shortens_the_timeout_of_a_hanging_load(serving: WorkerHarness) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("1"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    fence = asyncio.create_task(serving.fence())
+    await soon(load.done)
+    with pytest.raises(EngineFailure):
+        await load
+    await fence
+
+    # The engine does not load the last good version either.
+    assert serving.ended
+    assert serving.state.phase is Phase.BROKEN
+
+
+async def test_a_load_that_hangs_forever_ends_the_process_with_both_reasons(
+    serving: WorkerHarness,
+) -> None:
+    """The engine reads from a store that hangs: neither the new version nor the last one goes in."""
+    limit(serving, control_seconds=LONG, load_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    with pytest.raises(EngineFailure):
+        await asyncio.wait_for(serving.load("1"), timeout=5)
+
+    (why,) = serving.ended
+    assert "did not answer" in why
+    assert "base could not be loaded again" in why
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.BROKEN, False, None)
+    assert state.load_failure is not None
+    assert (state.load_failure.version, state.load_failure.reason) == ("1", Reason.ENGINE_FAILED)
+
+
+async def test_a_load_has_no_short_timeout_while_no_fence_waits(
+    serving: WorkerHarness,
+) -> None:
+    limit(serving, control_seconds=SHORT, cut_seconds=SHORT, load_seconds=LONG)
+    await serving.stage("1")
+    await serving.pause()
+    serving.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(serving.load("1"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    await asyncio.wait({load}, timeout=4 * SHORT)
+    assert not load.done()
+    serving.engine.gates["load"].set()
+    await load
+
+
+async def test_the_expiry_of_a_lease_overtakes_a_hanging_engine(serving: WorkerHarness) -> None:
+    limit(serving, control_seconds=SHORT)
+    await serving.pause(lease=10)
+    serving.engine.running = 1
+    serving.clock.advance(11)
+    serving.engine.gates["resume"] = asyncio.Event()
+    with pytest.raises(EngineFailure):
+        await serving.agent.expire_lease()
+    assert serving.engine.paused
+    del serving.engine.gates["resume"]
+    await serving.agent.expire_lease()
+
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_a_hanging_file_system_during_a_pause_does_not_hold_requests(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    """The bytes are in memory: what the store would say of their directory does not matter."""
+    limit(serving, files_seconds=SHORT)
+    await serving.stage("1")
+    await serving.pause()
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        Checkpoint, "check_same_on_disk", lambda *_: asked.append(hanging.wait(LONG / 60))
+    )
+    await serving.load("1")
+    await serving.resume("1")
+
+    assert serving.state.version == "1"
+    assert asked == []
+
+
+async def test_sources_on_a_hanging_file_system_are_refused(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    limit(serving, files_seconds=SHORT)
+    monkeypatch.setattr(Checkpoint, "hold", lambda *_, **__: False)
+    await serving.stage("1")
+    await serving.pause()
+    monkeypatch.setattr(Checkpoint, "check_unread", lambda *_: hanging.wait())
+    refusal = await refused(serving.load("1"))
+
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert serving.state.phase is Phase.PAUSED
+    await serving.resume("base")

@@ -1,0 +1,346 @@
+"""Slots of LoRA adapters: loading, serving, exchanging and removing versions."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+from tests.support.adapters import WEIGHTS_FILE
+from tests.support.fake_engine import touched, untouched
+from tests.support.lora_harness import LoraHarness
+from tests.support.waiting import soon
+
+from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.engine.records import FIRST_NUMBER, engine_name, weight_name_of
+from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.protocol import Phase, Reason
+
+# --- putting ------------------------------------------------------------------------------------
+
+
+async def test_an_adapter_is_loaded_before_it_is_served(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+
+    assert lora.harness.engine.calls == ["add_adapter tuned@1", "serve_adapter tuned True"]
+    (state,) = lora.harness.state.adapters
+    assert (state.name, state.version, state.requests, state.retiring) == ("tuned", "1", 0, ())
+    assert state.digest is not None
+    assert state.size_bytes > 0
+    slots = lora.harness.state.adapter_slots
+    assert slots is not None
+    assert (slots.total, slots.used, slots.max_rank) == (2, 1, 8)
+
+
+async def test_putting_the_same_version_again_changes_nothing(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    await lora.put("1", path)
+    digest = lora.harness.state.adapters[0].digest
+    await lora.put("1", path, digest=digest)
+
+    assert lora.harness.engine.calls.count("add_adapter tuned@1") == 1
+
+
+async def test_two_concurrent_puts_of_one_version_load_once(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await asyncio.gather(lora.put("1", path), lora.put("1", path))
+
+    assert lora.in_slots == ["tuned@1"]
+    assert len(list(lora.private.iterdir())) == 1
+
+
+async def test_engine_numbers_are_unique_and_differ_from_those_of_warm_up(
+    lora: LoraHarness,
+) -> None:
+    for version in ("1", "2", "3"):
+        await lora.put(version, lora.write(version, seed=int(version)))
+
+    assert list(lora.harness.engine.adapters) == [FIRST_NUMBER + 2]
+    assert weight_name_of("tuned@1.2@3fa9c1d04b2e") == WeightName("1.2", None, "3fa9c1d04b2e")
+    of_a_run = engine_name("tuned", "1.2", "3fa9c1d04b2e", "run-8")
+    assert weight_name_of(of_a_run) == WeightName("1.2", "run-8", "3fa9c1d04b2e")
+
+
+async def test_a_swap_serves_the_new_version_and_unloads_the_old_one(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    await lora.put("2", lora.write("2", seed=2))
+
+    assert lora.harness.engine.calls[-3:] == [
+        "add_adapter tuned@2",
+        "serve_adapter tuned True",
+        "remove_adapter tuned@1",
+    ]
+    assert lora.in_slots == ["tuned@2"]
+
+
+async def test_running_requests_keep_their_version(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    using = lora.harness.agent.adapters.using
+    with using("tuned") as first:
+        await lora.put("2", lora.write("2", seed=2))
+        with using("tuned") as second:
+            assert [weight_name_of(each.name).version for each in (first, second)] == ["1", "2"]
+            assert lora.in_slots == ["tuned@1", "tuned@2"]
+            (state,) = lora.harness.state.adapters
+            assert (state.version, state.requests) == ("2", 1)
+            assert [(r.version, r.requests) for r in state.retiring] == [("1", 1)]
+    await soon(lambda: lora.in_slots == ["tuned@2"])
+    assert lora.harness.state.adapters[0].retiring == ()
+
+
+async def test_without_a_free_slot_a_version_is_refused_and_the_old_one_serves(
+    lora: LoraHarness,
+) -> None:
+    await lora.put("1", lora.write("1"))
+    with lora.harness.agent.adapters.using("tuned"):
+        await lora.put("2", lora.write("2", seed=2))
+        refusal = await lora.refused("3", lora.write("3", seed=3))
+
+        assert refusal.reason is Reason.NO_ADAPTER_SLOT
+        assert "tuned at 1 (1 request)" in refusal.message
+        assert refusal.retry_after_seconds is not None
+        assert lora.harness.state.adapters[0].version == "2"
+    await soon(lambda: lora.in_slots == ["tuned@2"])
+    await lora.put("3", lora.write("3", seed=3))
+    assert lora.in_slots == ["tuned@3"]
+
+
+async def test_a_sleeping_engine_refuses_adapters(lora: LoraHarness) -> None:
+    lora.harness.agent.asleep = True
+    refusal = await lora.refused("1", lora.write("one"))
+
+    assert refusal.reason is Reason.WRONG_PHASE
+    assert lora.in_slots == []
+
+
+async def test_names_that_use_all_slots_leave_no_room_for_a_swap(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"), name="one")
+    await lora.put("1", lora.write("other", seed=5), name="two")
+    refusal = await lora.refused("2", lora.write("2", seed=2), name="one")
+
+    assert refusal.reason is Reason.NO_ADAPTER_SLOT
+    assert refusal.retry_after_seconds is None
+
+
+async def test_deleting_the_directory_does_not_affect_the_adapter(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    before = lora.harness.engine.adapters.copy()
+    shutil.rmtree(path)
+    await lora.harness.stage("base-2")
+    await lora.harness.pause()
+    await lora.harness.load("base-2")
+
+    # The load threw it out; the fake engine reads its files when it is put back.
+    assert lora.harness.engine.adapters == before
+
+
+async def test_the_files_that_the_engine_reads_cannot_be_changed(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    (private,) = lora.private.iterdir()
+    held = (private / WEIGHTS_FILE).read_bytes()
+    (path / WEIGHTS_FILE).write_bytes(b"something else")
+
+    assert (private / WEIGHTS_FILE).read_bytes() == held
+    with pytest.raises(OSError, match="not permitted"):
+        (private / WEIGHTS_FILE).write_bytes(b"x")
+
+
+async def test_the_bytes_of_adapters_count_as_staged_memory(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    size = lora.harness.state.adapters[0].size_bytes
+    budget = lora.harness.agent.staging.rules.budget_bytes
+    assert lora.harness.agent.memory_left() == budget - size
+
+    await lora.harness.stage("7")
+    staged = lora.harness.state.staged
+    assert staged is not None
+    assert lora.harness.agent.memory_left() == budget - size - staged.size_bytes
+
+
+async def test_an_adapter_without_memory_is_refused(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lora.harness.agent, "memory_left", lambda: 10)
+    refusal = await lora.refused("1", lora.write("1"))
+
+    assert (refusal.reason, "memory" in refusal.message) == (Reason.NO_ADAPTER_SLOT, True)
+
+
+# --- removing -----------------------------------------------------------------------------------
+
+
+async def test_a_removed_adapter_is_unloaded_with_its_last_request(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    with lora.harness.agent.adapters.using("tuned"):
+        await lora.remove()
+        (state,) = lora.harness.state.adapters
+        assert (state.version, [r.requests for r in state.retiring]) == (None, [1])
+        with (
+            pytest.raises(Refusal, match="was removed"),
+            lora.harness.agent.adapters.using("tuned"),
+        ):
+            pass
+    await soon(lambda: lora.in_slots == [])
+    assert lora.harness.state.adapters == ()
+
+
+async def test_adding_and_removing_many_names_leaves_nothing_behind(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    for number in range(30):
+        await lora.put("1", path, name=f"tuned-{number}")
+        await lora.remove(f"tuned-{number}")
+
+    adapters = lora.harness.agent.adapters
+    assert (adapters._served, adapters._loaded) == ({}, [])
+    assert lora.harness.state.adapters == ()
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+async def test_if_the_engine_rejects_a_version_the_one_before_serves(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    lora.harness.engine.failures["add_adapter"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await lora.put("2", lora.write("2", seed=2))
+
+    (state,) = lora.harness.state.adapters
+    assert state.version == "1"
+    assert lora.in_slots == ["tuned@1"]
+    failure = lora.harness.state.adapter_failure
+    assert failure is not None
+    assert (failure.name, failure.version, failure.reason) == ("tuned", "2", Reason.ENGINE_FAILED)
+    await lora.put("2", lora.write("2", seed=2))
+    assert lora.harness.state.adapter_failure is None
+
+
+async def test_a_version_that_cannot_be_unloaded_keeps_its_slot_and_files(
+    lora: LoraHarness,
+) -> None:
+    await lora.put("1", lora.write("1"))
+    lora.harness.engine.failures["remove_adapter"] = [untouched()]
+    await lora.put("2", lora.write("2", seed=2))
+
+    (state,) = lora.harness.state.adapters
+    assert (state.version, [r.version for r in state.retiring]) == ("2", ["1"])
+    assert len(list(lora.private.iterdir())) == 2
+    await lora.put("3", lora.write("3", seed=3))
+    assert lora.in_slots == ["tuned@3"]
+
+
+async def test_a_load_that_cannot_restore_adapters_fails(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    await lora.harness.stage("7")
+    await lora.harness.pause()
+    lora.harness.engine.failures["add_adapter"] = [touched()]
+    with pytest.raises(EngineFailure, match="could not be loaded again"):
+        await lora.harness.load("7")
+
+    assert lora.harness.state.phase is Phase.JOINING
+    assert lora.harness.state.version == "base"
+    assert lora.in_slots == ["tuned@1"]
+
+
+async def test_adapters_are_restored_before_the_new_label_is_set(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    await lora.harness.stage("7")
+    await lora.harness.pause()
+    lora.harness.engine.calls.clear()
+    await lora.harness.load("7")
+
+    assert lora.harness.engine.calls[2:] == [
+        "probe",
+        "add_adapter tuned@1",
+        "reset_caches",
+        "set_version 7",
+    ]
+
+
+@pytest.mark.parametrize("phase", [Phase.JOINING, Phase.PAUSED, Phase.SERVING])
+async def test_joining_paused_and_serving_workers_accept_adapters(
+    lora: LoraHarness, phase: Phase
+) -> None:
+    if phase is Phase.PAUSED:
+        await lora.harness.pause()
+    if phase is Phase.JOINING:
+        await lora.harness.fence()
+    await lora.put("1", lora.write("1"))
+
+    assert lora.harness.state.phase is phase
+    assert lora.in_slots == ["tuned@1"]
+
+
+async def test_a_second_driver_cannot_change_adapters(lora: LoraHarness) -> None:
+    await lora.harness.pause(holder="trainer")
+
+    assert (await lora.refused("1", lora.write("1"))).reason is Reason.HELD_BY_ANOTHER
+    await lora.put("1", lora.write("1"), holder="trainer")
+
+
+async def test_an_adapter_cannot_have_the_models_name(lora: LoraHarness) -> None:
+    refusal = await lora.refused("1", lora.write("1"), name="fake")
+
+    assert refusal.reason is Reason.BAD_REQUEST
+
+
+# --- identity -----------------------------------------------------------------------------------
+
+
+async def test_a_label_belongs_to_one_adapter_only(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    await lora.remove()
+    refusal = await lora.refused("1", lora.write("other", seed=2))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    await lora.put("1", lora.write("other", seed=2), name="another")
+
+
+async def test_metrics_name_the_versions_that_requests_use(lora: LoraHarness) -> None:
+    def value(name: str, **labels: str) -> float | None:
+        return lora.harness.registry.get_sample_value(f"rlfleet_worker_{name}", labels)
+
+    await lora.put("1", lora.write("1"))
+    with lora.harness.agent.adapters.using("tuned"):
+        await lora.put("2", lora.write("2", seed=2))
+        assert value("adapter_info", adapter="tuned", version="2") == 1
+        assert value("adapter_info", adapter="tuned", version="1") is None
+        assert (value("adapter_slots"), value("adapter_slots_used")) == (2, 2)
+    await soon(lambda: lora.in_slots == ["tuned@2"])
+    await lora.remove()
+    assert value("adapter_info", adapter="tuned", version="2") is None
+
+
+async def test_a_version_is_a_run_and_a_number_with_one_digest(
+    lora: LoraHarness,
+) -> None:
+    one, two = lora.write("run-7/step_40", seed=1), lora.write("run-8/step_40", seed=2)
+    await lora.put("40", one, run_id="run-7")
+    served = []
+    for run_id in ("run-7", "run-8"):
+        path = one if run_id == "run-7" else two
+        await lora.put("40", path, run_id=run_id)
+        (state,) = lora.harness.state.adapters
+        assert (state.version, state.run_id) == ("40", run_id)
+        served.append(state.digest)
+    refusal = await lora.refused("40", lora.write("again", seed=3), run_id="run-8")
+
+    assert len(set(served)) == 2
+    assert refusal.reason is Reason.VERSION_REUSED
+    failure = lora.harness.state.adapter_failure
+    assert failure is not None
+    assert (failure.version, failure.run_id) == ("40", "run-8")
+    assert lora.harness.state.adapters[0].run_id == "run-8"
+
+
+async def test_the_same_bytes_of_two_runs_are_loaded_as_two_versions(lora: LoraHarness) -> None:
+    path = lora.write("shared", seed=1)
+    numbers = []
+    for run_id in ("run-7", "run-8"):
+        await lora.put("40", path, run_id=run_id)
+        numbers.append(set(lora.harness.engine.adapters))
+
+    assert numbers[0].isdisjoint(numbers[1])
+    assert lora.harness.state.adapters[0].run_id == "run-8"

@@ -1,0 +1,117 @@
+"""`python -m fleet_worker check`: the checks of a stage, without an engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import damage
+from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.tiny import TinyInspector, write_tiny
+
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.process.check import check
+
+Checked = tuple[int, dict[str, Any]]
+Check = Callable[..., Checked]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "model")
+
+
+@pytest.fixture
+def checked(model: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    def run(directory: Path, root: Path | None = None, rank: int = 16) -> Checked:
+        arguments = argparse.Namespace(
+            directory=str(directory),
+            against=str(model),
+            revision=None,
+            weights_root=[] if root is None else [str(root)],
+            max_lora_rank=rank,
+            output="json",
+        )
+        code = check(arguments, TinyInspector())
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_a_checkpoint_that_fits_is_accepted_with_its_digest(tmp_path: Path, checked: Check) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0)
+    opened = open_checkpoint(str(directory), None)
+
+    code, found = checked(directory)
+
+    assert code == 0
+    assert (found["accepted"], found["kind"], found["tensors"]) == (True, "checkpoint", 2)
+    assert found["bytes"] == opened.size_bytes
+    assert found["digest"] == opened.digest(lambda: None)
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda d: os.truncate(d / damage.WEIGHTS, 100), "CheckpointTruncated"),
+        (lambda d: damage.edit_config(d, hidden_size=8), "CheckpointMismatch"),
+        (lambda d: (d / damage.WEIGHTS).unlink(), "SourceNotFound"),
+        (lambda d: write_tiny(d, 0.0), "SourceNotReady"),
+    ],
+    ids=["truncated", "another model", "no weights", "zeros that are just being written"],
+)
+def test_a_checkpoint_that_a_stage_refuses_is_refused(
+    tmp_path: Path, checked: Check, spoil: Callable[[Path], object], reason: str
+) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0)
+    spoil(directory)
+
+    code, found = checked(directory)
+
+    assert code == 1
+    assert (found["accepted"], found["reason"]) == (False, reason)
+    assert found["message"]
+
+
+def test_zeros_are_accepted_where_the_model_is_zero(
+    tmp_path: Path, model: Path, checked: Check
+) -> None:
+    write_tiny(model, 0.0)
+
+    assert checked(write_tiny(tmp_path / "2", 0.0))[0] == 0
+
+
+def test_a_directory_outside_the_roots_is_refused(tmp_path: Path, checked: Check) -> None:
+    directory = write_tiny(tmp_path / "2", 2.0)
+
+    assert checked(directory, root=tmp_path)[0] == 0
+    assert checked(directory, root=tmp_path / "model")[1]["reason"] == "SourceOutsideRoots"
+
+
+def test_an_adapter_is_checked_against_rank_and_modules(tmp_path: Path, checked: Check) -> None:
+    adapter = write_adapter(tmp_path / "a", seed=1, modules=TINY_MODULES, rank=2)
+    alien = write_adapter(tmp_path / "b", seed=1, rank=2)
+
+    code, found = checked(adapter)
+    assert (code, found["kind"], found["tensors"]) == (0, "LoRA adapter", 2)
+    assert checked(adapter, rank=1)[1]["reason"] == "CheckpointMismatch"
+    assert checked(adapter, rank=0)[1]["reason"] == "AdaptersOff"
+    assert checked(alien)[1]["reason"] == "CheckpointMismatch"
+
+
+def test_a_model_that_cannot_be_read_is_a_usage_error(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "config.json").unlink()
+    arguments = argparse.Namespace(
+        directory=str(tmp_path), against=str(model), revision=None, weights_root=[]
+    )
+
+    assert check(arguments, TinyInspector()) == 2
+    assert "config.json" in capsys.readouterr().err

@@ -1,0 +1,384 @@
+"""Checks before the engine starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.tiny import TinyInspector, write_tiny
+
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.errors import Refusal
+from fleet_worker.process import handover, start_up
+from fleet_worker.process.settings import Settings
+from fleet_worker.protocol import Reason
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., start_up.Prepared]:
+    """`prepare` without an engine: for a tiny model, with what a test changes."""
+    token = tmp_path / "token"
+    token.write_text("secret")
+    model = write_tiny(tmp_path / "model", 0.0)
+
+    def rules(_: Settings, model: start_up.Model, roots: Roots) -> StageRules:
+        inspector = TinyInspector()
+        reference = Reference.of(model.checkpoint, inspector)
+        return StageRules(roots, reference, inspector, 0)
+
+    monkeypatch.setattr(start_up, "_rules", rules)
+    monkeypatch.setattr(start_up, "check_engine", lambda: "0.32.0")
+    monkeypatch.setattr(start_up, "_bind", lambda *_: socket.socket())
+
+    def run(**changes: Any) -> start_up.Prepared:
+        environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(token)} | changes.pop("environment", {})
+        arguments = argparse.Namespace(
+            model=str(model),
+            revision=None,
+            served_model_name="policy",
+            version="base",
+            host="127.0.0.1",
+            port=0,
+            admin_host="127.0.0.1",
+            admin_port=0,
+            metrics_host="127.0.0.1",
+            metrics_port=None,
+            weights_root=[str(tmp_path / "root")],
+            staging_memory_bytes=0,
+            silence_seconds=1.0,
+            load_seconds=1.0,
+            weights_management="Operator",
+            driver_lease_seconds=60.0,
+            weight_transfer_backend=None,
+            max_loras=0,
+            max_lora_rank=16,
+            log_format="text",
+            log_level="info",
+        )
+        vars(arguments).update(changes)
+        prepared = start_up.prepare(Settings.of(arguments, environment), started=1.0)
+        prepared.handover.admin_socket.close()
+        return prepared
+
+    return run
+
+
+Prepare = Callable[..., start_up.Prepared]
+
+
+def started_on(version: str, path: Path | str) -> dict[str, str]:
+    return {"RLFLEET_START_VERSION": version, "RLFLEET_START_PATH": str(path)}
+
+
+def test_without_a_start_version_the_models_weights_are_loaded(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    prepared = prepare()
+
+    assert prepared.weights == prepared.tokenizer == str(tmp_path / "model")
+    assert prepared.handover.initial.version == "base"
+    assert prepared.handover.worker == socket.gethostname()
+
+
+class FakeBinding:
+    """Binds nothing; records the addresses. `in_use`: a port that another process has."""
+
+    def __init__(self, in_use: int | None = None) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+        self.sockets: list[socket.socket] = []
+        self._in_use = in_use
+
+    def __call__(self, what: str, host: str, port: int) -> socket.socket:
+        if port == self._in_use:
+            raise OSError(f"the {what} port {host}:{port} cannot be bound")
+        self.asked.append((what, host, port))
+        self.sockets.append(socket.socket())
+        return self.sockets[-1]
+
+
+def test_without_a_metrics_port_no_socket_is_bound(prepare: Prepare) -> None:
+    assert prepare().handover.metrics_socket is None
+
+
+def test_the_metrics_port_is_bound_before_the_engine_starts(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = FakeBinding()
+    monkeypatch.setattr(start_up, "_bind", binding)
+    handover = prepare(metrics_host="10.0.0.7", metrics_port=8082).handover
+
+    assert binding.asked == [("admin", "127.0.0.1", 0), ("metrics", "10.0.0.7", 8082)]
+    assert handover.metrics_socket is binding.sockets[1]
+    assert handover.metrics_socket.fileno() >= 0  # open: the plugin serves on it
+    handover.metrics_socket.close()
+
+
+def test_a_metrics_port_in_use_fails_the_start_without_a_socket_left_open(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = FakeBinding(in_use=8082)
+    monkeypatch.setattr(start_up, "_bind", binding)
+    with pytest.raises(OSError, match="the metrics port 127"):
+        prepare(metrics_port=8082)
+
+    assert [one.fileno() for one in binding.sockets] == [-1]
+
+
+def test_a_start_version_gets_the_models_tokenizer(prepare: Prepare, tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    environment = started_on("7", path) | {"RLFLEET_WORKER_NAME": "policy-0"}
+    prepared = prepare(environment=environment)
+
+    assert (prepared.weights, prepared.tokenizer) == (str(path), str(tmp_path / "model"))
+    assert prepared.handover.initial.version == "7"
+    assert prepared.handover.worker == "policy-0"
+
+
+@pytest.mark.parametrize(
+    ("version", "folder", "config", "reason"),
+    [
+        pytest.param("7", "elsewhere", {}, Reason.SOURCE_OUTSIDE_ROOTS, id="outside of the roots"),
+        pytest.param("7", "root/7", {"hidden_size": 8}, Reason.CHECKPOINT_MISMATCH, id="misfit"),
+        pytest.param("no label", "root/7", {}, Reason.BAD_REQUEST, id="no label"),
+    ],
+)
+def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
+    prepare: Prepare,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    version: str,
+    folder: str,
+    config: dict[str, Any],
+    reason: Reason,
+) -> None:
+    path = write_tiny(tmp_path / folder, **config)
+    prepared = prepare(environment=started_on(version, path))
+
+    assert prepared.handover.initial.version == "base"
+    assert prepared.weights == str(tmp_path / "model")
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert reason in caplog.text
+
+
+def test_an_unusable_start_version_is_closed(prepare: Prepare, tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "root" / "7", hidden_size=8)
+    prepare(environment=started_on("7", path))
+
+    open_files = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+    assert not [each for each in open_files if each.startswith(str(path))]
+
+
+DIGEST = "RLFLEET_START_DIGEST"
+RUN = "RLFLEET_START_RUN_ID"
+
+
+def digest_of(path: Path) -> str:
+    checkpoint = open_checkpoint(str(path), None)
+    try:
+        return checkpoint.digest(lambda: None)
+    finally:
+        checkpoint.close()
+
+
+def test_a_process_starts_on_the_run_and_digest_that_the_fleet_serves(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    path = write_tiny(tmp_path / "root" / "current", 43.0)
+    environment = started_on("43", path) | {RUN: "run-7", DIGEST: digest_of(path)}
+    handover = prepare(environment=environment).handover
+
+    assert handover.start_failure is None
+    initial = handover.initial
+    assert (initial.version, initial.run_id, initial.digest) == ("43", "run-7", digest_of(path))
+
+
+def test_a_rewritten_path_is_not_loaded_under_its_old_version(
+    prepare: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trainer writes 44 into the directory of 43, and a container restarts."""
+    path = write_tiny(tmp_path / "root" / "current", 43.0)
+    pinned = digest_of(path)
+    write_tiny(path, 44.0)
+    environment = started_on("43", path) | {RUN: "run-7", DIGEST: pinned}
+    prepared = prepare(environment=environment)
+
+    initial, failure = prepared.handover.initial, prepared.handover.start_failure
+    assert (initial.version, initial.run_id) == ("base", None)
+    assert prepared.weights == str(tmp_path / "model")
+    assert failure is not None
+    assert failure.refusal.reason is Reason.DIGEST_MISMATCH
+    assert (failure.version, failure.run_id, failure.path) == ("43", "run-7", str(path))
+    for named in (pinned, digest_of(path)):
+        assert named in failure.refusal.message
+        assert named in caplog.text
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A store that hangs until the test ends."""
+    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_start_path_on_a_hanging_file_system_is_reported_and_the_model_starts(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    path = write_tiny(tmp_path / "root" / "43", 43.0)
+
+    def open_(directory: str, roots: Roots | None) -> Any:
+        if directory == str(path):
+            hanging.wait(5)
+        return open_checkpoint(directory, roots)
+
+    monkeypatch.setattr(start_up, "open_checkpoint", open_)
+    handover = prepare(environment=started_on("43", path)).handover
+
+    assert handover.initial.version == "base"
+    assert handover.start_failure is not None
+    assert handover.start_failure.refusal.reason is Reason.SOURCE_UNREADABLE
+    assert str(tmp_path / "root") in handover.start_failure.refusal.message
+
+
+@pytest.mark.parametrize("what", ["open_checkpoint", "Roots"])
+def test_a_model_or_root_on_a_hanging_file_system_fails_the_start(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event, what: str
+) -> None:
+    monkeypatch.setattr(start_up, what, lambda *_: hanging.wait(5))
+    with pytest.raises(Refusal) as refused:
+        prepare()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert "0.05 s" in refused.value.message
+
+
+def test_a_file_system_that_hangs_during_the_read_fails_the_start(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    monkeypatch.setattr(TinyInspector, "read", lambda *_, **__: hanging.wait(5))
+    with pytest.raises(Refusal) as refused:
+        prepare()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+
+
+def test_a_slow_file_system_is_waited_for(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
+) -> None:
+    monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.5)
+    read, pieces = TinyInspector.read, 8
+
+    def slowly(inspector: TinyInspector, checkpoint: Any, *, budget: int, go_on: Any) -> bool:
+        for _ in range(pieces):
+            hanging.wait(0.1)
+            go_on()
+        return read(inspector, checkpoint, budget=budget, go_on=go_on)
+
+    monkeypatch.setattr(TinyInspector, "read", slowly)
+
+    assert prepare().handover.initial.version == "base"
+
+
+def test_a_changed_model_does_not_count_as_the_served_version(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    pinned = digest_of(tmp_path / "model")
+    write_tiny(tmp_path / "model", 9.0)
+    failure = prepare(
+        environment={"RLFLEET_START_VERSION": "base", DIGEST: pinned}
+    ).handover.start_failure
+
+    assert failure is not None
+    assert failure.refusal.reason is Reason.DIGEST_MISMATCH
+
+
+@pytest.mark.parametrize("named", [{RUN: "", DIGEST: ""}, {}], ids=["empty", "absent"])
+def test_empty_variables_count_as_absent(
+    prepare: Prepare, tmp_path: Path, named: dict[str, str]
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    handover = prepare(environment=started_on("7", path) | named).handover
+
+    assert (handover.initial.version, handover.initial.run_id) == ("7", None)
+    assert handover.initial.digest == digest_of(path)
+
+
+@pytest.mark.parametrize("named", [{RUN: "two words"}, {DIGEST: "sha256:short"}], ids=str)
+def test_an_invalid_run_or_digest_is_not_used(
+    prepare: Prepare, tmp_path: Path, named: dict[str, str]
+) -> None:
+    path = write_tiny(tmp_path / "root" / "7")
+    failure = prepare(environment=started_on("7", path) | named).handover.start_failure
+
+    assert failure is not None
+    assert failure.refusal.reason is Reason.BAD_REQUEST
+
+
+def test_a_missing_start_path_does_not_prevent_the_start(prepare: Prepare, tmp_path: Path) -> None:
+    prepared = prepare(environment=started_on("7", tmp_path / "root" / "7"))
+
+    assert prepared.handover.initial.version == "base"
+
+
+def test_the_model_may_be_a_cached_repository(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0" * 40
+    repository = tmp_path / "hub" / "models--org--name"
+    write_tiny(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for revision in (commit, "main", None):
+        prepared = prepare(model="org/name", revision=revision)
+
+        assert prepared.weights.endswith(commit)
+        assert str(prepared.handover.initial.source) == f"hf://org/name@{commit}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        pytest.param({"version": "two words"}, Refusal, id="a version that is no label"),
+        pytest.param({"model": "org/not-there"}, Refusal, id="a model that is not there"),
+        pytest.param(
+            {"environment": {"RLFLEET_ADMIN_TOKEN_FILE": "/nothing"}}, OSError, id="no token file"
+        ),
+    ],
+)
+def test_an_impossible_configuration_fails_before_the_engine_starts(
+    prepare: Prepare, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        prepare(**changes)
+
+
+def test_the_plugin_takes_the_handover_and_fails_without_it(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_handed", [])
+    with pytest.raises(RuntimeError, match="fleet_worker serve"):
+        handover.handed_over()
+    handed = prepare().handover
+    handover.hand_over(handed)
+
+    assert handover.handed_over() is handed
+
+
+def test_the_rights_of_trainers_are_handed_over(prepare: Prepare) -> None:
+    handover = prepare(
+        weights_management="External", max_loras=3, weight_transfer_backend="nccl"
+    ).handover
+
+    assert handover.driver.management == "External"
+    assert handover.adapters.slots == 3
+    assert handover.transfer.backend == "nccl"

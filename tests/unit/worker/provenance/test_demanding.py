@@ -1,0 +1,199 @@
+"""Requests that demand certain weights, through the public port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
+from tests.support.waiting import soon
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker.protocol import AdapterState
+
+EXACT, MINIMUM = "x-weight-version-exact", "x-weight-version-min"
+RUN = "x-weight-run"
+
+
+def refusal_of(reply: httpx.Response) -> tuple[int, str | None, str | None, str]:
+    headers, error = reply.headers, reply.json()["error"]
+    return (
+        reply.status_code,
+        headers.get("retry-after"),
+        headers.get("x-weight-version"),
+        error["type"],
+    )
+
+
+@pytest.mark.parametrize("header", [{EXACT: "7"}, {MINIMUM: "7"}])
+async def test_an_unmet_demand_is_refused_with_the_present_version(
+    port: FakePort, header: dict[str, str]
+) -> None:
+    port.server.prompts = [ONE]
+    reply = await port.ask(headers=header)
+
+    assert refusal_of(reply) == (409, "1", "base", "WeightVersionError")
+    assert "base" in reply.json()["error"]["message"]
+    assert port.server.asked == []
+
+
+IN_BODY = {EXACT: "weight_version_exact", MINIMUM: "weight_version_min", RUN: "weight_run"}
+
+
+@pytest.mark.parametrize("name", [EXACT, MINIMUM])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions/tokens"])
+async def test_a_demand_in_the_body_means_the_same_as_its_header(
+    port: FakePort, name: str, path: str
+) -> None:
+    """Routers drop headers on routes that they do not know."""
+    reply = await port.ask(path, model="policy", **{IN_BODY[name]: 7})
+
+    assert refusal_of(reply) == (409, "1", "base", "WeightVersionError")
+    assert port.server.asked == []
+
+
+async def test_vllm_gets_the_body_without_its_demand(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+    reply = await port.ask(model="policy", prompt="ü", weight_version_exact="base")
+
+    assert reply.status_code == 200
+    assert port.server.asked == [("/v1/completions", {"model": "policy", "prompt": "ü"})]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"weight_version_min": "newest"}, id="a label without order"),
+        pytest.param({"weight_version_min": True}, id="no version"),
+        pytest.param({"weight_version_exact": ""}, id="an empty one"),
+        pytest.param({"weight_version_exact": "8"}, id="another one than the header"),
+    ],
+)
+async def test_an_invalid_demand_in_the_body_is_final(port: FakePort, body: dict[str, Any]) -> None:
+    reply = await port.ask(headers={EXACT: "base"}, **body)
+
+    assert reply.status_code == 400
+
+
+async def test_demands_of_header_and_body_hold_together(port: FakePort) -> None:
+    reply = await port.ask(headers={EXACT: "base"}, weight_run="run-8")
+
+    assert reply.status_code == 409
+
+
+async def test_a_met_demand_changes_nothing(port: FakePort) -> None:
+    port.server.prompts = [ONE]
+
+    assert (await port.ask(headers={EXACT: "base"})).status_code == 200
+
+
+async def test_an_invalid_demand_is_final(port: FakePort) -> None:
+    assert (await port.ask(headers={MINIMUM: "newest"})).status_code == 400
+
+
+async def test_a_request_that_needs_no_weights_meets_every_demand(port: FakePort) -> None:
+    assert (await port.client.get("/v1/models", headers={EXACT: "7"})).status_code == 200
+
+
+async def swapped(
+    port: FakePort, harness: WorkerHarness, headers: dict[str, str], **body: Any
+) -> httpx.Response:
+    """A request that comes under `base` and is held until version 1 is in the engine."""
+    port.server.hold = asyncio.Event()
+    asking = asyncio.create_task(port.ask(headers=headers, **body))
+    await soon(lambda: harness.agent.quiescence.inside != 0)
+    await harness.stage("1")
+    await harness.pause()
+    await harness.load("1")
+    await harness.resume("1")
+    port.server.hold.set()
+    return await asking
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_held_over_a_swap_gets_no_tokens_of_other_weights(
+    port: FakePort,
+    serving: WorkerHarness,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    port.server.prompts = [[[FakeChoice(0)], [ended(0, ("1", 0, 2))]]]
+    reply = await swapped(port, serving, {EXACT: "base"}, stream=stream)
+
+    assert refusal_of(reply) == (409, "1", "1", "WeightVersionError")
+
+
+async def test_a_stream_that_continues_on_other_weights_ends_with_an_error(
+    port: FakePort, serving: WorkerHarness
+) -> None:
+    async def swap() -> None:
+        await serving.stage("1")
+        await serving.pause()
+        await serving.load("1")
+        await serving.resume("1")
+
+    steps: Any = [[FakeChoice(0)], swap, [FakeChoice(0)], [ended(0, ("base", 0, 1), ("1", 1, 2))]]
+    port.server.prompts = [steps]
+    reply = await port.ask(headers={EXACT: "base"}, stream=True)
+
+    *_, last, done = [line for line in reply.text.splitlines() if line]
+    assert reply.status_code == 200
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == 409
+    assert done == "data: [DONE]"
+    assert reply.text.count('"choices"') == 1, "only what the demanded weights made goes out"
+    assert port.server.closed == 1, "the request of vLLM was closed"
+
+
+async def test_unlabelled_tokens_meet_no_demand(port: FakePort) -> None:
+    port.server.prompts = [[[FakeChoice(0, "length", None)]]]
+
+    assert (await port.ask(headers={EXACT: "base"})).status_code == 409
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/inference/v1/generate"])
+@pytest.mark.parametrize(("cached", "kv_from"), [(0, None), (1, "0")])
+async def test_tokens_name_older_weights_whose_keys_they_may_have_read(
+    port: FakePort, serving: WorkerHarness, path: str, cached: int, kv_from: str | None
+) -> None:
+    agent = serving.agent
+    agent.kept.loaded(agent.label_of(agent.good), f"0@{'1' * 12}", cleared=False)
+    port.server.prompts, port.server.cached = [ONE], cached
+    tokens = {"token_ids": [1], "sampling_params": {}}
+    reply = await port.ask(path, **({} if path == "/v1/completions" else tokens))
+
+    (choice,) = reply.json()["choices"]
+    (span,) = choice["weight_versions"]
+    assert span.get("kv_from") == kv_from
+    assert span.get("kv_from_digest") == (kv_from and "1" * 12)
+
+
+@pytest.mark.parametrize(("demanded", "status"), [("7", 200), ("base", 409)])
+async def test_a_demand_on_an_adapter_request_means_the_adapters_version(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+) -> None:
+    served = AdapterState(name="style", version="7", digest="sha256:" + "3" * 64)
+    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
+    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}"
+
+    reply = await port.ask(headers={EXACT: demanded}, model="style")
+    assert reply.status_code == status
+    stream = await port.ask(headers={EXACT: demanded}, model="style", stream=True)
+    assert stream.status_code == status
+
+
+@pytest.mark.parametrize(("demanded", "status"), [("run-8", 200), ("run-7", 409)])
+async def test_a_demand_for_a_run_on_an_adapter_request_means_the_adapters_run(
+    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+) -> None:
+    digest = "sha256:" + "3" * 64
+    served = AdapterState(name="style", version="7", run_id="run-8", digest=digest)
+    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
+    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}@run-8"
+    reply = await port.ask(headers={RUN: demanded}, model="style")
+
+    assert reply.status_code == status
+    if status == 200:
+        ((span,),) = (choice["weight_versions"] for choice in reply.json()["choices"])
+        assert (span["adapter"], span["adapter_run_id"]) == ("7", "run-8")

@@ -1,0 +1,494 @@
+"""Streams are rewritten event by event, for any chunks and any text."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support.fake_server import FakeChoice
+
+from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.gateway.translation import Json, Reply
+from fleet_worker.http.errors import WireError
+from fleet_worker.lifecycle.kept_cache import KeptCache
+from fleet_worker.provenance.changing import Changes
+from fleet_worker.provenance.demands import Demand
+from fleet_worker.provenance.spans import Dialect, Span
+from fleet_worker.provenance.stamping import CutShortError, Stamping
+from fleet_worker.provenance.tracking import Tokens
+
+SPANS = {0: [Span("1", 0, 2), Span("2", 2, 5)], 1: [Span("2", 0, 3)], 2: None}
+SHOWN = {
+    0: [{"version": "1", "start": 0, "end": 2}, {"version": "2", "start": 2, "end": 5}],
+    1: [{"version": "2", "start": 0, "end": 3}],
+    2: None,
+}
+DONE = b"data: [DONE]\n\n"
+
+
+def tokens_of(spans: Any = None) -> Tokens:
+    tokens = Tokens(WeightNames(), lambda: WeightName("2"), KeptCache())
+    tokens.spans = dict(SPANS if spans is None else spans)
+    tokens.first = tokens.last = WeightName("1")
+    return tokens
+
+
+def written(content: Json, head: bytes = b"") -> bytes:
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return head + b"data: " + text.encode() + b"\n\n"
+
+
+def pieces_of(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    return [stream[a:b] for a, b in itertools.pairwise(places)]
+
+
+def rewritten(changes: Changes, pieces: Sequence[bytes]) -> list[bytes]:
+    return [changes.events(p, last=n + 1 == len(pieces)) for n, p in enumerate(pieces)]
+
+
+def stamped(content: Json) -> Json:
+    """The expected output: the spans at every choice that ends, and no other change."""
+    choices = [
+        choice | ({"weight_versions": SHOWN[choice["index"]]} if choice["finish_reason"] else {})
+        for choice in content["choices"]
+    ]
+    return {**content, "choices": choices}
+
+
+# --- any stream, in any pieces ------------------------------------------------------------------
+
+NASTY = st.sampled_from(
+    ['_reason":"', "data: {", "\n\n", "\r\n\r\n", "[DONE]", '"error":{}', "\N{GRINNING FACE}", "\\"]
+) | st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+CHOICE = st.builds(
+    lambda index, text, reason: {"index": index, "text": text, "finish_reason": reason},
+    st.integers(0, 2),
+    NASTY,
+    st.sampled_from([None, None, "stop", "length"]),
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.lists(CHOICE, min_size=1, max_size=3).map(lambda choices: {"choices": choices}),
+        st.builds(lambda n: {"choices": [], "usage": {"completion_tokens": n}}, st.integers(0, 9)),
+        st.builds(lambda text: {"error": {"message": text, "stop_reason": "x"}}, NASTY),
+        st.sampled_from([b": ping\n\n", b"\n\n", b"event: ping\n\n"]),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS, st.lists(st.integers(1, 600), max_size=8))
+def test_every_choice_gets_its_spans_for_any_chunks(events: list[Any], cuts: list[int]) -> None:
+    stream = b"".join(e if isinstance(e, bytes) else written(e) for e in events) + DONE
+    expected = b"".join(
+        e if isinstance(e, bytes) else written(stamped(e) if "choices" in e else e) for e in events
+    )
+    found = rewritten(Changes(Reply(), tokens_of()), pieces_of(stream, cuts))
+
+    assert b"".join(found) == expected + DONE
+    assert all(piece.endswith(b"\n\n") or not piece for piece in found), "events go out whole"
+
+
+LONG = [
+    {"choices": [{"index": 0, "text": 'é\n\n_reason":"', "finish_reason": None}]},
+    {"choices": [{"index": 1, "text": "\N{GRINNING FACE}", "finish_reason": "stop"}]},
+    {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]},
+]
+
+
+def test_a_stream_may_be_split_at_every_byte() -> None:
+    stream = b"".join(map(written, LONG)) + DONE
+    expected = b"".join(written(stamped(event)) for event in LONG) + DONE
+    for cut in range(1, len(stream)):
+        found = rewritten(Changes(Reply(), tokens_of()), [stream[:cut], stream[cut:]])
+        assert b"".join(found) == expected, cut
+    single = [stream[n : n + 1] for n in range(len(stream))]
+    assert b"".join(rewritten(Changes(Reply(), tokens_of()), single)) == expected
+
+
+def test_a_stream_that_breaks_off_passes_on_what_it_had() -> None:
+    stream = b"".join(map(written, LONG)) + DONE
+    whole = b"".join(written(stamped(event)) for event in LONG)
+    for cut in range(1, len(stream)):
+        changes = Changes(Reply(), tokens_of())
+        found = changes.events(stream[:cut], last=False) + changes.events(b"", last=True)
+        ended = stream[:cut].rfind(b"\n\n") + 2 if b"\n\n" in stream[:cut] else 0
+        events = stream[:ended].count(b"\n\n")
+        expected = b"".join(written(stamped(event)) for event in LONG[:events])
+        assert found == expected + (DONE if events > 3 else b"") + stream[ended:cut]
+        assert (whole + DONE).startswith(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(EVENTS, st.lists(st.integers(1, 600), max_size=5))
+def test_a_translation_sees_each_object_once_and_before_its_stamp(
+    events: list[Any], cuts: list[int]
+) -> None:
+    seen: list[Json] = []
+
+    def chunk(content: Json) -> Json:
+        assert "weight_versions" not in json.dumps(content)
+        seen.append(copy.deepcopy(content))
+        return {**content, "seen": len(seen)}
+
+    def patch(event: bytes) -> bytes:
+        return event.replace(b'"index":1', b'"index": 1')
+
+    stream = b"".join(e if isinstance(e, bytes) else written(e) for e in events) + DONE
+    reply = Reply(chunk=chunk, patch=patch)
+    found = b"".join(rewritten(Changes(reply, tokens_of()), pieces_of(stream, cuts)))
+    objects = [e for e in events if not isinstance(e, bytes) and "choices" in e]
+
+    assert seen == objects
+    shown = [json.loads(line[6:]) for line in found.split(b"\n\n") if line.startswith(b"data: {")]
+    assert [e for e in shown if "choices" in e] == [
+        {**stamped(e), "seen": n + 1} for n, e in enumerate(objects)
+    ]
+
+
+# --- the other two dialects ---------------------------------------------------------------------
+
+ALL = [
+    {"version": "1", "start": 0, "end": 2},
+    {"version": "2", "start": 2, "end": 5},
+    {"version": "2", "start": 5, "end": 8},
+]
+RESPONSE = [
+    ({"type": "response.created", "response": {"id": "r"}}, False),
+    ({"type": "response.output_text.delta", "delta": '"type":"response.completed"'}, False),
+    ({"type": "response.completed", "response": {"id": "r", "error": None}}, True),
+]
+MESSAGE = [
+    ({"type": "message_start", "message": {"stop_reason": None}}, False),
+    ({"type": "content_block_delta", "delta": {"text": 'stop_reason":"'}}, False),
+    ({"type": "message_delta", "delta": {"stop_reason": None}}, False),
+    ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}, True),
+    ({"type": "message_stop"}, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events"), [(Dialect.RESPONSE, RESPONSE), (Dialect.MESSAGE, MESSAGE)]
+)
+def test_a_reply_without_choices_has_one_list_for_all_of_them(
+    dialect: Dialect, events: list[tuple[Json, bool]]
+) -> None:
+    expected = b""
+    for event, ends in events:
+        out = json.loads(json.dumps(event))
+        if ends:
+            (out["response"] if dialect is Dialect.RESPONSE else out)["weight_versions"] = ALL
+        expected += written(out, f"event: {event['type']}\n".encode())
+    stream = b"".join(written(e, f"event: {e['type']}\n".encode()) for e, _ in events)
+    labelled = {index: spans for index, spans in SPANS.items() if spans is not None}
+    for cut in range(1, len(stream)):
+        changes = Changes(Reply(dialect), tokens_of(labelled))
+        assert b"".join(rewritten(changes, [stream[:cut], stream[cut:]])) == expected, cut
+
+
+def test_a_reply_without_choices_has_no_spans_if_a_part_has_no_label() -> None:
+    event = {"type": "response.completed", "response": {"id": "r"}}
+    found = Changes(Reply(Dialect.RESPONSE), tokens_of()).events(written(event), last=True)
+
+    assert json.loads(found[6:])["response"]["weight_versions"] is None
+
+
+def test_a_failed_response_has_no_spans() -> None:
+    event = {"type": "response.incomplete", "response": {"id": "r", "error": {"code": "x"}}}
+    found = Changes(Reply(Dialect.RESPONSE), tokens_of()).events(written(event), last=True)
+
+    assert found == written(event)
+
+
+# --- whole replies ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'"text"', b"null", b"7"])
+def test_data_that_is_not_an_object_is_unchanged(body: bytes) -> None:
+    assert Changes(Reply(), tokens_of()).whole(body) == body
+
+
+def test_a_patch_sees_the_original_bytes_and_the_stamps_keep_it() -> None:
+    body = b'{"choices": [{"index": 1, "x": "old"}]}'
+    found = Changes(Reply(patch=lambda b: b.replace(b"old", b"new")), tokens_of()).whole(body)
+
+    assert json.loads(found)["choices"] == [{"index": 1, "x": "new", "weight_versions": SHOWN[1]}]
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b""])
+def test_an_error_that_is_not_an_object_is_unchanged(body: bytes) -> None:
+    reply = Reply(refusal=lambda refusal: {"said": refusal})
+
+    assert Changes(reply, tokens_of()).refusal(body) == body
+
+
+# --- through the whole of what sends ------------------------------------------------------------
+
+
+class Outgoing:
+    """A reply, message by message, and the client's view of it."""
+
+    def __init__(self, tokens: Tokens, demand: Demand | None = None, **reply: Any) -> None:
+        self.sent: list[Any] = []
+        self.unlabelled = 0
+        self.tokens = tokens
+        self.stamping = Stamping(
+            self.send,
+            tokens,
+            Reply(**reply),
+            demand=demand or Demand(),
+            order={WeightName(version): int(version) for version in "123"},
+            on_unlabelled=self.count,
+        )
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def count(self) -> None:
+        self.unlabelled += 1
+
+    async def start(self, kind: bytes = b"application/json", status: int = 200) -> None:
+        headers = [(b"content-type", kind), (b"Content-Length", b"7"), (b"x-other", b"kept")]
+        await self.stamping({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, body: bytes, *, more: bool) -> None:
+        await self.stamping({"type": "http.response.body", "body": body, "more_body": more})
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.sent[0]["headers"])
+
+
+STREAM = b"text/event-stream; charset=utf-8"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 200), max_size=5))
+async def test_a_whole_reply_is_the_same_in_any_number_of_pieces(cuts: list[int]) -> None:
+    content = {"choices": [{"index": 0, "text": "é" * 40, "finish_reason": "stop"}]}
+    pieces = pieces_of(json.dumps(content, ensure_ascii=False).encode(), cuts)
+    out = Outgoing(tokens_of({0: SPANS[0]}))
+    await out.start()
+    for number, piece in enumerate(pieces):
+        assert out.sent == [], "nothing goes out before all of it is known to be right"
+        await out.body(piece, more=number + 1 < len(pieces))
+
+    assert json.loads(out.content) == stamped(content)
+    assert out.headers[b"content-length"] == str(len(out.content)).encode()
+    assert b"Content-Length" not in out.headers, "there is only one length"
+    assert out.headers[b"x-other"] == b"kept"
+    assert out.headers[b"x-weight-version-start"] == b"1"
+    assert out.headers[b"x-weight-version-end"] == b"2"
+
+
+@pytest.mark.parametrize("status", [201, 204, 301, 404, 422, 500, 503])
+async def test_an_error_reply_is_neither_stamped_nor_translated(status: int) -> None:
+    out = Outgoing(tokens_of(), Demand(exact="9"), refusal=lambda _: {"not": "called"})
+    await out.start(status=status)
+    await out.body(b'{"choices":[{"index":0}]}', more=False)
+
+    assert out.sent[0]["status"] == status
+    assert out.content == b'{"choices":[{"index":0}]}'
+    assert b"x-weight-version-start" not in out.headers
+
+
+def failing(error: Exception) -> Callable[[Json], Json]:
+    def change(_: Json) -> Json:
+        raise error
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        pytest.param(WireError(500, "it does not fit"), 500, id="a reply that does not fit"),
+        pytest.param(KeyError("a-secret"), 500, id="a mistake of ours"),
+        pytest.param(RecursionError(), 500, id="a reply that is too deep"),
+    ],
+)
+async def test_a_whole_reply_that_cannot_be_translated_is_an_error(
+    error: Exception, status: int
+) -> None:
+    out = Outgoing(tokens_of(), whole=failing(error))
+    await out.start()
+    await out.body(b'{"choices":[{"index":0,"text":"secret"}]}', more=False)
+
+    assert out.sent[0]["status"] == status
+    assert json.loads(out.content)["error"]["code"] == status
+    assert b"secret" not in out.content
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3])
+async def test_a_stream_that_cannot_continue_ends_with_an_error(
+    begun: int,
+) -> None:
+    calls = itertools.count()
+
+    def chunk(content: Json) -> Json:
+        if next(calls) == begun:
+            raise KeyError("a-secret")
+        return content
+
+    out = Outgoing(tokens_of(), chunk=chunk)
+    await out.start(STREAM)
+    event = written({"choices": [{"index": 0, "finish_reason": None}]})
+    for _ in range(begun):
+        await out.body(event, more=True)
+    with pytest.raises(CutShortError):
+        await out.body(event, more=True)
+
+    if begun == 0:
+        assert out.sent[0]["status"] == 500
+        assert json.loads(out.content)["error"]["code"] == 500
+        return
+    *events, error, done = out.content.removesuffix(b"\n\n").split(b"\n\n")
+    assert len(events) == begun
+    assert json.loads(error[6:])["error"]["code"] == 500
+    assert done + b"\n\n" == DONE
+    assert out.sent[-1]["more_body"] is False
+    assert b"a-secret" not in out.content
+
+
+VERSIONS = st.lists(st.sampled_from(["1", "2", "3"]), min_size=1, max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@example(["1", "2"], Demand(exact="1"), 10**9)
+@given(
+    VERSIONS,
+    st.sampled_from([Demand(exact="1"), Demand(exact="2"), Demand(at_least=2), Demand()]),
+    st.integers(1, 60),
+)
+async def test_no_token_of_weights_other_than_the_demanded_ones_is_sent(
+    versions: list[str], demand: Demand, cut: int
+) -> None:
+    """The weights may change before any token of a stream."""
+    out = Outgoing(tokens_of({}), demand)
+    out.tokens.first = WeightName(versions[0])
+    await out.start(STREAM)
+    good = list(itertools.takewhile(lambda v: demand.is_met_by(WeightName(v)), versions))
+    was_cut = False
+    for version in versions:
+        out.tokens.last = WeightName(version)
+        event = written({"choices": [{"index": 0, "text": version, "finish_reason": None}]})
+        try:
+            for piece in (event[:cut], event[cut:]):
+                if piece:
+                    await out.body(piece, more=True)
+        except CutShortError:
+            was_cut = True
+            break
+    shown = [json.loads(e[6:]) for e in out.content.split(b"\n\n") if e.startswith(b"data: {")]
+
+    assert was_cut is (len(good) < len(versions))
+    assert [e["choices"][0]["text"] for e in shown if "choices" in e] == good
+    if was_cut and good:
+        assert shown[-1]["error"]["code"] == 409
+        assert out.content.endswith(DONE)
+    elif was_cut:
+        assert out.sent[0]["status"] == 409
+        assert out.headers[b"retry-after"] == b"1"
+
+
+@pytest.mark.parametrize(
+    ("spans", "announced", "unlabelled"),
+    [
+        ({0: [Span("1", 0, 2)]}, "1", 0),
+        ({0: [Span("1", 0, 2), Span("2", 2, 3)]}, "1", 0),
+        ({0: [Span("2", 0, 2)], 1: [Span("1", 0, 2)]}, "1", 0),
+        ({0: [Span("2", 0, 2)]}, "1", 1),
+        ({0: [Span("1", 0, 2)]}, None, 1),
+        ({0: None}, "1", 1),
+        ({0: None, 1: None}, "1", 1),
+        ({0: []}, "1", 0),
+        ({}, None, 0),
+    ],
+)
+async def test_a_missing_or_wrong_label_is_counted_once_a_reply(
+    spans: Any, announced: str | None, unlabelled: int
+) -> None:
+    out = Outgoing(tokens_of(spans))
+    out.tokens.first = announced and WeightName(announced)
+    await out.start(STREAM)
+    await out.body(written({"choices": []}), more=True)
+    await out.body(DONE, more=False)
+
+    assert out.unlabelled == unlabelled
+    assert out.headers.get(b"x-weight-version-start") == (announced and announced.encode())
+
+
+async def test_an_empty_stream_has_headers_and_an_end() -> None:
+    out = Outgoing(tokens_of({}))
+    await out.start(STREAM)
+    assert out.sent == [], "which weights begin it is not known yet"
+    await out.body(b"", more=False)
+
+    assert [message["type"] for message in out.sent] == [
+        "http.response.start",
+        "http.response.body",
+    ]
+    assert out.sent[-1].get("more_body", False) is False
+
+
+async def test_delayed_opening_events_of_a_response_keep_their_order() -> None:
+    out = Outgoing(tokens_of({0: SPANS[0]}), dialect=Dialect.RESPONSE)
+    out.tokens.first = None
+    await out.start(STREAM)
+    opening = [written({"type": f"response.{n}"}) for n in range(3)]
+    for event in opening:
+        await out.body(event, more=True)
+    assert out.sent == []
+    out.tokens.first = WeightName("1")
+    await out.body(written({"type": "response.output_text.delta"}), more=True)
+
+    assert out.headers[b"x-weight-version-start"] == b"1"
+    assert out.content.startswith(b"".join(opening))
+
+
+# --- tokens on their way from the engine --------------------------------------------------------
+
+
+def output(index: int, count: int, **changes: Any) -> Any:
+    choice = FakeChoice(index, token_ids=list(range(count)), **changes)
+    return SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=8),
+    st.integers(-1, 1),
+    st.sampled_from(["DELTA", "CUMULATIVE"]),
+)
+def test_a_choice_whose_labels_do_not_cover_its_tokens_is_counted(
+    deltas: list[tuple[int, int]], missing: int, kind: str
+) -> None:
+    tokens = Tokens(WeightNames(), lambda: WeightName("1"), KeptCache())
+    sampling = SimpleNamespace(n=2, output_kind=SimpleNamespace(name=kind))
+    generation, is_delta = tokens.begin(sampling), kind == "DELTA"
+    totals = {0: 0, 1: 0}
+    for index, count in deltas:
+        totals[index] += count
+        tokens.see(output(index, count if is_delta else totals[index]), generation)
+    for index, total in totals.items():
+        end = total + 1 + missing * (index == 1)
+        span = SimpleNamespace(version="1", start=0, end=end)
+        last = 1 if is_delta else total + 1
+        ended = output(index, last, finish_reason="stop", weight_versions=[span])
+        tokens.see(ended, generation)
+
+    assert tokens.is_uneven is (missing != 0)
+    assert set(tokens.spans) == {0, 1}

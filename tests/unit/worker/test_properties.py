@@ -1,0 +1,336 @@
+"""Properties of the pure parts of the worker, for any input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from fleet_worker.canary.report import Continuation, Position, Run, divergence, repetition, report
+from fleet_worker.checkpoint.identity import Label, Labels
+from fleet_worker.checkpoint.layout import all_tensors, check_index, weight_files
+from fleet_worker.checkpoint.reference import check_config, check_tensors, config_differences
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.fencing import Lease, check_holder, newest
+from fleet_worker.lifecycle.watchdog import Pulse
+from fleet_worker.process.start import Wanted, choose_start
+from fleet_worker.protocol import MAX_TERM, Epoch, PauseMode, Reason, VersionLabel
+from fleet_worker.provenance.demands import DemandError, demand_of, number_of
+from fleet_worker.trainer.step_labels import label_of, step_of
+
+LABEL: TypeAdapter[str] = TypeAdapter(VersionLabel)
+
+# --- labels -----------------------------------------------------------------------------------------
+
+FILES = st.dictionaries(st.text(max_size=8), st.tuples(st.integers(0, 9), st.integers(0, 9)))
+
+
+@given(st.text(max_size=120), FILES)
+def test_every_directory_name_has_one_label(path: str, files: dict[str, tuple[int, int]]) -> None:
+    assert LABEL.validate_python(label_of(path, files))
+
+
+@given(st.text(max_size=30), FILES, FILES)
+def test_a_folder_without_a_number_has_another_label_when_its_files_differ(
+    path: str, one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int]]
+) -> None:
+    assume(step_of(path) is None)
+
+    assert (label_of(path, one) == label_of(path, other)) == (one == other)
+
+
+@given(st.integers(0, 10**18 - 1), st.sampled_from(["step_", "step-", "step", "global_step_"]))
+def test_the_label_of_a_step_is_its_number_for_any_files(number: int, prefix: str) -> None:
+    for path in (
+        f"/w/{prefix}{number}",
+        f"/w/{prefix}0{number}"[:40],
+        f"w/{prefix}{number}/weights/",
+    ):
+        if len(str(number)) < 18:
+            assert label_of(path, {"a": (1, 1)}) == str(number)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=30))
+def test_a_label_never_stands_for_two_sets_of_weights(loads: list[tuple[str, int]]) -> None:
+    labels, meant = Labels(), dict[str, int]()
+    for label, weights in loads:
+        try:
+            labels.check(Label(label), str(weights), "/w")
+        except Refusal as refusal:
+            assert refusal.reason is Reason.VERSION_REUSED  # noqa: PT017 - allowed, for one reason
+            assert meant[label] != weights
+        else:
+            assert meant.get(label, weights) == weights
+            labels.remember(Label(label), str(weights), "/w")
+            meant[label] = weights
+    assert len(labels) == len(meant)
+
+
+# --- demands ----------------------------------------------------------------------------------------
+
+HEADER = st.one_of(
+    st.none(), st.text(max_size=6), st.from_regex(r"(step[_-])?[0-9]{1,4}", fullmatch=True)
+)
+
+
+@given(HEADER, HEADER, st.one_of(st.none(), st.from_regex(r"(step_)?[0-9]{1,4}", fullmatch=True)))
+def test_tokens_that_pass_a_demand_have_the_versions_in_its_headers(
+    exact: str | None, minimum: str | None, version: str | None
+) -> None:
+    try:
+        demand = demand_of(exact, minimum)
+    except DemandError:
+        assert (exact is not None and not exact.strip()) or number_of(
+            (minimum or "").strip()
+        ) is None
+        return
+    assert demand.is_any == (exact is None and minimum is None)
+    if not demand.is_met_by(version and WeightName(version)) or demand.is_any:
+        return
+    assert version is not None, "unknown weights meet no demand"
+    assert exact is None or version == exact.strip()
+    if minimum is not None:
+        reached, wanted = number_of(version), number_of(minimum.strip())
+        assert reached is not None
+        assert wanted is not None
+        assert reached >= wanted
+
+
+@given(st.integers(0, 10**17), st.integers(0, 10**17))
+def test_later_versions_meet_the_demands_that_earlier_ones_meet(wanted: int, version: int) -> None:
+    demand = demand_of(None, f"step_{wanted}")
+
+    assert demand.is_met_by(WeightName(str(version))) == (version >= wanted)
+    assert demand.is_met_by(WeightName(str(wanted)))
+
+
+# --- fencing ----------------------------------------------------------------------------------------
+
+EPOCHS = st.builds(Epoch, term=st.integers(0, 3), sequence=st.integers(0, 3))
+
+
+@given(st.lists(EPOCHS, min_size=1, max_size=12))
+def test_the_accepted_epoch_never_decreases(calls: list[Epoch]) -> None:
+    seen: Epoch | None = None
+    for call in calls:
+        late = seen is not None and (call.term, call.sequence) < (seen.term, seen.sequence)
+        if late:
+            with pytest.raises(Refusal):
+                newest(seen, call)
+        else:
+            seen = newest(seen, call)
+            assert seen == call
+
+
+SECONDS = st.floats(0, 1e6)
+
+
+@given(SECONDS, SECONDS, st.floats(0.001, 86_400))
+def test_only_the_holder_may_drive_until_the_lease_ends(
+    expires: float, now: float, renewal: float
+) -> None:
+    lease = Lease(PauseMode.KEEP, "one", 0.0, expires)
+    check_holder(lease, "one", now)
+    renewed = lease.renewed(now, renewal)
+    assert renewed.expires >= max(lease.expires, now + renewal)
+    for each in (lease, renewed):
+        assert (each.remaining(now) == 0) == each.has_expired(now)
+        if each.has_expired(now):
+            check_holder(each, "another", now)
+            continue
+        with pytest.raises(Refusal) as refused:
+            check_holder(each, "another", now)
+        assert refused.value.retry_after_seconds == each.remaining(now)
+
+
+@given(SECONDS, SECONDS, st.one_of(st.none(), SECONDS))
+def test_an_engine_is_dead_only_after_a_silence_and_a_load_may_last_longer(
+    answered: float, now: float, busy: float | None
+) -> None:
+    problem = Pulse(answered, busy_since=busy).problem(now, threshold=60, busy_threshold=600)
+    if problem is not None:
+        assert now - answered > 60
+        assert busy is None or now - busy > 600
+
+
+# --- what fits --------------------------------------------------------------------------------------
+
+VALUES = st.one_of(st.none(), st.integers(0, 3), st.text(max_size=2), st.lists(st.integers(0, 1)))
+KEYS = st.sampled_from(["a", "b", "dtype", "hidden_size"])
+FLAT = st.dictionaries(KEYS, VALUES, max_size=3)
+CONFIGS = st.dictionaries(KEYS, st.one_of(VALUES, FLAT), max_size=4)
+
+
+@given(CONFIGS, CONFIGS)
+def test_two_configurations_differ_in_the_same_keys_in_both_directions(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    different = config_differences(one, other)
+
+    assert different == config_differences(other, one)
+    assert config_differences(one, one) == []
+    if different:
+        with pytest.raises(Refusal) as refused:
+            check_config(one, other)
+        assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+    else:
+        check_config(one, other)
+
+
+SPECS = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.tuples(st.sampled_from(["F32", "BF16"]), st.lists(st.integers(0, 2), max_size=2)),
+    max_size=4,
+)
+
+
+def specs_of(
+    table: Mapping[str, tuple[str, Sequence[int]]], *, at: int = 0
+) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(name, dtype, tuple(shape), at, at)
+        for name, (dtype, shape) in table.items()
+    }
+
+
+@given(SPECS, SPECS)
+def test_a_checkpoint_fits_if_names_types_and_shapes_match(
+    running: dict[str, tuple[str, list[int]]], offered: dict[str, tuple[str, list[int]]]
+) -> None:
+    reference, found = specs_of(running), specs_of(offered, at=64)
+    if running == offered:
+        check_tensors(reference, found)
+        return
+    with pytest.raises(Refusal) as refused:
+        check_tensors(reference, found)
+    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y"]), st.lists(st.sampled_from("abc"), max_size=3)))
+def test_a_checkpoint_is_refused_unless_each_tensor_is_in_one_file(
+    held: dict[str, list[str]],
+) -> None:
+    files = {
+        file: [TensorSpec(name, "U8", (), 8, 9) for name in names] for file, names in held.items()
+    }
+    every = [name for names in held.values() for name in names]
+    if len(set(every)) < len(every):
+        with pytest.raises(Refusal):
+            all_tensors(files)
+        return
+    assert sorted(all_tensors(files)) == sorted(every)
+    check_index({name: file for file, names in held.items() for name in names}, files)
+
+
+@given(
+    st.sets(st.sampled_from(["model.safetensors", "b.safetensors", "a.safetensors", "x.bin", "y"]))
+)
+def test_weights_are_read_from_safetensors_only(names: set[str]) -> None:
+    try:
+        chosen = weight_files(names, None)
+    except Refusal as refusal:
+        assert not any(name.endswith(".safetensors") for name in names)
+        pickled = refusal.reason is Reason.CHECKPOINT_MALFORMED
+        assert pickled == ("x.bin" in names)
+    else:
+        assert set(chosen) <= names
+        assert all(name.endswith(".safetensors") for name in chosen)
+        assert chosen == tuple(sorted(chosen))
+
+
+# --- probes -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> Mapping[int, float]:
+    """A whole vocabulary of six tokens, in nats."""
+    weights = draw(st.lists(st.floats(0.01, 1), min_size=6, max_size=6))
+    return {i: math.log(w / sum(weights)) for i, w in enumerate(weights)}
+
+
+@given(distributions(), distributions(), st.sets(st.integers(0, 5), min_size=1))
+def test_a_divergence_is_between_zero_and_that_of_the_vocabulary(
+    old: Mapping[int, float], new: Mapping[int, float], known: set[int]
+) -> None:
+    def seen(whole: Mapping[int, float]) -> Position:
+        return Position(min(known), {token: whole[token] for token in known})
+
+    whole = math.fsum(math.exp(old[i]) * (old[i] - new[i]) for i in old)
+    found = divergence(seen(old), seen(new))
+
+    assert 0 <= found <= whole + 1e-9
+    assert divergence(seen(old), seen(old)) < 1e-9
+
+
+@given(st.lists(st.integers(0, 2), max_size=40))
+def test_repetition_is_a_share_and_zero_for_distinct_tokens(
+    tokens: list[int],
+) -> None:
+    assert 0 <= repetition(tokens) <= 1
+    assert repetition(range(len(tokens))) == 0
+    assert repetition([7] * len(tokens)) == (1 if len(tokens) >= 5 else 0)
+
+
+NUMBERS = st.one_of(st.floats(-50, 0), st.just(math.nan), st.just(-math.inf))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=8))
+def test_a_report_counts_nan_and_never_averages_it(
+    pairs: list[tuple[float, float]],
+) -> None:
+    old = tuple(Position(i, {i: value}) for i, (value, _) in enumerate(pairs))
+    new = tuple(Position(i, {i: value}) for i, (_, value) in enumerate(pairs))
+    reported = report(
+        Run("2", (Continuation((1,), new),)), Run("1", (Continuation((1,), old),)), [new]
+    )
+
+    assert reported.finite == all(math.isfinite(value) for _, value in pairs)
+    assert reported.tokens == sum(math.isfinite(a) and math.isfinite(b) for a, b in pairs)
+    for figure in (reported.kl, reported.logprob_drift):
+        assert figure is None if reported.tokens == 0 else math.isfinite(figure or 0.0)
+
+
+# --- the start --------------------------------------------------------------------------------------
+
+NAMED = st.one_of(st.none(), st.just(""), st.sampled_from(["7", "base", "/w/7"]))
+
+
+@given(NAMED, NAMED, st.booleans())
+def test_a_process_starts_on_weights_under_their_own_label_or_on_the_models(
+    version: str | None,
+    path: str | None,
+    good: bool,  # noqa: FBT001 - drawn
+) -> None:
+    looked: list[str] = []
+
+    def check(directory: str) -> None:
+        looked.append(directory)
+        if not good:
+            raise Refusal(Reason.SOURCE_NOT_FOUND, "the source does not exist")
+
+    wanted = Wanted(version, path)
+    start = choose_start(version="base", wanted=wanted, own_digest=lambda: "sha256:1", check=check)
+
+    assert (start.path is None) == (start.version == "base")
+    if start.path is not None:
+        assert (start.version, start.path, looked) == (version, path, [path])
+        assert good
+    assert start.why
+    assert (start.refused is not None) == (bool(looked) and not good)
+
+
+@pytest.mark.parametrize(("field", "largest"), [("term", MAX_TERM), ("sequence", 2**53)])
+def test_an_epoch_fits_into_a_lease_and_into_json(field: str, largest: int) -> None:
+    zero = {"term": 0, "sequence": 0}
+    huge = Epoch.model_validate(zero | {field: largest})
+    assert Epoch.model_validate_json(huge.model_dump_json()) == huge
+    for outside in (-1, largest + 1):
+        with pytest.raises(ValidationError):
+            Epoch.model_validate(zero | {field: outside})

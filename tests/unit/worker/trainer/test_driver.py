@@ -1,0 +1,320 @@
+"""Trainers that drive a worker: folders, rights, files and labels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.fake_engine import touched, untouched
+from tests.support.tiny import write_tiny
+from tests.support.worker_harness import (
+    HOLDER,
+    OTHER_HOLDER,
+    TrainerHarness,
+    WorkerHarness,
+    refused,
+    step,
+)
+
+from fleet_worker.errors import EngineFailure
+from fleet_worker.protocol import Management, PauseMode, Phase, Reason, Source
+from fleet_worker.trainer.step_labels import label_of, step_of
+
+# --- versions of folders ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/w/broadcasts/step_41", "41"),
+        ("/w/step-41", "41"),
+        ("/w/step_041/", "41"),
+        ("/w/global_step_7", "7"),
+        ("/w/checkpoints/step_3/weight", "3"),
+        ("/w/step_3/optimizer", None),
+        ("/w/refit", None),
+        ("/weights", None),
+        ("/", None),
+    ],
+)
+def test_the_version_is_the_number_of_the_folder(path: str, version: str | None) -> None:
+    assert step_of(path) == version
+
+
+def test_a_folder_that_is_rewritten_has_a_version_made_of_its_files() -> None:
+    one = label_of("/w/my refit!", {"model.safetensors": (10, 1)})
+    other = label_of("/w/my refit!", {"model.safetensors": (10, 2)})
+
+    assert one != other
+    assert one.startswith("my-refit-")
+    assert label_of("/elsewhere/my refit!", {"model.safetensors": (10, 1)}) == one
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+
+async def test_under_operator_management_a_trainer_gets_the_way_to_publish(
+    serving: WorkerHarness,
+) -> None:
+    driver = TrainerHarness.of(serving, management=Management.OPERATOR).driver
+    calls = (
+        lambda: driver.seat.pause(HOLDER, PauseMode.KEEP),
+        lambda: driver.seat.resume(HOLDER),
+        lambda: driver.files.load(HOLDER, "/anything"),
+        lambda: driver.files.name_version(HOLDER, "1"),
+        lambda: driver.collective.join_transfer(HOLDER, {}),
+        lambda: driver.collective.begin_transfer(HOLDER),
+        lambda: driver.collective.receive(HOLDER, {}),
+        lambda: driver.collective.end_transfer(HOLDER, None),
+        lambda: driver.files.put_adapter(HOLDER, "a", "/anything"),
+        lambda: driver.files.remove_adapter(HOLDER, "a"),
+        lambda: driver.seat.drop_prefixes(running=True),
+        lambda: driver.seat.abort(None),
+        lambda: driver.seat.sleep(HOLDER, 1, PauseMode.ABORT),
+        lambda: driver.seat.wake(HOLDER, None),
+    )
+    for call in calls:
+        refusal = await refused(call())
+        assert refusal.reason is Reason.NOT_YOURS_TO_DRIVE
+        assert "WeightVersion" in refusal.message
+    assert serving.engine.calls == []
+
+
+async def test_a_second_trainer_gets_the_holder_of_the_worker(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    refusal = await refused(trainer.driver.seat.pause(OTHER_HOLDER, PauseMode.KEEP))
+
+    assert refusal.reason is Reason.HELD_BY_ANOTHER
+    assert "10.0.0.1" in refusal.message
+    assert refusal.retry_after_seconds == 60
+    assert (
+        await refused(trainer.driver.seat.resume(OTHER_HOLDER))
+    ).reason is Reason.HELD_BY_ANOTHER
+    path = step(trainer, 1)
+    assert (
+        await refused(trainer.driver.files.load(OTHER_HOLDER, path))
+    ).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_the_operator_counts_as_a_second_driver(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+
+    assert (await refused(trainer.harness.pause())).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_a_trainers_pause_expires(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    trainer.harness.clock.now += 61
+    await trainer.harness.agent.expire_lease()
+
+    assert trainer.harness.state.phase is Phase.SERVING
+
+
+# --- weights from files -------------------------------------------------------------------------
+
+
+async def test_pause_load_and_resume_are_a_swap(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    assert await trainer.driver.files.load(HOLDER, step(trainer, 5)) == "5"
+    await trainer.driver.seat.resume(HOLDER)
+
+    state = trainer.harness.state
+    assert (state.phase, state.version) == (Phase.SERVING, "5")
+    assert trainer.harness.engine.label == "5"
+
+
+async def test_every_call_may_be_repeated(trainer: TrainerHarness) -> None:
+    path = step(trainer, 5)
+    for _ in range(2):
+        await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    for _ in range(2):
+        assert await trainer.driver.files.load(HOLDER, path) == "5"
+    for _ in range(2):
+        await trainer.driver.seat.resume(HOLDER)
+
+    assert trainer.harness.engine.calls.count(f"load {path}") == 1
+
+
+async def test_a_load_without_a_pause_pauses_the_worker(trainer: TrainerHarness) -> None:
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+
+    assert trainer.harness.engine.calls[0] == "pause keep"
+    assert trainer.harness.engine.calls[-1] == "resume"
+    assert trainer.harness.state.phase is Phase.SERVING
+
+
+@pytest.mark.parametrize("path", [None, ""])
+async def test_a_directory_without_a_name_is_refused(
+    trainer: TrainerHarness, path: str | None
+) -> None:
+    assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BAD_REQUEST
+
+
+async def test_a_bad_directory_is_refused_without_an_effect(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    path = Path(step(trainer, 5))
+    os.truncate(path / "model.safetensors", 40)
+
+    assert (await refused(trainer.driver.files.load(HOLDER, str(path)))).reason is (
+        Reason.CHECKPOINT_TRUNCATED
+    )
+    await trainer.driver.seat.resume(HOLDER)
+    assert trainer.harness.state.version == "base"
+
+
+async def test_other_files_in_a_loaded_folder_are_refused_under_its_number(
+    trainer: TrainerHarness,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.files.load(HOLDER, path)
+    write_tiny(Path(path), 7.0)
+    refusal = await refused(trainer.driver.files.load(HOLDER, path))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    assert "another version" in refusal.message
+
+
+async def test_a_folder_without_a_number_may_be_rewritten(trainer: TrainerHarness) -> None:
+    path = trainer.harness.root / "refit"
+    write_tiny(path, 1.0)
+    first = await trainer.driver.files.load(HOLDER, str(path))
+    write_tiny(path, 2.0)
+    second = await trainer.driver.files.load(HOLDER, str(path))
+
+    assert first != second
+    assert trainer.harness.state.version == second
+
+
+async def test_a_load_that_broke_the_engine_is_neither_resumed_nor_repeated(
+    trainer: TrainerHarness,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    trainer.harness.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.files.load(HOLDER, path)
+
+    assert (await refused(trainer.driver.seat.resume(HOLDER))).reason is Reason.BROKEN
+    assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BROKEN
+    assert not trainer.harness.agent.is_open
+    assert await trainer.driver.files.load(HOLDER, step(trainer, 6)) == "6"
+
+
+async def test_a_joining_worker_loads_the_update_and_waits_for_admission(
+    joining: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(joining)
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.driver.seat.resume(HOLDER)
+
+    assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "5")
+    assert not joining.agent.is_open
+    await joining.admit("5")
+    assert joining.agent.is_open
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+async def test_a_label_can_be_set_only_between_load_and_resume(
+    trainer: TrainerHarness,
+) -> None:
+    early = await refused(trainer.driver.files.name_version(HOLDER, "41"))
+    assert early.reason is Reason.VERSION_MISMATCH
+
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    paused = await refused(trainer.driver.files.name_version(HOLDER, "41"))
+    assert paused.reason is Reason.VERSION_MISMATCH
+
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.driver.files.name_version(HOLDER, "41")
+    assert trainer.harness.state.version == trainer.harness.engine.label == "41"
+    await trainer.driver.seat.resume(HOLDER)
+    late = await refused(trainer.driver.files.name_version(HOLDER, "42"))
+    assert late.reason is Reason.VERSION_MISMATCH
+    await trainer.driver.files.name_version(HOLDER, "41")
+
+
+async def test_a_label_of_other_weights_from_the_same_directory_is_refused(
+    trainer: TrainerHarness,
+) -> None:
+    path = trainer.harness.root / "refit"
+    for value, label in ((1.0, "5"), (2.0, "6")):
+        await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+        await trainer.driver.files.load(HOLDER, str(write_tiny(path, value)))
+        if label == "6":
+            refusal = await refused(trainer.driver.files.name_version(HOLDER, "5"))
+            assert refusal.reason is Reason.VERSION_REUSED
+        await trainer.driver.files.name_version(HOLDER, label)
+        await trainer.driver.seat.resume(HOLDER)
+
+    assert trainer.harness.state.version == trainer.harness.engine.label == "6"
+
+
+async def test_a_number_from_another_directory_belongs_to_another_run(
+    trainer: TrainerHarness,
+) -> None:
+    labels = set()
+    for run, value in (("a", 1.0), ("b", 2.0), ("a", 1.0)):
+        path = write_tiny(trainer.harness.root / run / "step_1", value)
+        assert await trainer.driver.files.load(HOLDER, str(path)) == "1"
+        labels.add(trainer.harness.engine.raw_label)
+        state = trainer.harness.state
+        assert (state.version, state.source) == ("1", Source(path=str(path)))
+        assert trainer.harness.engine.weights == str(path)
+
+    assert len(labels) == 2, "two runs' tokens would make one span"
+
+
+async def test_a_directory_rewritten_with_the_same_bytes_is_the_same_version(
+    trainer: TrainerHarness,
+) -> None:
+    path = step(trainer, 5)
+    await trainer.driver.files.load(HOLDER, path)
+    first = trainer.harness.state.digest
+    step(trainer, 5)
+    await trainer.driver.files.load(HOLDER, path)
+
+    assert trainer.harness.state.digest == first
+
+
+async def test_a_refused_load_of_another_run_cannot_be_named_by_its_number(
+    trainer: TrainerHarness,
+) -> None:
+    """Bytes that a refused load left staged are not used for a new load of the same number."""
+    one = write_tiny(trainer.harness.root / "a" / "step_1", 1.0)
+    two = write_tiny(trainer.harness.root / "b" / "step_1", 2.0)
+    await trainer.driver.files.load(HOLDER, str(one))
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    trainer.harness.engine.failures["load"] = [untouched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.files.load(HOLDER, str(two))
+    assert trainer.harness.state.staged is not None
+    await trainer.driver.files.load(HOLDER, str(one))
+
+    assert trainer.harness.engine.weights == str(one)
+    assert trainer.harness.state.source == Source(path=str(one))
+
+
+async def test_a_version_that_broke_the_engine_may_come_from_another_run(
+    trainer: TrainerHarness,
+) -> None:
+    one = write_tiny(trainer.harness.root / "a" / "step_1", 1.0)
+    two = write_tiny(trainer.harness.root / "b" / "step_1", 2.0)
+    trainer.harness.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.files.load(HOLDER, str(one))
+    assert (await refused(trainer.driver.files.load(HOLDER, str(one)))).reason is Reason.BROKEN
+
+    assert await trainer.driver.files.load(HOLDER, str(two)) == "1"
+
+
+async def test_a_label_given_with_the_load_is_the_label(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+
+    assert await trainer.driver.files.load(HOLDER, step(trainer, 5), "step_5") == "step_5"
+    bad = await refused(trainer.driver.files.load(HOLDER, step(trainer, 6), "no label!"))
+    assert bad.reason is Reason.BAD_REQUEST
+    assert "no label!" not in bad.message

@@ -1,0 +1,366 @@
+"""Trainers that drive a worker: the cache, sleep, and weights over a collective."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.support.fake_engine import touched
+from tests.support.tiny import BASE_DIGEST
+from tests.support.worker_harness import (
+    HOLDER,
+    OTHER_HOLDER,
+    TrainerHarness,
+    WorkerHarness,
+    refused,
+    start_worker,
+    step,
+)
+
+from fleet_worker.errors import EngineFailure
+from fleet_worker.protocol import PauseMode, Phase, Reason
+from fleet_worker.trainer.transfers import TransferRoom
+
+# --- the cache ----------------------------------------------------------------------------------
+
+
+async def test_tokens_after_a_kept_cache_name_the_older_weights(trainer: TrainerHarness) -> None:
+    harness = trainer.harness
+    beginning = harness.agent.kept.begin()
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    pause = harness.state.pause
+    assert pause is not None
+    assert pause.cache_kept
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.driver.seat.resume(HOLDER)
+
+    assert harness.engine.calls[0] == "pause keep and keep"
+    assert "reset_caches" not in harness.engine.calls
+    read = harness.agent.kept.read_from(harness.engine.raw_label, beginning, found_cached=False)
+    assert read == f"base@{BASE_DIGEST}"
+
+
+async def test_a_pause_that_clears_the_cache_overrides_one_that_kept_it(
+    trainer: TrainerHarness,
+) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+
+    assert trainer.harness.engine.calls[:2] == ["pause keep and keep", "pause keep"]
+    assert "reset_caches" in trainer.harness.engine.calls
+
+
+async def test_dropping_prefixes_clears_a_kept_cache(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.driver.seat.resume(HOLDER)
+    trainer.harness.engine.running = 1
+    assert not await trainer.driver.seat.drop_prefixes(running=False)
+    assert trainer.harness.agent.kept.oldest == f"base@{BASE_DIGEST}"
+    assert await trainer.driver.seat.drop_prefixes(running=True)
+    assert trainer.harness.agent.kept.oldest is None
+
+
+# --- sleeping -----------------------------------------------------------------------------------
+
+
+async def test_a_worker_sleeps_under_its_pause_and_serves_once_all_parts_are_awake(
+    trainer: TrainerHarness,
+) -> None:
+    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    assert trainer.harness.state.phase is Phase.PAUSED
+    await trainer.driver.seat.wake(HOLDER, ["weights"])
+    assert trainer.harness.state.phase is Phase.PAUSED
+    await trainer.driver.seat.wake(HOLDER, ["kv_cache"])
+
+    assert trainer.harness.state.phase is Phase.SERVING
+    assert not trainer.harness.engine.paused
+
+
+async def test_a_sleeping_engine_is_woken_for_a_load(
+    trainer: TrainerHarness,
+) -> None:
+    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+
+    calls = trainer.harness.engine.calls
+    assert calls[calls.index("wake None") + 1] == "pause abort"  # in the mode of the sleep
+    assert trainer.harness.engine.paused
+    await trainer.driver.seat.resume(HOLDER)
+
+
+async def test_an_expired_pause_wakes_the_engine(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    trainer.harness.clock.now += 61
+    await trainer.harness.agent.expire_lease()
+
+    assert "wake None" in trainer.harness.engine.calls
+    assert trainer.harness.state.phase is Phase.SERVING
+
+
+async def test_nothing_is_loaded_into_an_engine_that_fails_to_wake(trainer: TrainerHarness) -> None:
+    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    trainer.harness.engine.wakes = False
+    with pytest.raises(EngineFailure) as failure:
+        await trainer.driver.files.load(HOLDER, step(trainer, 5))
+
+    assert not failure.value.touched
+    assert not [call for call in trainer.harness.engine.calls if call.startswith("load")]
+    assert trainer.harness.state.version == "base"
+
+
+async def test_a_worker_fenced_while_asleep_is_woken_for_canary_prompts(
+    trainer: TrainerHarness,
+) -> None:
+    harness = trainer.harness
+    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await harness.fence()
+    await harness.probe("x")
+
+    calls = harness.engine.calls
+    assert calls.index("wake None") < calls.index("sample x")
+
+
+async def test_a_sleep_that_discards_weights_is_refused(trainer: TrainerHarness) -> None:
+    refusal = await refused(trainer.driver.seat.sleep(HOLDER, 2, PauseMode.ABORT))
+
+    assert refusal.reason is Reason.NOT_AVAILABLE
+    assert trainer.harness.state.phase is Phase.SERVING
+
+
+# --- weights over a collective ------------------------------------------------------------------
+
+ON = TransferRoom("own", has_accelerator=False)
+
+
+async def test_without_a_transfer_backend_a_transfer_is_refused(trainer: TrainerHarness) -> None:
+    refusal = await refused(trainer.driver.collective.join_transfer(HOLDER, {}))
+
+    assert refusal.reason is Reason.NOT_AVAILABLE
+    assert "--weight-transfer-backend" in refusal.message
+    assert trainer.transfers.state is None
+
+
+async def test_without_a_gpu_a_transfer_is_refused(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=TransferRoom("nccl", has_accelerator=False))
+    for call in (
+        trainer.driver.collective.join_transfer(HOLDER, {}),
+        trainer.driver.collective.begin_transfer(HOLDER),
+    ):
+        refusal = await refused(call)
+        assert refusal.reason is Reason.NOT_AVAILABLE
+        assert "GPU" in refusal.message
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_an_update_is_begun_received_and_finished(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {"world_size": 2})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    assert serving.state.phase is Phase.LOADING
+    state = trainer.transfers.state
+    assert state is not None
+    assert (state.connected, state.updating) == (True, True)
+    await trainer.driver.collective.receive(HOLDER, {"names": []})
+    assert await trainer.driver.collective.end_transfer(HOLDER, "7") == "7"
+
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
+    assert serving.state.source is None
+    assert serving.engine.calls[-5:-1] == [
+        "end_transfer",
+        "probe",
+        "reset_caches",
+        "set_version 7",
+    ]
+    await trainer.driver.seat.resume(HOLDER)
+
+
+async def test_a_trainer_that_paused_resumes_by_its_own_call(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.driver.collective.end_transfer(HOLDER, None)
+    assert serving.state.phase is Phase.PAUSED
+    await trainer.driver.files.name_version(HOLDER, "7")
+    await trainer.driver.seat.resume(HOLDER)
+
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
+
+
+async def test_a_group_must_be_joined_again_after_it_was_left(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    busy = await refused(trainer.driver.collective.leave_transfer(HOLDER))
+    await trainer.driver.collective.end_transfer(HOLDER, None)
+    await trainer.driver.collective.leave_transfer(HOLDER)
+
+    assert busy.reason is Reason.WRONG_PHASE
+    assert (
+        await refused(trainer.driver.collective.begin_transfer(HOLDER))
+    ).reason is Reason.WRONG_PHASE
+
+
+async def received(harness: WorkerHarness, *sent: str, label: str | None = None) -> list[str]:
+    """The labels of some updates of a trainer that has just joined."""
+    trainer, labels = TrainerHarness.of(harness, room=ON), []
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    for weights in sent:
+        await trainer.driver.collective.begin_transfer(HOLDER)
+        await trainer.driver.collective.receive(HOLDER, {"weights": weights})
+        labels.append(await trainer.driver.collective.end_transfer(HOLDER, label))
+    return labels
+
+
+async def test_updates_without_a_name_are_named_by_their_checksum(serving: WorkerHarness) -> None:
+    one, two, again = await received(serving, "a", "b", "a")
+
+    assert re.fullmatch("update-[0-9a-f]{12}", one)
+    assert one == again != two
+    assert serving.engine.label == one
+
+
+async def test_after_a_restart_a_checksum_still_tells_equal_weights_from_others(
+    serving: WorkerHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Numbers would start again: tokens of two sets of weights would carry one label."""
+    before = await received(serving, "a", "b")
+    async with start_worker(tmp_path_factory.mktemp("restarted")) as restarted:
+        same, other = await received(restarted, "b", "c")
+
+    assert same == before[1]
+    assert other not in before
+
+
+async def test_a_failed_checksum_counts_as_a_broken_load(serving: WorkerHarness) -> None:
+    serving.engine.failures["checksum"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await received(serving, "a")
+
+    assert serving.engine.label == "base"
+    assert serving.agent.phase is Phase.JOINING
+
+
+async def test_nothing_resumes_during_an_update(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+
+    assert (await refused(trainer.driver.seat.resume(HOLDER))).reason is Reason.WRONG_PHASE
+    assert (
+        await refused(trainer.driver.collective.begin_transfer(HOLDER))
+    ).reason is Reason.WRONG_PHASE
+    assert (
+        await refused(trainer.driver.collective.receive(OTHER_HOLDER, {}))
+    ).reason is Reason.HELD_BY_ANOTHER
+
+
+async def test_an_update_needs_a_group_and_a_begin(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+
+    assert (
+        await refused(trainer.driver.collective.begin_transfer(HOLDER))
+    ).reason is Reason.WRONG_PHASE
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    assert (
+        await refused(trainer.driver.collective.receive(HOLDER, {}))
+    ).reason is Reason.WRONG_PHASE
+    assert (
+        await refused(trainer.driver.collective.end_transfer(HOLDER, None))
+    ).reason is Reason.WRONG_PHASE
+    assert serving.state.phase is Phase.SERVING
+
+
+async def test_an_unfinished_update_ends_with_the_last_good_weights(
+    serving: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    serving.clock.now += 61
+    await serving.agent.expire_lease()
+
+    assert serving.engine.calls[-6:-4] == ["abandon_transfer", "pause abort"]
+    state = serving.state
+    assert (state.phase, state.version, state.admitted) == (Phase.JOINING, "base", False)
+    assert state.load_failure is not None
+    assert serving.engine.weights != "half"
+
+
+async def test_a_fence_ends_a_running_update(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await serving.fence()
+
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
+    assert (
+        await refused(trainer.driver.collective.receive(HOLDER, {}))
+    ).reason is Reason.WRONG_PHASE
+
+
+async def test_an_update_behind_the_closed_latch_ends_after_its_lease(
+    joining: WorkerHarness,
+) -> None:
+    trainer = TrainerHarness.of(joining, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    joining.clock.advance(61)
+    await joining.agent.expire_lease()
+    assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "base")
+
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    assert (joining.state.phase, joining.state.pause) == (Phase.JOINING, None)
+    await joining.admit("7")
+
+
+async def test_a_failed_update_restores_the_last_good_weights(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    serving.engine.failures["receive"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.collective.receive(HOLDER, {})
+
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
+    assert serving.ended == []
+
+
+async def test_weights_that_are_in_no_file_cannot_be_restored(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    serving.engine.failures["receive"] = [touched()]
+    with pytest.raises(EngineFailure):
+        await trainer.driver.collective.receive(HOLDER, {})
+
+    assert len(serving.ended) == 1
+    assert "came over a collective" in serving.ended[0]
+
+
+async def test_the_label_of_an_update_belongs_to_that_update(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    refusal = await refused(trainer.driver.collective.end_transfer(HOLDER, "5"))
+
+    assert refusal.reason is Reason.VERSION_REUSED
+    assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "5")
+
+
+async def test_a_load_of_files_after_an_update_is_an_ordinary_load(serving: WorkerHarness) -> None:
+    trainer = TrainerHarness.of(serving, room=ON)
+    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    await trainer.driver.files.load(HOLDER, step(trainer, 8))
+    await trainer.driver.seat.resume(HOLDER)
+
+    assert serving.state.version == "8"
+    assert serving.state.source is not None

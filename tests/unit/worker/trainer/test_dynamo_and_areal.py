@@ -1,0 +1,141 @@
+"""Dynamo's engine routes and AReaL's: paths, bodies and answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.admin_ports import TrainerPort
+from tests.support.fake_engine import touched
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker import protocol
+from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.transfers import TransferRoom
+
+# --- Dynamo's engine routes ---------------------------------------------------------------------
+
+
+async def test_the_native_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
+    status, reply = await trainer_port.post(
+        "/engine/control/pause_generation", mode="keep", clear_cache=False
+    )
+    assert (status, reply["status"], reply["mode"]) == (200, "ok", "keep")
+    assert await trainer_port.post("/engine/control/is_paused") == (200, {"is_paused": True})
+    rpc = {
+        "method": "reload_weights",
+        "kwargs": {"weights_path": trainer_port.step(41)},
+        "args": [],
+    }
+    assert (await trainer_port.post("/collective_rpc", **rpc))[1] == {"results": [None]}
+    named = await trainer_port.post("/engine/update/update_weight_version", new_version="41")
+    assert named[1]["status"] == "ok"
+    reported = await trainer_port.post("/engine/control/get_weight_version")
+    assert reported == (200, {"weight_version": "41"})
+    assert (await trainer_port.post("/engine/control/resume_generation"))[1]["status"] == "ok"
+
+
+async def test_the_flat_sequence_of_dynamo(trainer_port: TrainerPort) -> None:
+    path = trainer_port.step(12)
+    early = await trainer_port.post("/engine/update_weights_from_disk", model_path=path)
+    assert (early[0], early[1]["status"]) == (200, "error")
+    await trainer_port.post("/engine/pause_generation")
+    reply = await trainer_port.post(
+        "/engine/update_weights_from_disk", model_path=path, weight_version="step_12"
+    )
+    assert reply == (
+        200,
+        {"status": "ok", "message": "loaded", "version": "step_12", "version_declared": True},
+    )
+    assert (await trainer_port.post("/engine/get_weight_version"))[1]["version"] == "step_12"
+    assert (await trainer_port.post("/engine/resume_generation"))[1]["status"] == "ok"
+    assert (await trainer_port.post("/engine/flush_cache"))[1]["status"] == "ok"
+    assert (await trainer_port.post("/engine/liveness_probe"))[1] == {"status": "ok", "alive": True}
+
+
+async def test_refusals_to_dynamo_are_answers_with_200_and_failures_are_5xx(
+    trainer_port: TrainerPort,
+) -> None:
+    await trainer_port.post("/engine/pause_generation")
+    status, reply = await trainer_port.post(
+        "/engine/update_weights_from_disk", model_path="/nowhere"
+    )
+    assert (status, reply["status"], reply["reason"]) == (200, "error", "SourceOutsideRoots")
+    status, reply = await trainer_port.post("/engine/update_weights_from_tensor")
+    assert (status, reply["status"]) == (200, "error")
+    trainer_port.harness.engine.failures["probe"] = [touched()]
+    status, reply = await trainer_port.post(
+        "/engine/update_weights_from_disk", model_path=trainer_port.step(1)
+    )
+    assert (status, reply["status"]) == (500, "error")
+
+
+async def test_the_distributed_updates_of_dynamo(serving: WorkerHarness, tmp_path: Path) -> None:
+    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+    group = {"host": "t", "port": 1, "rank_offset": 0, "inference_world_size": 1}
+    assert (await trainer_port.post("/engine/init_weights_update_group", **group))[1][
+        "status"
+    ] == "ok"
+
+    async def take(step: str, **more: Any) -> dict[str, Any]:
+        body = {"engine_rpc": step, "allow_unpaused": True, "reset_prefix_cache": False, **more}
+        return (await trainer_port.post("/engine/update_weights_from_distributed", **body))[1]
+
+    mixed = {"engine_rpc": "start_weight_update", "allow_unpaused": True}
+    refused = await trainer_port.post("/engine/update_weights_from_distributed", **mixed)
+    assert refused[1]["status"] == "error"
+    unpaused = {"engine_rpc": "start_weight_update"}
+    refused = await trainer_port.post("/engine/update_weights_from_distributed", **unpaused)
+    assert "pause" in refused[1]["message"]
+    assert (await take("start_weight_update"))["status"] == "ok"
+    assert (await take("update_weights", update_info={"names": []}))["status"] == "ok"
+    assert (await take("finish_weight_update", weight_version="3"))["version"] == "3"
+    assert (await take("update_weights_from_path"))["status"] == "error"
+    await trainer_port.client.aclose()
+
+
+@pytest.mark.parametrize("path", ["/engine/load_lora", "/engine/update/load_lora", "/v1/loras"])
+async def test_the_adapters_of_dynamo(trainer_port: TrainerPort, path: str) -> None:
+    trainer_port.harness.agent.adapters._slots = 2
+    trainer_port.harness.agent.adapters.max_rank = 8
+    folder = write_adapter(trainer_port.harness.root / "a b", seed=1, modules=TINY_MODULES, rank=2)
+    body = {"lora_name": "r", "source": {"uri": f"file://{str(folder).replace(' ', '%20')}"}}
+    status, reply = await trainer_port.post(path, **body)
+
+    assert (status, reply["status"], reply["lora_name"]) == (200, "success", "r")
+    assert reply["lora_id"] > 0
+    other = {"lora_name": "r", "source": {"uri": "s3://bucket/x"}}
+    assert (await trainer_port.post(path, **other))[1]["status"] == "error"
+    assert (await trainer_port.post("/engine/unload_lora", lora_name="r"))[1]["status"] == "success"
+
+
+# --- AReaL --------------------------------------------------------------------------------------
+
+
+async def test_the_sequence_of_areal(trainer_port: TrainerPort) -> None:
+    assert (await trainer_port.post("/areal_pause_generation"))[1]["success"] is True
+    status, reply = await trainer_port.post(
+        "/areal_update_weights", model_path=trainer_port.step(3)
+    )
+    assert (status, reply["success"]) == (200, True)
+    assert (await trainer_port.post("/areal_continue_generation"))[1]["success"] is True
+    assert trainer_port.harness.engine.calls[0] == "pause abort"
+    assert trainer_port.harness.state.version == "3"
+
+
+async def test_refusals_to_areal_are_400(trainer_port: TrainerPort) -> None:
+    status, reply = await trainer_port.post("/areal_update_weights", model_path="/nowhere")
+
+    assert (status, reply["success"]) == (400, False)
+    assert "root" in reply["message"]
+
+
+def test_the_protocol_names_every_engine_route_and_no_other() -> None:
+    served = EngineRoutes(Mock(), Mock()).api().routes
+    names = {path.removeprefix("/engine/") for _, path in served if path.startswith("/engine/")}
+
+    assert names == protocol.ENGINE_ROUTES
+    assert protocol.READING_ENGINE_ROUTES < protocol.ENGINE_ROUTES

@@ -1,0 +1,134 @@
+"""Rules that all dialects of trainers share, each in its own format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.admin_ports import TrainerPort
+from tests.support.worker_harness import WorkerHarness
+
+from fleet_worker.trainer.transfers import TransferRoom
+
+
+async def test_a_cache_with_running_requests_is_dropped_only_if_they_are_stopped(
+    trainer_port: TrainerPort,
+) -> None:
+    trainer_port.harness.engine.running = 2
+    by_vllm = await trainer_port.post("/reset_prefix_cache")
+    by_dynamo = await trainer_port.post("/engine/flush_cache")
+    forced = [
+        (await trainer_port.client.post("/reset_prefix_cache?reset_running_requests=true")).json(),
+        (await trainer_port.post("/reset_prefix_cache", reset_running_requests=True))[1],
+    ]
+    trainer_port.harness.engine.running = 0
+
+    assert by_vllm == (200, {"success": False})
+    assert (by_dynamo[0], by_dynamo[1]["status"], by_dynamo[1]["reason"]) == (
+        200,
+        "error",
+        "WrongPhase",
+    )
+    assert forced == [{"success": True}] * 2
+    assert (await trainer_port.post("/reset_prefix_cache"))[1] == {"success": True}
+    assert (await trainer_port.post("/engine/control/flush_cache"))[1]["status"] == "ok"
+
+
+GROUP = {"host": "trainer", "port": 29500, "rank_offset": 4, "inference_world_size": 8}
+JOINED = {
+    "master_address": "trainer",
+    "master_port": 29500,
+    "rank_offset": 5,
+    "world_size": 9,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param("/init_broadcaster", GROUP, id="prime-rl"),
+        pytest.param("/engine/init_weights_update_group", GROUP, id="Dynamo, flat"),
+        pytest.param("/engine/update/init_weight_transfer_engine", GROUP, id="Dynamo, native"),
+        pytest.param("/init_weight_transfer_engine", {"init_info": JOINED}, id="vLLM"),
+        pytest.param(
+            "/engine/update/init_weight_transfer_engine", {"init_info": JOINED}, id="both at once"
+        ),
+    ],
+)
+async def test_every_dialect_joins_the_same_group(
+    serving: WorkerHarness, tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    """The trainer is rank 0, so the first process of this engine has the given offset plus one."""
+    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+    assert (await trainer_port.post(path, **body))[0] == 200
+    assert f"join_transfer {JOINED}" in serving.engine.calls
+    await trainer_port.client.aclose()
+
+
+@pytest.mark.parametrize("missing", ["host", "port", "inference_world_size"])
+async def test_an_incomplete_description_of_a_group_is_refused(
+    serving: WorkerHarness, tmp_path: Path, missing: str
+) -> None:
+    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+    body = {key: value for key, value in GROUP.items() if key != missing}
+    dynamo = await trainer_port.post("/engine/init_weights_update_group", **body)
+    prime = await trainer_port.post("/init_broadcaster", **body)
+    await trainer_port.client.aclose()
+
+    assert (dynamo[0], dynamo[1]["status"]) == (200, "error")
+    assert prime[0] == 400
+    assert missing in dynamo[1]["message"]
+    assert missing in prime[1]["error"]["message"]
+    assert serving.engine.calls == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/shutdown_weight_transfer_engine", "/engine/destroy_weights_update_group"]
+)
+async def test_a_joined_group_can_be_left(
+    serving: WorkerHarness, tmp_path: Path, path: str
+) -> None:
+    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+    await trainer_port.post("/init_weight_transfer_engine", init_info=JOINED)
+    assert (await trainer_port.post(path))[0] == 200
+    assert serving.engine.calls[-1] == "leave_transfer"
+    await trainer_port.client.aclose()
+
+
+async def test_files_over_dynamo_are_loaded_by_one_method_and_only_while_paused(
+    trainer_port: TrainerPort,
+) -> None:
+    path = trainer_port.step(12)
+    await trainer_port.post("/engine/pause_generation")
+    body = {"model_path": path, "engine_rpc": "load_pickle"}
+    status, reply = await trainer_port.post("/engine/update_weights_from_disk", **body)
+
+    assert (status, reply["status"], reply["reason"]) == (200, "error", "BadRequest")
+    assert not [call for call in trainer_port.harness.engine.calls if call.startswith("load")]
+    assert trainer_port.harness.state.version == "base"
+
+
+async def test_tensors_without_names_are_refused(serving: WorkerHarness, tmp_path: Path) -> None:
+    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+    await trainer_port.post("/init_weight_transfer_engine", init_info=JOINED)
+    await trainer_port.post("/start_weight_update")
+    status, reply = await trainer_port.post("/engine/update/update_weights")
+    await trainer_port.client.aclose()
+
+    assert (status, reply["status"]) == (200, "error")
+    assert "update_info" in reply["message"]
+    assert "receive" not in serving.engine.calls
+
+
+@pytest.mark.parametrize(
+    "path", ["/engine/set_weight_version", "/engine/update/update_weight_version"]
+)
+@pytest.mark.parametrize("body", [{}, {"weight_version": ""}, {"new_version": None}])
+async def test_a_label_must_be_named(
+    trainer_port: TrainerPort, path: str, body: dict[str, Any]
+) -> None:
+    status, reply = await trainer_port.post(path, **body)
+
+    assert (status, reply["status"], reply["message"]) == (200, "error", "no version is named")
+    assert trainer_port.harness.state.version == "base"

@@ -1,0 +1,149 @@
+"""Check callers of the admin port: by a bearer token, or by a call that is signed with one.
+
+A signature covers the pod and the body. The worker accepts each signed call once: its nonce is
+`<session>-<number>`, and the numbers of a session must grow. A call that was recorded in an earlier
+process of the pod names another instance.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fleet_worker.admin.addressing import Taken, check_pod
+from fleet_worker.admin.bearer import BearerFile
+from fleet_worker.errors import Refusal
+from fleet_worker.http.asgi import Message, Scope, Send, header_of
+from fleet_worker.protocol import (
+    HEADER_BODY_DIGEST,
+    HEADER_INSTANCE,
+    HEADER_NONCE,
+    HEADER_POD_UID,
+    HEADER_SIGNATURE,
+    SIGNATURE_SCHEME,
+    Reason,
+    SignedCall,
+    answer_signature,
+    body_digest,
+)
+
+_NONCE = re.compile(r"([0-9a-f]{16,64})-([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A caller with a valid token or signature.
+
+    Fields:
+        token / signature / call: of a signed call; empty and None for a bearer token.
+    """
+
+    token: str = ""
+    signature: str = ""
+    call: SignedCall | None = None
+
+    def sealed(self, send: Send) -> Send:
+        """Return a `send` that signs the answer, if the call was signed. An answer has one body message."""
+        if self.call is None:
+            return send
+        begun: list[Message] = []
+
+        async def sign(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                begun.append(message)
+                return
+            start = begun.pop()
+            signature = answer_signature(
+                self.token, call=self.signature, status=start["status"], body=message["body"]
+            )
+            header = (HEADER_SIGNATURE.encode(), signature.encode())
+            await send({**start, "headers": [*start["headers"], header]})
+            await send(message)
+
+        return sign
+
+
+class Guard:
+    """Accepts each valid call once."""
+
+    def __init__(self, tokens: BearerFile, *, pod_uid: str | None, instance: str) -> None:
+        """Make a guard.
+
+        Args:
+            tokens: The tokens of the fleet.
+            pod_uid: Uid of this worker's pod; None if the worker does not know it.
+            instance: Identity of this process, as in the state.
+        """
+        self._tokens = tokens
+        self._pod_uid = pod_uid
+        self._taken = Taken(instance)
+
+    def let_in(self, scope: Scope, token: str | None) -> Visitor:
+        """Check a token or a signature, before the body is read.
+
+        Args:
+            scope: The request.
+            token: The token in the path, if there is one.
+
+        Errors:
+            Refusal: `Unauthorized`.
+        """
+        header = header_of(scope["headers"], b"authorization")
+        if token is not None:
+            header = f"Bearer {token}"
+        scheme, _, signature = (header or "").partition(" ")
+        if scheme.lower() != SIGNATURE_SCHEME.lower():
+            if self._tokens.accepts(header):
+                return Visitor()
+            raise Refusal(Reason.UNAUTHORIZED, "the call needs a valid bearer token")
+        call, signature = _signed_call(scope), signature.strip().lower()
+        key = self._tokens.signer_of(call, signature)
+        if key is None:
+            message = "no token of this worker makes this signature"
+            raise Refusal(Reason.UNAUTHORIZED, message)
+        return Visitor(key, signature, call)
+
+    def check_pod(self, scope: Scope, visitor: Visitor) -> None:
+        """Refuse a call that is for another pod. A call with a bearer token need not name a pod.
+
+        Errors:
+            Refusal: `WrongPod`.
+        """
+        wanted = header_of(scope["headers"], HEADER_POD_UID.encode())
+        if wanted is not None or visitor.call is not None:
+            check_pod(wanted or "", self._pod_uid)
+
+    def take(self, visitor: Visitor, body: bytes) -> None:
+        """Check the body of a signed call, and that it is neither late nor a repetition.
+
+        GET changes nothing, so it may be repeated.
+
+        Errors:
+            Refusal: `Unauthorized` or `StaleCall`.
+        """
+        call = visitor.call
+        if call is None:
+            return
+        if body_digest(body) != call.body_digest:
+            raise Refusal(Reason.UNAUTHORIZED, "the body is not the one that was signed")
+        if call.method == "GET":
+            return
+        nonce = _NONCE.fullmatch(call.nonce)
+        if nonce is None:
+            raise Refusal(Reason.BAD_REQUEST, f"{HEADER_NONCE} is not <session>-<number>")
+        self._taken.take(call.instance, nonce[1], int(nonce[2]))
+
+
+def _signed_call(scope: Scope) -> SignedCall:
+    def of(name: str) -> str:
+        return header_of(scope["headers"], name.encode()) or ""
+
+    query = scope.get("query_string", b"").decode("latin-1")
+    return SignedCall(
+        method=scope["method"],
+        path=scope["path"] + (f"?{query}" if query else ""),
+        pod_uid=of(HEADER_POD_UID),
+        instance=of(HEADER_INSTANCE),
+        nonce=of(HEADER_NONCE),
+        body_digest=of(HEADER_BODY_DIGEST),
+    )

@@ -1,0 +1,1 @@
+"""Canary prompts: running them on the weights in the engine, and comparing what comes out."""

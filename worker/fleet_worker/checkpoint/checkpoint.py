@@ -1,0 +1,241 @@
+"""An open checkpoint: its files, their headers, and their bytes once these are in memory.
+
+`Inspector` is the port for the checks that need torch and transformers; `finite` implements it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fleet_worker.checkpoint import memory
+from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.checkpoint.identity import Identity, digest_of
+from fleet_worker.checkpoint.layout import all_tensors
+from fleet_worker.checkpoint.reading import (
+    FileContent,
+    Look,
+    ZeroBlocks,
+    blocks_between,
+    looks_at_nothing,
+    read_files,
+)
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """An open checkpoint.
+
+    Fields:
+        path: Real path of its directory.
+        config: Content of config.json, parsed.
+        files: Its weight files.
+        specs: File name → tensors of the file.
+        companions: Name → (state, SHA-256) of the small files that are part of it.
+        held: File name → its sealed bytes in memory. Empty if the files were only read.
+        zero_blocks: Blocks of tensors with only zeros. None before the tensors were checked.
+    """
+
+    path: str
+    config: dict[str, Any]
+    files: tuple[OpenFile, ...]
+    specs: dict[str, tuple[TensorSpec, ...]]
+    companions: dict[str, tuple[FileState, str]]
+    held: dict[str, memory.MemoryFile] = field(default_factory=dict)
+    zero_blocks: ZeroBlocks | None = None
+    _content: dict[str, FileContent] = field(default_factory=dict)
+    _filling: dict[str, memory.MemoryFile] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Tensor name → specification, over all files."""
+        return all_tensors(self.specs)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all weight files together."""
+        return sum(file.state.size for file in self.files)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all bytes are in memory, sealed."""
+        return all(file.name in self.held for file in self.files)
+
+    @property
+    def identity(self) -> Identity:
+        """Identity of these files, without reading them."""
+        states = {file.name: file.state for file in self.files}
+        states |= {name: state for name, (state, _) in self.companions.items()}
+        return Identity(
+            self.path,
+            tuple((name, s.size, s.inode, s.modified_ns) for name, s in sorted(states.items())),
+        )
+
+    def hold(
+        self, *, budget: int, go_on: Callable[[], None], look: Look = looks_at_nothing
+    ) -> bool:
+        """Read all bytes once: check and digest them, and keep them in memory if they fit.
+
+        The memory for all bytes is reserved before it is filled. If they exceed the budget, or if
+        another process takes the memory first, they only go through the page cache.
+
+        Args:
+            budget: Largest number of bytes to keep.
+            go_on: Called between pieces, in several threads. Raises to cancel.
+            look: Checks the tensors.
+
+        Returns:
+            Whether the bytes are in memory.
+
+        Errors:
+            Refusal: from `look` and `go_on`, and `CheckpointChanged` if a file changed meanwhile.
+        """
+        if self.size_bytes <= min(budget, memory.memory_left()):
+            self._filling = {
+                file.name: memory.MemoryFile(file.name, file.state.size) for file in self.files
+            }
+        filling = self._filling
+
+        def reserve() -> None:
+            try:
+                memory.reserve(filling.values(), go_on)
+            except memory.NotEnoughMemoryError:
+                self.release()
+            except BaseException:
+                self.release()  # also wakes the threads that wait for memory
+                raise
+
+        try:
+            self._content = read_files(
+                self.files, self.specs, look, go_on, keep=filling, meanwhile=reserve
+            )
+            for file in self.files:
+                file.check_unchanged()
+            if look is not looks_at_nothing:
+                self.zero_blocks = _merged(each.zero_blocks for each in self._content.values())
+            go_on()
+            for each in self._filling.values():
+                each.seal()
+        except BaseException:
+            self.release()
+            raise
+        self.held, self._filling = self._filling, {}
+        return bool(self.held)
+
+    def descriptor_of(self, file: OpenFile) -> int:
+        """Return the descriptor to read a file from: its copy in memory, else the file."""
+        held = self.held.get(file.name)
+        return held.descriptor if held is not None else file.descriptor
+
+    def digest(self, go_on: Callable[[], None]) -> str:
+        """Return the digest to compare with `StageRequest.digest`.
+
+        It is that of the bytes that were read last. Without such bytes the files are read now.
+        """
+        return digest_of(self.hashes(go_on))
+
+    def hashes(self, go_on: Callable[[], None]) -> dict[str, str]:
+        """Return file name → SHA-256 in hex, of all files of the checkpoint."""
+        if not self._content:
+            self._content = read_files(self.files, self.specs, looks_at_nothing, go_on, keep={})
+        hashes = {name: digest for name, (_, digest) in self.companions.items()}
+        return hashes | {name: content.sha256 for name, content in self._content.items()}
+
+    def hollow_blocks(self) -> ZeroBlocks:
+        """Return the blocks of tensors with parts that were never written and read as zeros."""
+        return _merged(
+            blocks_between(self.specs[file.name], begin, end)
+            for file in self.files
+            for begin, end in file.holes()
+        )
+
+    def written_ago_seconds(self, now: float) -> float:
+        """Return the seconds since the last write to one of its files.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        return now - max(file.state.modified_ns for file in self.files) / 1e9
+
+    def check_unread(self) -> None:
+        """Refuse with `CheckpointChanged` if files changed that a load would still read.
+
+        Bytes in memory are sealed, so their files no longer matter.
+        """
+        for file in self.files:
+            if file.name not in self.held:
+                file.check_unchanged()
+
+    def check_same_on_disk(self, roots: Roots | None) -> None:
+        """Refuse with `CheckpointChanged` if the directory now has other files than these.
+
+        A deleted directory is no change. Its files are open here, and trainers delete old versions at
+        any time.
+        """
+        for file in self.files:
+            file.check_unchanged()
+        try:
+            directory = OpenDirectory(self.path, roots)
+        except Refusal as refusal:
+            if refusal.reason is Reason.SOURCE_ABSENT:
+                return
+            raise
+        try:
+            opened = {file.name: file.state for file in self.files}
+            opened |= {name: state for name, (state, _) in self.companions.items()}
+            for name, state in opened.items():
+                now = directory.state_of(name)
+                if now is not None and now != state:
+                    raise Refusal(
+                        Reason.CHECKPOINT_CHANGED,
+                        f"{name} changed after it was staged; publish the new files as another"
+                        " version",
+                    )
+        finally:
+            directory.close()
+
+    def release(self) -> None:
+        """Free the memory. The files stay open.
+
+        Any thread may call it. A read under way continues without keeping the bytes.
+        """
+        for each in (*self.held.values(), *self._filling.values()):
+            each.close()
+        self.held, self._filling = {}, {}
+
+    def close(self) -> None:
+        """Free the memory and close the files. Safe to call again."""
+        self.release()
+        for file in self.files:
+            os.close(file.descriptor)
+        self.files = ()
+
+
+def _merged(found: Iterable[ZeroBlocks]) -> ZeroBlocks:
+    merged: dict[str, frozenset[int]] = {}
+    for each in found:
+        for name, blocks in each.items():
+            merged[name] = merged.get(name, frozenset()) | blocks
+    return merged
+
+
+class Inspector(Protocol):
+    """The checks of checkpoints that need torch and transformers. They block: run them in a thread."""
+
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+        """Read all bytes of a checkpoint once, digest them, and keep them within the budget.
+
+        Returns:
+            Whether the bytes are in memory.
+
+        Errors:
+            Refusal: a tensor has an infinity or a NaN.
+        """
+
+    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the configuration with its defaults filled in."""

@@ -1,0 +1,262 @@
+"""Open the files of a checkpoint once, and never by name again.
+
+All later reads use the descriptors. So a link that moves or a directory that is renamed after the check
+cannot make the worker read files outside of the roots.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the worker
+_CHUNK = 1024 * 1024
+_ABSENT_RETRY_SECONDS = 5.0
+"""Seconds until a retry for a directory that does not exist."""
+
+
+class Roots:
+    """The only directories that weights may come from."""
+
+    def __init__(self, directories: Sequence[str | os.PathLike[str]]) -> None:
+        given = [os.path.normpath(directory) for directory in directories]
+        self._real = tuple(os.path.realpath(directory) for directory in given)
+        self._named = tuple(dict.fromkeys([*given, *self._real]))
+
+    def __str__(self) -> str:
+        return ", ".join(self._named)
+
+    def check_name(self, path: str) -> None:
+        """Refuse a path whose name is not below a root.
+
+        It opens nothing, so that no caller can learn which files exist outside of the roots.
+        """
+        if "\0" in path or not path.startswith("/"):
+            raise Refusal(Reason.SOURCE_OUTSIDE_ROOTS, "the source must be an absolute path")
+        if not _is_below(os.path.normpath(path), self._named):
+            raise Refusal(
+                Reason.SOURCE_OUTSIDE_ROOTS, f"the source is not below a weights root ({self})"
+            )
+
+    def root_of(self, path: str) -> str:
+        """Return the root of a path by its name, or the path itself if it is below no root."""
+        below = [root for root in self._named if _is_below(os.path.normpath(path), (root,))]
+        return max(below, key=len, default=path)
+
+    def hold(self, path: str) -> bool:
+        """Return whether a real path is a root or below one."""
+        return _is_below(path, self._real)
+
+    def check_opened(self, descriptor: int) -> str:
+        """Return the real path of an open file or directory, or refuse it outside of the roots."""
+        real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if not _is_below(real, self._real):
+            raise Refusal(
+                Reason.SOURCE_OUTSIDE_ROOTS,
+                f"a link in the source leads out of the weights roots ({self})",
+            )
+        return real
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Values of a file that change if it is replaced or written."""
+
+    size: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> FileState:
+        """Return the state of an open file."""
+        status = os.fstat(descriptor)
+        return cls(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file of a checkpoint, open for reading, with its state when it was opened."""
+
+    name: str
+    descriptor: int
+    state: FileState
+
+    def check_unchanged(self) -> None:
+        """Refuse with `CheckpointChanged` if the file has changed since it was opened."""
+        now = FileState.of(self.descriptor)
+        if os.fstat(self.descriptor).st_nlink == 0:
+            # Deleting a file does not change the bytes of the open one.
+            now = replace(now, changed_ns=self.state.changed_ns)
+        if now != self.state:
+            raise Refusal(
+                Reason.CHECKPOINT_CHANGED, f"{self.name} changed while the worker read it"
+            )
+
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of the parts that were never written.
+
+        A file system that does not record them reports none.
+        """
+        position = 0
+        while position < self.state.size:
+            begin = self._seek(position, os.SEEK_HOLE)
+            if begin >= self.state.size:
+                return
+            position = self._seek(begin, os.SEEK_DATA)
+            yield begin, position
+
+    def _seek(self, position: int, whence: int) -> int:
+        """Return the position of the next hole or data, or the file's length.
+
+        It moves the descriptor's position, which no read uses.
+        """
+        try:
+            return min(os.lseek(self.descriptor, position, whence), self.state.size)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.EINVAL):  # no data, or not supported
+                return self.state.size
+            raise
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes, or refuse with `CheckpointTruncated`."""
+        pieces = []
+        while length > 0:
+            with os_errors(self.name):
+                piece = os.pread(self.descriptor, min(length, _CHUNK), offset)
+            if not piece:
+                raise Refusal(Reason.CHECKPOINT_TRUNCATED, f"{self.name} ends too early")
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces)
+
+
+class OpenDirectory:
+    """The open directory of a checkpoint.
+
+    Fields:
+        path: its real path.
+        names: names of its entries.
+    """
+
+    def __init__(self, path: str, roots: Roots | None) -> None:
+        """Open a directory.
+
+        Args:
+            path: Absolute path.
+            roots: The allowed roots. None for the model's own directory, which the fleet names.
+        """
+        self._roots = roots
+        if roots is not None:
+            roots.check_name(path)
+        with os_errors("the source"):
+            try:
+                self._descriptor = os.open(path, _READ | os.O_DIRECTORY)
+            except FileNotFoundError as error:
+                raise Refusal(
+                    Reason.SOURCE_ABSENT,
+                    "the source does not exist",
+                    retry_after_seconds=_ABSENT_RETRY_SECONDS,
+                ) from error
+        self.path = path
+        try:
+            if roots is not None:
+                self.path = roots.check_opened(self._descriptor)
+            with os_errors("the source"):
+                self.names = frozenset(os.listdir(self._descriptor))  # noqa: PTH208 - by descriptor
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self, name: str) -> OpenFile:
+        """Open one file. Links are followed, and must end below the roots too."""
+        with os_errors(name):
+            descriptor = os.open(name, _READ, dir_fd=self._descriptor)
+        try:
+            if self._roots is not None:
+                self._roots.check_opened(descriptor)
+            _check_regular(name, descriptor)
+            return OpenFile(name, descriptor, FileState.of(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read(self, name: str, *, limit: int) -> bytes | None:
+        """Return the content of a small file, or None if it does not exist."""
+        if name not in self.names:
+            return None
+        file = self.open(name)
+        try:
+            if file.state.size > limit:
+                raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is larger than {limit} bytes")
+            return file.read(0, file.state.size)
+        finally:
+            os.close(file.descriptor)
+
+    def state_of(self, name: str) -> FileState | None:
+        """Return the state of a file, or None if it does not exist."""
+        try:
+            status = os.stat(name, dir_fd=self._descriptor)
+        except OSError:
+            return None
+        return FileState(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+    def opened_state_of(self, name: str) -> FileState | None:
+        """Open an entry and return its state, or None if it cannot be opened.
+
+        For seconds a network file system may answer `state_of` from its cache, but not this.
+        """
+        try:
+            descriptor = os.open(name, _READ, dir_fd=self._descriptor)
+        except OSError:
+            return None
+        try:
+            return FileState.of(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def size_and_time(self, name: str) -> tuple[int, int]:
+        """Return size and modification time in ns of an entry; (-1, 0) if it cannot be opened."""
+        state = self.opened_state_of(name)
+        return (-1, 0) if state is None else (state.size, state.modified_ns)
+
+    def close(self) -> None:
+        """Close the directory. Files opened from it stay open."""
+        os.close(self._descriptor)
+
+
+@contextmanager
+def os_errors(what: str) -> Iterator[None]:
+    """Turn errors of the operating system into refusals, which do not contain the path."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} does not exist") from error
+    except NotADirectoryError as error:
+        raise Refusal(Reason.SOURCE_NOT_FOUND, f"{what} is not a directory") from error
+    except PermissionError as error:
+        raise Refusal(
+            Reason.SOURCE_UNREADABLE,
+            f"the worker (uid {os.getuid()}) has no permission to read {what}; check mode and owner",
+        ) from error
+    except OSError as error:
+        code = errno.errorcode.get(error.errno or 0, "unknown error")
+        raise Refusal(Reason.SOURCE_UNREADABLE, f"{what} cannot be read: {code}") from error
+
+
+def _check_regular(name: str, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is not a regular file")
+
+
+def _is_below(path: str, directories: Sequence[str]) -> bool:
+    return any(path == each or path.startswith(each.rstrip("/") + "/") for each in directories)

@@ -1,0 +1,116 @@
+"""Checks that need torch and transformers: finite values, and configurations with defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.mapping import tensor_over
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+_FLOATS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """A floating-point format of 8 bits, which torch does not compute with.
+
+    Bit patterns (without the sign) from `limit` on are infinities and NaNs.
+    """
+
+    mask: int
+    limit: int
+
+
+_BYTES = {"F8_E4M3": _Bits(0x7F, 0x7F), "F8_E5M2": _Bits(0x7F, 0x7C)}
+
+
+def look(spec: TensorSpec, block: memoryview) -> bool:
+    """Refuse with `CheckpointNotFinite` if elements of a tensor are infinite or not numbers.
+
+    All elements are finite if the smallest and the largest one are, and torch finds both in one pass.
+    Measured 13 GB/s per core for bfloat16 in cached blocks, where `torch.isfinite` reaches 0.25. It
+    releases the interpreter's lock.
+
+    Args:
+        spec: The tensor.
+        block: Some whole elements of the tensor.
+
+    Returns:
+        Whether any element is not zero. Integers and scales without a sign have no other check.
+    """
+    if spec.dtype in _FLOATS:
+        smallest, largest = _ends(block, _FLOATS[spec.dtype])
+        if not (math.isfinite(smallest) and math.isfinite(largest)):
+            raise _not_finite(spec)
+        return smallest != 0 or largest != 0
+    if spec.dtype in _BYTES:
+        known = _BYTES[spec.dtype]
+        words = tensor_over(block, torch.uint8, offset=0, count=len(block))
+        most = int(torch.bitwise_and(words, known.mask).max())
+        if most >= known.limit:
+            raise _not_finite(spec)
+        return most != 0
+    return _ends(block, torch.uint8)[1] != 0
+
+
+def _ends(block: memoryview, dtype: torch.dtype) -> tuple[float, float]:
+    """Return the smallest and the largest element; NaN if one element is NaN."""
+    elements = tensor_over(block, dtype, offset=0, count=len(block) // dtype.itemsize)
+    smallest, largest = torch.aminmax(elements)
+    return float(smallest), float(largest)
+
+
+def _not_finite(spec: TensorSpec) -> Refusal:
+    return Refusal(
+        Reason.CHECKPOINT_NOT_FINITE,
+        f"tensor {spec.name[:200]!r} has values that are infinite or not a number",
+    )
+
+
+def normalised_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the defaults of its architecture filled in.
+
+    Two releases of transformers write the same configuration differently (`rope_theta` or
+    `rope_parameters`, without keys that have their default value). Read by one release they are equal.
+    The configuration of an unknown model type does not change.
+
+    Source: `CONFIG_MAPPING`, transformers 5.
+    """
+    from transformers import CONFIG_MAPPING  # noqa: PLC0415 - half a second, and rarely needed
+
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        return config
+    try:
+        filled = CONFIG_MAPPING[kind].from_dict(config).to_dict()
+    except Exception as error:  # each class raises other errors
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"config.json is not a valid {kind} configuration"
+        ) from error
+    # transformers drops the list of classes.
+    return {**filled, "architectures": config.get("architectures")}
+
+
+class TorchInspector:
+    """The checks of checkpoints that need torch and transformers."""
+
+    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+        """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.hold`."""
+        return checkpoint.hold(budget=budget, go_on=go_on, look=look)
+
+    def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the configuration with its defaults filled in."""
+        return normalised_config(config)

@@ -1,0 +1,34 @@
+"""Tensors over bytes in memory, without a copy."""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+
+import torch
+
+
+def mapped(descriptor: int, size: int) -> mmap.mmap:
+    """Map a whole file for reading.
+
+    The file must be sealed bytes in memory. If a mapped file shrinks, reading behind its end ends the
+    process (SIGBUS).
+    """
+    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+
+def tensor_over(
+    content: mmap.mmap | memoryview, dtype: torch.dtype, *, offset: int, count: int
+) -> torch.Tensor:
+    """Return a flat tensor over bytes. It keeps the mapping open.
+
+    Args:
+        content: Result of `mapped`, or a part of a buffer.
+        dtype: Type of the elements.
+        offset: First byte.
+        count: Number of elements.
+    """
+    with warnings.catch_warnings():
+        # torch warns that the tensor is read-only, and the worker only reads it.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(content, dtype=dtype, offset=offset, count=count)

@@ -1,0 +1,248 @@
+"""Read files in one pass: read, check, digest and keep each piece.
+
+Other processes may write or shrink the files at any time. So they are read into buffers and never
+mapped, because a mapped file that shrinks ends the process (SIGBUS).
+
+One thread reads a file and checks its pieces, and a second one digests them. Several files are read at
+the same time. All slow calls (`preadv`, `hashlib`, `pwrite`, torch) release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet_worker.checkpoint.digest import Digest
+from fleet_worker.checkpoint.files import OpenFile, os_errors
+from fleet_worker.checkpoint.memory import MemoryFile
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+Look = Callable[[TensorSpec, memoryview], bool]
+"""Checks some whole elements of a tensor.
+
+Returns whether any of them is not zero, and raises `Refusal` if they must not be loaded.
+"""
+
+BLOCK_BYTES = 256 * 1024
+"""A tensor is checked in blocks of this length from its begin. They fit into the processor's cache, and
+two checkpoints of a model can be compared by blocks."""
+_PIECE_BYTES = 2 * 1024 * 1024
+_LINES = 4
+"""Largest number of files to read at the same time, with two threads each."""
+
+ZeroBlocks = Mapping[str, frozenset[int]]
+"""Tensor name → numbers of its blocks with only zeros. Tensors without such blocks are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """Result of one pass over a file.
+
+    Fields:
+        sha256: in hex.
+        zero_blocks: of the checked tensors.
+    """
+
+    sha256: str
+    zero_blocks: ZeroBlocks
+
+
+def looks_at_nothing(_spec: TensorSpec, _piece: memoryview) -> bool:
+    """Check nothing: the `Look` of a pass that only needs the digest."""
+    return True
+
+
+def read_files(
+    files: Sequence[OpenFile],
+    specs: Mapping[str, Sequence[TensorSpec]],
+    look: Look,
+    go_on: Callable[[], None],
+    *,
+    keep: Mapping[str, MemoryFile],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, FileContent]:
+    """Read files once, from begin to end. Blocks.
+
+    Args:
+        files: Open regular files.
+        specs: File name → its tensors, in the order of their bytes.
+        look: Checks every block, called in several threads.
+        go_on: Called between pieces, in several threads. Raises to cancel.
+        keep: File name → memory that gets a copy of its bytes.
+        meanwhile: Runs in the calling thread while other threads read.
+
+    Errors:
+        Refusal: the first one from `look`, `go_on` and `meanwhile`. `CheckpointChanged` if a file is
+            shorter than when it was opened. `SourceUnreadable`.
+    """
+    lines = _Lines(go_on)
+
+    def read(file: OpenFile) -> FileContent:
+        return _read_file(file, specs[file.name], look, lines.go_on, keep.get(file.name))
+
+    return lines.run(files, read, meanwhile)
+
+
+class _Lines:
+    """Threads that take files from one queue and read them."""
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self._go_on = go_on
+        self._failures: list[BaseException] = []
+        self._found: dict[str, FileContent] = {}
+
+    def go_on(self) -> None:
+        """Raise if the pass was cancelled, or if one of its files was refused."""
+        if self._failures:
+            raise Refusal(Reason.SUPERSEDED, "another file of the checkpoint was refused")
+        self._go_on()
+
+    def run(
+        self,
+        files: Sequence[OpenFile],
+        read: Callable[[OpenFile], FileContent],
+        meanwhile: Callable[[], None],
+    ) -> dict[str, FileContent]:
+        """Read all files; return the results by name, or raise the first error."""
+        todo = deque(files)
+        count = max(1, min(len(files), _LINES, len(os.sched_getaffinity(0)) // 2))
+        threads = [
+            threading.Thread(
+                target=self._line, args=(todo, read), name=f"rlfleet-read-{number}", daemon=True
+            )
+            for number in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            meanwhile()
+        except BaseException as error:  # noqa: BLE001 - the threads are waited for first
+            self._failures.append(error)
+        for thread in threads:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+        return self._found
+
+    def _line(self, todo: deque[OpenFile], read: Callable[[OpenFile], FileContent]) -> None:
+        while not self._failures:
+            try:
+                file = todo.popleft()
+            except IndexError:
+                return
+            try:
+                self._found[file.name] = read(file)
+            except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+                self._failures.append(error)
+
+
+def _read_file(
+    file: OpenFile,
+    specs: Sequence[TensorSpec],
+    look: Look,
+    go_on: Callable[[], None],
+    keep: MemoryFile | None,
+) -> FileContent:
+    size = file.state.size
+    digest = Digest(_piece_length(size), ahead=size > _PIECE_BYTES)
+    zeros: dict[str, set[int]] = {}
+    try:
+        for begin, end, parts in _pieces(specs, size):
+            go_on()
+            piece = digest.next_buffer()[: end - begin]
+            _fill(piece, file, begin)
+            go_on()  # again, because the read may have been slow
+            digest.follow(piece)
+            if keep is not None:
+                keep.write(piece, begin)
+            for spec, first, last in parts:
+                _look_at(spec, piece[first - begin : last - begin], first, look, zeros)
+    finally:
+        sha256 = digest.finish()
+    return FileContent(sha256, {name: frozenset(blocks) for name, blocks in zeros.items()})
+
+
+def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
+    done = 0
+    while done < len(piece):
+        with os_errors(file.name):
+            count = os.preadv(file.descriptor, [piece[done:]], position + done)
+        if count == 0:
+            raise Refusal(Reason.CHECKPOINT_CHANGED, f"{file.name} shrank while the worker read it")
+        done += count
+
+
+def _look_at(
+    spec: TensorSpec, content: memoryview, first: int, look: Look, zeros: dict[str, set[int]]
+) -> None:
+    """Check some bytes of a tensor. They begin at a block."""
+    for begin in range(0, len(content), BLOCK_BYTES):
+        if not look(spec, content[begin : begin + BLOCK_BYTES]):
+            zeros.setdefault(spec.name, set()).add((first - spec.begin + begin) // BLOCK_BYTES)
+
+
+Part = tuple[TensorSpec, int, int]
+"""A tensor, and begin and end in the file of its bytes in a piece."""
+
+
+def _pieces(specs: Sequence[TensorSpec], size: int) -> Iterator[tuple[int, int, list[Part]]]:
+    """Cut a file into pieces, so that each block of a tensor is in one piece.
+
+    Args:
+        specs: In the order of their bytes, without gaps up to the end of the file.
+        size: Size of the file in bytes.
+
+    Returns:
+        Begin and end in the file, and the tensors in between.
+    """
+    begin, parts = 0, list[Part]()
+    end = specs[0].begin if specs else size
+    # The header, in pieces too.
+    while end - begin > _PIECE_BYTES:
+        yield begin, begin + _PIECE_BYTES, []
+        begin += _PIECE_BYTES
+    for spec in specs:
+        first = spec.begin
+        while first < spec.end:
+            room = _PIECE_BYTES - (first - begin)
+            last = (
+                spec.end if spec.end - first <= room else first + room // BLOCK_BYTES * BLOCK_BYTES
+            )
+            if last > first:
+                parts.append((spec, first, last))
+                first = last
+            if first < spec.end:  # the piece is full
+                yield begin, first, parts
+                begin, parts = first, []
+        end = spec.end
+    if end > begin or not specs:
+        yield begin, end, parts
+
+
+def blocks_between(specs: Sequence[TensorSpec], begin: int, end: int) -> ZeroBlocks:
+    """Return the blocks of tensors that overlap a part of a file.
+
+    Args:
+        specs: Tensors of the file.
+        begin: First byte of the part.
+        end: Position behind its last byte.
+    """
+    return {
+        spec.name: frozenset(
+            range(
+                (max(begin, spec.begin) - spec.begin) // BLOCK_BYTES,
+                (min(end, spec.end) - spec.begin - 1) // BLOCK_BYTES + 1,
+            )
+        )
+        for spec in specs
+        if spec.begin < end and begin < spec.end
+    }
+
+
+def _piece_length(size: int) -> int:
+    return max(1, min(_PIECE_BYTES, size))

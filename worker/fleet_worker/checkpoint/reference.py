@@ -1,0 +1,273 @@
+"""The reference checkpoint: every version must have its configuration and its tensors.
+
+It is the checkpoint that the engine started from, not the engine's parameters. vLLM fuses
+and renames parameters (q, k and v become one `qkv_proj`), and packed linear layers on CPUs have no
+shape. The parameters that a load writes depend on the names, shapes and types of the tensors only.
+So a checkpoint that equals the reference writes all that the start wrote. Every load also checks
+that the start wrote all parameters (`WorkerExtension`), because vLLM checks only some of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.checkpoint import hub
+from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint.completeness import open_settled
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason, Source
+
+_FRESH_SECONDS = 60.0
+"""A file that was written to within this time may be incomplete only for now."""
+_RETRY_AFTER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Configuration and tensors of the running model.
+
+    Fields:
+        zero_blocks: blocks of its tensors that are all zero, if they are known.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, TensorSpec]
+    zero_blocks: ZeroBlocks | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, inspector: Inspector) -> Reference:
+        """Make a checkpoint the reference."""
+        return cls(inspector.normalised_config(checkpoint.config), checkpoint.tensors)
+
+    def check(self, checkpoint: Checkpoint, inspector: Inspector) -> None:
+        """Raise `Refusal` if the checkpoint does not fit the running model."""
+        check_config(self.config, inspector.normalised_config(checkpoint.config))
+        check_tensors(self.tensors, checkpoint.tensors)
+
+    def check_written(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint with parts that were never written, before its bytes are read.
+
+        A writer that sets a file's length first leaves holes, which read as zeros. Holes are
+        accepted where the running model is zero too: file systems store zeros as holes.
+
+        Errors:
+            Refusal: `SourceNotReady` if it was written to recently, else `CheckpointTruncated`.
+        """
+        self._check_blocks(checkpoint, checkpoint.hollow_blocks(), "was never written")
+
+    def check_filled(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint with blocks that are zero where the running model's are not.
+
+        This finds holes on file systems that do not report them.
+
+        Errors:
+            Refusal: as `check_written`.
+        """
+        if self.zero_blocks is not None and checkpoint.zero_blocks is not None:
+            fault = "is all zero, and is not zero in the running model"
+            self._check_blocks(checkpoint, checkpoint.zero_blocks, fault)
+
+    def _check_blocks(self, checkpoint: Checkpoint, found: ZeroBlocks, fault: str) -> None:
+        known = self.zero_blocks or {}
+        suspect = {name: blocks - known.get(name, frozenset()) for name, blocks in found.items()}
+        suspect = {name: blocks for name, blocks in suspect.items() if blocks}
+        if not suspect:
+            return
+        count = sum(map(len, suspect.values()))
+        example = min(suspect)
+        message = (
+            f"a part of {len(suspect)} tensor{'s' * (len(suspect) > 1)}"
+            f" ({count} block{'s' * (count > 1)} of {BLOCK_BYTES // 1024} KiB), such as block"
+            f" {min(suspect[example])} of {example[:200]!r}, {fault}"
+        )
+        if checkpoint.written_ago_seconds(time.time()) < _FRESH_SECONDS:
+            raise Refusal(
+                Reason.SOURCE_NOT_READY,
+                f"the source is not ready yet: {message}",
+                retry_after_seconds=_RETRY_AFTER_SECONDS,
+            )
+        raise Refusal(
+            Reason.CHECKPOINT_TRUNCATED,
+            f"{message}; write a checkpoint under another name and rename it when it is complete,"
+            " or set its digest (spec.digest)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageRules:
+    """The limits and checks of staging.
+
+    Fields:
+        budget_bytes: the memory for the bytes of checkpoints and LoRA adapters.
+    """
+
+    roots: Roots
+    reference: Reference
+    inspector: Inspector
+    budget_bytes: int
+
+
+def directory_of(source: Source) -> str:
+    """The directory of a source. A repository must be in the local cache; nothing is downloaded."""
+    if source.hugging_face is not None:
+        return hub.snapshot(source.hugging_face.repo, source.hugging_face.revision)
+    return str(source.path)
+
+
+def resolved(source: Source) -> Source:
+    """The source with the revision of a repository replaced by its commit in the local cache.
+
+    A branch or tag may move later; a commit does not. Blocks on the file system.
+
+    Errors:
+        Refusal: `SourceNotFound` if the revision is not in the cache.
+    """
+    named = source.hugging_face
+    if named is None:
+        return source
+    commit = hub.commit_of(named.repo, named.revision)
+    return Source(hugging_face=named.model_copy(update={"revision": commit}))
+
+
+def open_fitting(
+    source: Source, roots: Roots, reference: Reference, inspector: Inspector
+) -> Checkpoint:
+    """Open a checkpoint below the roots and check that it fits the running model.
+
+    Blocks on the file system.
+
+    Errors:
+        Refusal: Any of the source and checkpoint reasons; the files are closed.
+    """
+    path = directory_of(source)
+    checkpoint = open_settled(path, roots, lambda: open_checkpoint(path, roots))
+    try:
+        reference.check(checkpoint, inspector)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return checkpoint
+
+
+# Keys that do not change the computation. All others must be equal: another rotation base or epsilon
+# changes no shape, loads without an error and gives other results.
+IGNORED_CONFIG_KEYS = frozenset(
+    {
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "_commit_hash",
+        "_name_or_path",
+        "attn_implementation",
+        "auto_map",  # the running model's code is used; a checkpoint cannot bring its own
+        "chunk_size_feed_forward",
+        "dtype",  # the tensors' own types are compared
+        "torch_dtype",
+        "id2label",
+        "label2id",
+        "output_attentions",
+        "output_hidden_states",
+        "problem_type",
+        "return_dict",
+        "torchscript",
+        "transformers_version",
+        "use_cache",
+        # Dropout and initialisation matter to trainers only.
+        "attention_dropout",
+        "hidden_dropout",
+        "initializer_range",
+        "router_aux_loss_coef",
+        "output_router_logits",
+        # The running server's own tokenizer and end tokens are used.
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+    }
+)
+_EXAMPLES = 3
+
+
+def check_config(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> None:
+    """Refuse a configuration that computes something other than the running one.
+
+    Args:
+        reference: Configuration of the running model, normalised (defaults filled in).
+        offered: Configuration of the checkpoint, normalised in the same way.
+
+    Errors:
+        Refusal: `CheckpointMismatch`, naming the keys.
+    """
+    different = config_differences(reference, offered)
+    if not different:
+        return
+    # A different architecture explains the keys that follow from it, so it comes first.
+    different.sort(key=lambda key: (key not in ("architectures", "model_type"), key))
+    shown = "; ".join(
+        f"{key} is {_short(offered.get(key))} where the running model has"
+        f" {_short(reference.get(key))}"
+        for key in different[:_EXAMPLES]
+    )
+    more = f" (and {len(different) - _EXAMPLES} more)" if len(different) > _EXAMPLES else ""
+    raise Refusal(Reason.CHECKPOINT_MISMATCH, f"config.json differs: {shown}{more}")
+
+
+def config_differences(reference: Mapping[str, Any], offered: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ, nested ones with dots. `null` equals absent."""
+    different: list[str] = []
+    for key in sorted(set(reference) | set(offered)):
+        if key in IGNORED_CONFIG_KEYS:
+            continue
+        ours, theirs = reference.get(key), offered.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            different += [f"{key}.{inner}" for inner in config_differences(ours, theirs)]
+        elif ours != theirs:
+            different.append(key)
+    return different
+
+
+def check_tensors(reference: Mapping[str, TensorSpec], offered: Mapping[str, TensorSpec]) -> None:
+    """Refuse a checkpoint whose tensors differ from the running model's.
+
+    Errors:
+        Refusal: `CheckpointMismatch`, with counts and an example of the first kind of difference:
+            missing, extra, shape, type.
+    """
+    both = [name for name in reference if name in offered]
+    checks = (
+        ("lacks {n} of the running model", [n for n in reference if n not in offered]),
+        ("has {n} that the running model lacks", [n for n in offered if n not in reference]),
+        (
+            "has {n} of another shape",
+            [n for n in both if offered[n].shape != reference[n].shape],
+        ),
+        (
+            "has {n} of another type",
+            [n for n in both if offered[n].dtype != reference[n].dtype],
+        ),
+    )
+    for difference, names in checks:
+        if names:
+            example = min(names)
+            count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+            raise Refusal(
+                Reason.CHECKPOINT_MISMATCH,
+                f"the checkpoint {difference.format(n=count)}, such as {_short(example)}:"
+                f" {_described(offered.get(example))} where the running model has"
+                f" {_described(reference.get(example))}",
+            )
+
+
+def _described(spec: TensorSpec | None) -> str:
+    return "none" if spec is None else f"{spec.dtype} {list(spec.shape)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 100 else text[:99] + "…"

@@ -1,0 +1,159 @@
+"""Read and check the header of a safetensors file.
+
+A file is 8 bytes of header length (little endian), the header in JSON, then the data. vLLM does not
+check the header before it replaces the running model's weights, so the worker checks all of it first.
+
+Source: section "Format" of the README in the repository `huggingface/safetensors`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import Reason
+
+LENGTH_BYTES = 8
+HEADER_LIMIT = 100_000_000
+"""The format's own limit, in bytes."""
+
+ITEM_BITS = {
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "I64": 64,
+    "U64": 64,
+    "F64": 64,
+    "C64": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a file.
+
+    Fields:
+        begin / end: byte positions in the file, not in its data section.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def signature(self) -> tuple[str, tuple[int, ...]]:
+        """Type and shape, which are the same in every version of a model."""
+        return self.dtype, self.shape
+
+
+def header_length(prefix: bytes, *, file: str, size: int) -> int:
+    """Return the length of the header in bytes, from the first 8 bytes of a file of `size` bytes."""
+    if len(prefix) < LENGTH_BYTES:
+        raise Refusal(Reason.CHECKPOINT_TRUNCATED, f"{file} ends within its first 8 bytes")
+    (length,) = struct.unpack("<Q", prefix[:LENGTH_BYTES])
+    if length > HEADER_LIMIT:
+        # The first bytes of pickled files, archives and text are a huge number.
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{file} is not a safetensors file")
+    if LENGTH_BYTES + length > size:
+        raise Refusal(
+            Reason.CHECKPOINT_TRUNCATED,
+            f"{file} ends within its header: it has {size} bytes, but the header ends at byte"
+            f" {LENGTH_BYTES + length}",
+        )
+    return int(length)
+
+
+def parse_header(header: bytes, *, file: str, size: int) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a file, in the order of their bytes.
+
+    Args:
+        header: The whole JSON header.
+        file: Name for messages.
+        size: Length of the file in bytes.
+
+    Errors:
+        Refusal: `CheckpointMalformed` for an invalid header, `CheckpointTruncated` if the file is
+            shorter or longer than the header says.
+    """
+    try:
+        # As strict as the safetensors library: only UTF-8, no NaN.
+        entries = json.loads(header.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):  # RecursionError: too many nested brackets
+        entries = None
+    if not isinstance(entries, dict):
+        raise Refusal(Reason.CHECKPOINT_MALFORMED, f"the header of {file} is not a JSON object")
+    notes = entries.get("__metadata__")
+    if notes is not None and not _maps_texts(notes):
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED, f"the header of {file} has metadata that is not text"
+        )
+    start = LENGTH_BYTES + len(header)
+    specs = [
+        _spec(name, entry, file=file, start=start)
+        for name, entry in entries.items()
+        if name != "__metadata__"
+    ]
+    specs.sort(key=lambda spec: (spec.begin, spec.end))
+    position = start
+    for spec in specs:
+        if spec.begin != position:
+            raise Refusal(
+                Reason.CHECKPOINT_MALFORMED, f"the tensors of {file} overlap or leave a gap"
+            )
+        position = spec.end
+    if position != size:
+        raise Refusal(
+            Reason.CHECKPOINT_TRUNCATED,
+            f"{file} has {size} bytes, but its header describes {position}",
+        )
+    return tuple(specs)
+
+
+def _spec(name: str, entry: Any, *, file: str, start: int) -> TensorSpec:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        bits = ITEM_BITS[dtype]
+        for dimension in shape:
+            bits *= _natural(dimension)
+        fits = (_natural(end) - _natural(begin)) * 8 == bits
+    except (KeyError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise Refusal(
+            Reason.CHECKPOINT_MALFORMED,
+            f"the header of {file} has an invalid dtype, shape or data_offsets for the tensor"
+            f" {name[:200]!r}",
+        )
+    return TensorSpec(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _maps_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError
+    return value

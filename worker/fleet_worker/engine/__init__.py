@@ -1,0 +1,1 @@
+"""The inference engine: the port by which the worker drives it, and vLLM behind that port."""

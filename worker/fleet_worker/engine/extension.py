@@ -1,0 +1,284 @@
+"""Code inside the engine's processes: load staged bytes into the model, and check the result.
+
+`--worker-extension-cls` adds the methods to vLLM's worker class, and `collective_rpc` calls them. Every
+method returns a small dict instead of raising, so that the caller knows whether the model has changed.
+
+Source: `Worker.reload_weights(weights_iterator=…)` and `GPUModelRunner._dummy_run`, vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fleet_worker.checkpoint.mapping import mapped, tensor_over
+from fleet_worker.checkpoint.safetensors_header import (
+    LENGTH_BYTES,
+    TensorSpec,
+    header_length,
+    parse_header,
+)
+from fleet_worker.engine.parameters import Memory, checksum_of, not_compared
+from fleet_worker.engine.required_names import missing_on
+from fleet_worker.errors import Refusal
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
+# Enough tokens for every kernel of the forward pass, few enough to be fast.
+_PROBE_TOKENS = 8
+
+
+class WorkerExtension:
+    """Methods added to the engine's workers. All names begin with `rlfleet_`."""
+
+    _rlfleet_memory: Memory | str | None = None
+    """The parameters before the load under way, or why they are not known."""
+
+    def rlfleet_missing_names(self) -> list[str]:
+        """Return the names that the methods here need and the engine lacks."""
+        return missing_on(self)
+
+    def rlfleet_load(self, files: list[dict[str, Any]]) -> dict[str, Any]:
+        """Put the tensors of some files into the model.
+
+        Args:
+            files: `{path, in_memory}` each. The path is an open descriptor of the API server
+                (`/proc/PID/fd/N`), so that no name is opened a second time.
+
+        Returns:
+            `{ok, touched, error, effect}`. `touched` tells whether the model may have changed.
+            `effect` is the change (`engine.effect.combined`), None after a failure.
+        """
+        readers: list[_Reader] = []
+        touched = False
+        try:
+            for each in files:  # one by one, so that those before a bad one are closed
+                readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401
+            self.rlfleet_remember()
+            touched = True
+            self._rlfleet_reload(readers)
+        except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
+            self._rlfleet_memory = None
+            return {"ok": False, "touched": touched, "error": _described(error), "effect": None}
+        finally:
+            for reader in readers:
+                reader.close()
+        return {"ok": True, "touched": True, "error": None, "effect": self.rlfleet_effect()}
+
+    def rlfleet_remember(self) -> None:
+        """Sample the parameters, to compare them after the load. Never fails.
+
+        A load must not fail because its effect cannot be measured.
+        """
+        try:
+            model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+            config = self.vllm_config  # type: ignore[attr-defined] # of vLLM's Worker
+            self._rlfleet_memory = Memory(model, config)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._rlfleet_memory = f"the parameters could not be sampled: {_described(error)}"
+
+    def rlfleet_effect(self) -> dict[str, Any]:
+        """Return the changes since `rlfleet_remember`, and drop its sample.
+
+        Returns:
+            See `engine.effect.combined`.
+        """
+        memory, self._rlfleet_memory = self._rlfleet_memory, None
+        if not isinstance(memory, Memory):
+            return not_compared(memory or "the parameters before the load are not known")
+        try:
+            return memory.compared(self.model_runner.get_model())  # type: ignore[attr-defined] # of vLLM's Worker
+        except Exception as error:  # noqa: BLE001 - see above
+            return not_compared(f"the parameters could not be compared: {_described(error)}")
+
+    def _rlfleet_reload(self, readers: list[_Reader]) -> None:
+        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        expected = {_plain(name) for name, p in model.named_parameters() if p.numel() > 1}
+        written: set[str] | None = None
+        load_weights = model.load_weights
+
+        def recording(weights: Iterator[tuple[str, torch.Tensor]]) -> set[str] | None:
+            nonlocal written
+            written = load_weights(weights)
+            return written
+
+        model.load_weights = recording
+        try:
+            self.reload_weights(weights_iterator=_tensors(readers))  # type: ignore[attr-defined]
+        finally:
+            del model.load_weights
+        # vLLM only warns about a parameter that was not written. Here it is an error, because such a
+        # model is half old and half new. Quantised layers and caches add parameters of their own,
+        # the latter with one element each.
+        quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined] # of vLLM's Worker
+        if quantised or written is None:
+            return
+        if missing := expected - {_plain(name) for name in written}:
+            raise RuntimeError(
+                f"the load did not write all parameters: {len(missing)} missing, such as"
+                f" {min(missing)}"
+            )
+
+    def rlfleet_abandon_transfer(self) -> dict[str, Any]:
+        """Abandon a transfer that has begun and will not finish.
+
+        vLLM does so itself only if receiving fails, and not if the sender stops.
+
+        Returns:
+            `{ok}`.
+        """
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined] # of vLLM's Worker
+        if engine is not None:
+            engine.reset_weight_update_target()
+        self._weight_update_active = False
+        return {"ok": True}
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    def rlfleet_checksum(self) -> dict[str, Any]:
+        """Return a checksum of this process's parameters.
+
+        It ignores parameters with one element, such as scales that layers compute themselves.
+
+        Returns:
+            `{checksum}`.
+        """
+        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        parameters = ((n, p) for n, p in model.named_parameters() if p.numel() > 1)
+        return {"checksum": checksum_of(parameters)}
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    def rlfleet_probe(self) -> dict[str, Any]:
+        """Run a few tokens through the model, and check that its output is finite.
+
+        The output is the logits, or the tensors for the next stage of a pipeline. The scheduler is
+        paused, so no request can do this. The dummy batch writes no cache.
+
+        Returns:
+            `{ok, error}`.
+        """
+        try:
+            runner = self.model_runner  # type: ignore[attr-defined] # of vLLM's Worker
+            output, hidden = _dummy_run(runner)
+            if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
+                outputs = {"the logits": runner.get_model().compute_logits(hidden)}
+            else:
+                tensors = getattr(output, "tensors", None) or {}
+                # A padded batch may have any values after our tokens.
+                outputs = {f"the stage's {n}": t[:_PROBE_TOKENS] for n, t in tensors.items()}
+            bad = [name for name, values in outputs.items() if not _finite(values)]
+        except Exception as error:  # noqa: BLE001 - any failure is an answer, see above
+            return {"ok": False, "error": f"the forward pass failed: {_described(error)}"}
+        if not outputs:
+            return {"ok": False, "error": "the forward pass returned neither logits nor tensors"}
+        if bad:
+            return {"ok": False, "error": f"{bad[0]} are infinite or not numbers"}
+        return {"ok": True, "error": None}
+
+
+def _dummy_run(runner: Any) -> tuple[Any, Any]:
+    """Run a forward pass over dummy tokens; return the stage's output and the hidden states.
+
+    One of vLLM's runners returns the tensors for the next stage (v1.worker.gpu_model_runner). The other
+    returns None (v1.worker.gpu.model_runner), and the result of `execute_model` is used instead.
+    """
+    given: list[Any] = []
+    execute = runner.execute_model
+
+    def recording(*arguments: Any, **named: Any) -> Any:
+        given.append(execute(*arguments, **named))
+        return given[-1]
+
+    runner.execute_model = recording
+    try:
+        # Without attention its output would be uninitialised memory on CPUs.
+        output, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see engine_names
+            _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
+        )
+    finally:
+        del runner.execute_model
+    return (output if output is not None else next(iter(given), None)), hidden
+
+
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values.float()).all())
+
+
+class _Reader:
+    """One file, open in this process."""
+
+    def __init__(self, path: str, *, in_memory: bool) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._mapped: mmap.mmap | None = None
+        try:
+            size = os.fstat(self._descriptor).st_size
+            length = header_length(bytes(self._bytes(0, LENGTH_BYTES)), file="the file", size=size)
+            header = bytes(self._bytes(LENGTH_BYTES, length))
+            self.specs = parse_header(header, file="the file", size=size)
+            if in_memory:
+                # Map only sealed bytes: if a mapped file shrinks, SIGBUS ends the engine.
+                self._mapped = mapped(self._descriptor, size)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def tensor(self, spec: TensorSpec) -> torch.Tensor:
+        dtype = _DTYPES[spec.dtype]
+        if spec.end == spec.begin:
+            return torch.empty(spec.shape, dtype=dtype)
+        if self._mapped is not None:
+            count = (spec.end - spec.begin) // dtype.itemsize
+            flat = tensor_over(self._mapped, dtype, offset=spec.begin, count=count)
+        else:
+            flat = torch.frombuffer(self._bytes(spec.begin, spec.end - spec.begin), dtype=dtype)
+        return flat.view(spec.shape)
+
+    def _bytes(self, offset: int, length: int) -> bytearray:
+        buffer = bytearray(length)
+        view, position = memoryview(buffer), 0
+        while position < length:
+            count = os.preadv(self._descriptor, [view[position:]], offset + position)
+            if count == 0:
+                raise EOFError("a staged file became shorter during the load")
+            position += count
+        return buffer
+
+    def close(self) -> None:
+        # The mapping goes when the last tensor over it does.
+        self._mapped = None
+        os.close(self._descriptor)
+
+
+def _tensors(readers: list[_Reader]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all tensors, grouped by module, so that vLLM needs no buffers for incomplete layers."""
+    where = [(spec, reader) for reader in readers for spec in reader.specs]
+    where.sort(key=lambda pair: pair[0].name.rpartition(".")[0])
+    for spec, reader in where:
+        yield spec.name, reader.tensor(spec)
+
+
+def _plain(name: str) -> str:
+    """Return the name of a parameter without the wrapper that LoRA adds to layers."""
+    return name.replace(".base_layer.", ".")
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, Refusal):
+        return error.message
+    return f"{type(error).__name__}: {error}"[:500]

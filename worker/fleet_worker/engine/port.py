@@ -1,0 +1,128 @@
+"""The interfaces to the engine and to checkpoints. vLLM implements them; tests have fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.engine.effect import Effect
+from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.protocol import EngineInfo, PauseMode
+
+Clock = Callable[[], float]
+"""Seconds of a monotonic clock."""
+
+
+class Engine(Protocol):
+    """One inference engine.
+
+    Every method except the properties may raise `EngineFailure`, and may take any time: the caller
+    sets timeouts (`limits.TimedEngine`).
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's version, model and size."""
+
+    @property
+    def effect(self) -> Effect:
+        """The changes that the last load or transfer made to the model."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine's process has ended."""
+
+    def unfinished(self) -> int:
+        """The number of requests that have not ended, running or held. Also right while paused."""
+
+    async def ping(self) -> None:
+        """Make one round trip to the engine's main loop."""
+
+    async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
+        """Stop generating and, without `keep_cache`, drop the KV cache. Idempotent."""
+
+    async def resume(self) -> None:
+        """Generate again. Idempotent."""
+
+    async def load(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's bytes into the model. Only while paused."""
+
+    async def probe(self) -> None:
+        """Run a forward pass and check that its numbers are finite. Only while paused."""
+
+    async def add_adapter(self, adapter: EngineAdapter) -> None:
+        """Load a LoRA adapter into a slot. Idempotent. Also while paused."""
+
+    async def remove_adapter(self, adapter: EngineAdapter) -> None:
+        """Remove a LoRA adapter. Idempotent. Also while paused."""
+
+    def serve_adapter(self, name: str, source: str | None) -> None:
+        """Let requests name a LoRA adapter as their model, or stop that.
+
+        Args:
+            name: The model name in requests.
+            source: Its source, for the list of models; None removes the name.
+        """
+
+    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+        """Join the process group of a trainer; blocks until all members have joined."""
+
+    async def leave_transfer(self) -> None:
+        """Leave the trainer's process group."""
+
+    async def begin_transfer(self) -> None:
+        """Prepare the model to receive weights. It must not be used until the transfer ends."""
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Receive some weights; blocks until the trainer has sent them."""
+
+    async def end_transfer(self) -> None:
+        """End a transfer after all weights have been received."""
+
+    async def abandon_transfer(self) -> None:
+        """Abandon a transfer. The model must not be used before the next load."""
+
+    async def checksum(self) -> str:
+        """Hexadecimal checksum of the engine's weights, the same in every engine that has them."""
+
+    async def drop_prefixes(self, *, running: bool) -> bool:
+        """Drop cached prefixes; returns whether the engine did. Running requests prevent it.
+
+        Args:
+            running: Also drop the cache of running requests, which compute it again.
+        """
+
+    async def sleep(self, level: int) -> None:
+        """Free the accelerator's memory. Only while paused and without requests."""
+
+    async def wake(self, tags: Sequence[str] | None) -> bool:
+        """Take the memory back, all of it or the parts in `tags`; returns whether all is back.
+
+        The engine generates again as soon as all is back.
+        """
+
+    async def abort(self, request_ids: Sequence[str] | None) -> int:
+        """End requests, or all for None, with the tokens they have; returns how many were named."""
+
+    def describe(self) -> dict[str, Any]:
+        """The engine's configuration, for trainers."""
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The models that requests may name, as `/v1/models` lists them."""
+
+    async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        """The token ids of a text and of its greedy continuation. Not while paused; cancellable.
+
+        Errors:
+            Refusal: `BadRequest`, if the prompt does not fit into the context.
+        """
+
+    async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
+        """Score each of `tokens[first:]` given the tokens before it. Not while paused."""
+
+    async def reset_caches(self) -> None:
+        """Drop all caches of earlier weights."""
+
+    async def set_version(self, label: str) -> None:
+        """Set the label of all later tokens. Only while paused."""

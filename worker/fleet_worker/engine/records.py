@@ -1,0 +1,71 @@
+"""Records of the engine port: LoRA adapters by name and number, and scored tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet_worker.checkpoint.weight_names import WeightName
+
+FIRST_NUMBER = 1001
+"""First number of ours. The engine's warm-up adapters have the numbers from 1 to that of its slots."""
+
+_SEPARATOR = "@"  # cannot occur in names and labels
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAdapter:
+    """A version of an adapter in the engine.
+
+    Fields:
+        name: result of `engine_name`.
+        number: the engine's identity of an adapter.
+        path: directory of our copy, which nothing else changes.
+    """
+
+    name: str
+    number: int
+    path: str
+
+    def __str__(self) -> str:
+        name, version, *_ = self.name.split(_SEPARATOR)
+        return f"adapter {name} at version {version}"
+
+
+def engine_name(name: str, version: str, mark: str, run_id: str | None = None) -> str:
+    """Return the engine's name of a version of an adapter. The engine's outputs carry it.
+
+    Args:
+        name: Adapter name in requests.
+        version: Version of the adapter.
+        mark: The first 12 hex digits of its digest, because two runs may use the same numbers.
+        run_id: The run that the version belongs to, if the request named one.
+    """
+    parts = (name, version, mark) if run_id is None else (name, version, mark, run_id)
+    return _SEPARATOR.join(parts)
+
+
+def weight_name_of(name: str) -> WeightName:
+    """Return the weights of an adapter from the name in an output of the engine."""
+    _, version, *more = name.split(_SEPARATOR)
+    digest, run_id = (*more, None, None)[:2]
+    return WeightName(version, run_id, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The model's log-probabilities at one position of a text.
+
+    Fields:
+        token: id of the token at this position.
+        known: id → log-probability in nats of the most probable tokens and of `token` itself.
+    """
+
+    token: int
+    known: Mapping[int, float]
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of the token at this position. NaN if it is not known."""
+        return self.known.get(self.token, math.nan)

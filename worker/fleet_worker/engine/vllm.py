@@ -1,0 +1,269 @@
+"""vLLM behind our `Engine` port: the members of its engine client that the worker uses.
+
+Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are checked at start
+(`engine_names`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.engine import sampling
+from fleet_worker.engine.config import described
+from fleet_worker.engine.effect import Effect, combined
+from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.engine.transfer import WeightTransfer
+from fleet_worker.engine.vllm_lora import lora_request
+from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.protocol import EngineInfo, PauseMode, Reason
+
+T = TypeVar("T")
+
+_MOST_PROBABLE = 20
+"""Tokens per position by which two versions are compared. It is vLLM's default limit."""
+
+
+class VllmEngine:
+    """One vLLM engine, reached through the client that the API server made."""
+
+    def __init__(self, client: Any, info: EngineInfo, models: Any = None) -> None:
+        """Wrap an engine client.
+
+        Args:
+            client: vLLM's engine client.
+            info: Name, version and model of the engine.
+            models: The list of models of vLLM's routes (`OpenAIServingModels`).
+        """
+        self._client = client
+        self._models = models
+        self._transfer = WeightTransfer(client)
+        self._info = info
+        self._numbers = itertools.count(1)
+        self._effect = Effect(why_not="nothing was loaded yet")
+
+    @property
+    def effect(self) -> Effect:
+        """Changes of the model by the last load, or by the last update over a collective."""
+        return self._effect
+
+    @property
+    def info(self) -> EngineInfo:
+        """Name, version and model of the engine."""
+        return self._info
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine's process has ended."""
+        return bool(self._client.errored)
+
+    def unfinished(self) -> int:
+        """Return the number of unfinished requests. Each choice of an `n > 1` request counts."""
+        return int(self._client.get_num_unfinished_requests())
+
+    async def ping(self) -> None:
+        """Make one round trip to the main loop of the engine core."""
+        await self._call(self._client.get_weight_version(), touched=False)
+
+    async def pause(self, mode: PauseMode, *, keep_cache: bool = False) -> None:
+        """Stop generating, and clear the cache unless `keep_cache` is set.
+
+        With a kept cache, tokens of new weights read keys and values of old ones. Their spans must
+        name these weights.
+        """
+        await self._call(
+            self._client.pause_generation(mode=mode.value, clear_cache=not keep_cache),
+            touched=False,
+        )
+
+    async def resume(self) -> None:
+        """Generate again."""
+        await self._call(self._client.resume_generation(), touched=False)
+
+    async def load(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's bytes into the model, in every process of the engine."""
+        # By descriptor, not by name: the engine must read the files that were checked.
+        files = [
+            {
+                "path": f"/proc/{os.getpid()}/fd/{checkpoint.descriptor_of(file)}",
+                "in_memory": file.name in checkpoint.held,
+            }
+            for file in checkpoint.files
+        ]
+        answers = await self._rpc("rlfleet_load", files)
+        failed = [answer for answer in answers if not answer["ok"]]
+        if failed:
+            touched = any(answer["touched"] for answer in answers)
+            raise EngineFailure(f"the load failed: {failed[0]['error']}", touched=touched)
+        self._effect = combined(answer["effect"] for answer in answers)
+
+    async def probe(self) -> None:
+        """Run a dummy batch through the model and check its output."""
+        for answer in await self._rpc("rlfleet_probe"):
+            if not answer["ok"]:
+                raise EngineFailure(
+                    f"the check of the new weights failed: {answer['error']}",
+                    touched=True,
+                    reason=Reason.PROBE_FAILED,
+                )
+
+    async def checksum(self) -> str:
+        """Return a checksum of the weights in all processes of the engine."""
+        answers = await self._rpc("rlfleet_checksum")
+        checksums = " ".join(answer["checksum"] for answer in answers)  # by rank
+        return hashlib.sha256(checksums.encode()).hexdigest()
+
+    async def add_adapter(self, adapter: EngineAdapter) -> None:
+        """Put an adapter into a slot, and check that the engine lists it."""
+        request = lora_request(adapter.name, adapter.number, adapter.path)
+        await self._call(self._client.add_lora(request), touched=False)
+        if adapter.number not in await self._call(self._client.list_loras(), touched=False):
+            raise EngineFailure(f"the engine did not load {adapter}", touched=False)
+
+    async def remove_adapter(self, adapter: EngineAdapter) -> None:
+        """Remove an adapter, and check that the engine no longer lists it."""
+        await self._call(self._client.remove_lora(adapter.number), touched=False)
+        if adapter.number in await self._call(self._client.list_loras(), touched=False):
+            raise EngineFailure(f"the engine did not remove {adapter}", touched=False)
+
+    def serve_adapter(self, name: str, source: str | None) -> None:
+        """Allow requests to name an adapter as their model; None as `source` removes the name."""
+        if source is None:
+            self._models.lora_requests.pop(name, None)
+        else:
+            # This is only a name: `with_adapters` chooses the version of each request. The path is
+            # the `root` that `/v1/models` shows.
+            self._models.lora_requests[name] = lora_request(name, 1, source)
+
+    async def join_transfer(self, info: Mapping[str, Any]) -> None:
+        """Join a trainer's group."""
+        await self._call(self._transfer.join(info), touched=False)
+
+    async def leave_transfer(self) -> None:
+        """Leave the trainer's group."""
+        await self._call(self._transfer.leave(), touched=False)
+
+    async def begin_transfer(self) -> None:
+        """Make the model ready to receive weights."""
+        await self._rpc("rlfleet_remember")
+        await self._call(self._transfer.begin(), touched=True)
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Receive some weights."""
+        await self._call(self._transfer.receive(info), touched=True)
+
+    async def end_transfer(self) -> None:
+        """End the update."""
+        await self._call(self._transfer.end(), touched=True)
+        self._effect = combined(await self._rpc("rlfleet_effect"))
+
+    async def abandon_transfer(self) -> None:
+        """Abandon a transfer that has begun."""
+        await self._rpc("rlfleet_abandon_transfer")
+
+    async def drop_prefixes(self, *, running: bool) -> bool:
+        """Drop cached prefixes; return whether the engine did so."""
+        return bool(
+            await self._call(
+                self._client.reset_prefix_cache(
+                    reset_running_requests=running, reset_connector=True
+                ),
+                touched=False,
+            )
+        )
+
+    async def sleep(self, level: int) -> None:
+        """Free the accelerator's memory."""
+        await self._call(self._client.sleep(level=level, mode="abort"), touched=False)
+
+    async def wake(self, tags: Sequence[str] | None) -> bool:
+        """Take the memory again. vLLM generates again once it has all of it."""
+        given = list(tags) if tags is not None else None
+        return bool(await self._call(self._client.wake_up(given), touched=False))
+
+    async def abort(self, request_ids: Sequence[str] | None) -> int:
+        """End requests with the tokens that they have; None ends all."""
+        if request_ids is not None:
+            await self._call(self._client.abort(list(request_ids)), touched=False)
+            return len(request_ids)
+        processor = self._client.output_processor
+        every = [*processor.request_states, *processor.parent_requests]
+        await self._call(self._client.abort(every, internal=True), touched=False)
+        return len(every)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parts of the configuration that trainers read."""
+        return described(self._client.vllm_config, self._info.model)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models that requests may name."""
+        listed = await self._models.show_available_models()
+        return [card.model_dump() for card in listed.data]
+
+    async def sample(self, prompt: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        """Return the ids of a text and of its greedy continuation."""
+        ids = [int(token) for token in self._client.get_tokenizer().encode(prompt)]
+        # Minus 1, because the text is scored as a prompt, which needs room for one more token.
+        limit = int(self._client.vllm_config.model_config.max_model_len) - max_tokens - 1
+        if not 0 < len(ids) <= limit:
+            raise Refusal(
+                Reason.BAD_REQUEST, f"a prompt has {len(ids)} tokens, allowed are 1 to {limit}"
+            )
+        output = await self._generate(ids, sampling.greedy(max_tokens))
+        return ids, [int(token) for token in output.outputs[0].token_ids]
+
+    async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
+        """Return the model's log-probabilities of `tokens[first:]`."""
+        allowed = int(self._client.vllm_config.model_config.max_logprobs)
+        known = _MOST_PROBABLE if allowed < 0 else min(_MOST_PROBABLE, allowed)
+        output = await self._generate(list(tokens), sampling.scoring(known))
+        return sampling.positions_of(output)[first:]
+
+    async def reset_caches(self) -> None:
+        """Drop prefix, multi-modal and encoder caches."""
+        done = await self._call(
+            self._client.reset_prefix_cache(reset_running_requests=True, reset_connector=True),
+            touched=True,
+        )
+        if not done:
+            raise EngineFailure("the engine did not reset its prefix cache", touched=True)
+        await self._call(self._client.reset_mm_cache(), touched=True)
+        await self._call(self._client.reset_encoder_cache(), touched=True)
+
+    async def set_version(self, label: str) -> None:
+        """Set the label, and check that the engine has it."""
+        await self._call(self._client.update_weight_version(label), touched=True)
+        found = await self._call(self._client.get_weight_version(), touched=True)
+        if found != label:
+            # The message has no labels, because the engine's labels never leave the worker.
+            raise EngineFailure("the engine did not set the label of its weights", touched=True)
+
+    async def _generate(self, tokens: list[int], parameters: Any) -> Any:
+        number = next(self._numbers)
+        # The salt prevents sharing keys and values with other requests.
+        prompt = {"type": "token", "prompt_token_ids": tokens, "cache_salt": f"rlfleet-{number}"}
+
+        outputs = self._client.generate(prompt, parameters, f"rlfleet-probe-{number}")
+
+        async def last() -> Any:
+            return [output async for output in outputs][-1]
+
+        return await self._call(last(), touched=False)
+
+    async def _rpc(self, method: str, *arguments: object) -> list[dict[str, Any]]:
+        answers = await self._call(
+            self._client.collective_rpc(method, args=arguments), touched=True
+        )
+        return list(answers)
+
+    async def _call(self, call: Awaitable[T], *, touched: bool) -> T:
+        try:
+            return await call
+        except Exception as error:
+            # The engine raises many types of errors; the worker treats them all alike.
+            message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise EngineFailure(message, touched=touched) from error

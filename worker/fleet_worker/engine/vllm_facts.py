@@ -1,0 +1,128 @@
+"""Read from vLLM the facts about its model and its tokenizer, and the fields of a token request.
+
+The fields come from the application's OpenAPI document. vLLM's classes move between modules, but the
+document of its routes is stable.
+
+Source: fast tokenizers of `transformers`, whose decoder defines the format of token names. For other
+tokenizers only the bytes of whole letters are known, not those of parts of letters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fleet_worker.engine.facts import TOKEN_ROUTE, Facts
+from fleet_worker.engine.required_names import UnsupportedEngineError
+from fleet_worker.engine.token_text import bytes_of_byte_level, bytes_of_sentence_piece
+
+_SCHEMA = "GenerateRequest"
+
+
+def _description(app: Any) -> dict[str, Any]:
+    """Return the OpenAPI document of the token route. That of all routes takes a second to build."""
+    from fastapi.openapi.utils import get_openapi  # noqa: PLC0415 - comes with vLLM
+
+    routes = [each for each in app.routes if getattr(each, "path", None) == TOKEN_ROUTE]
+    return dict(get_openapi(title="vLLM", version="", routes=routes))
+
+
+def facts_of(client: Any, app: Any, names: Callable[[], Sequence[str]]) -> Facts:
+    """Return the facts that the public routes need.
+
+    Args:
+        client: vLLM's engine client.
+        app: vLLM's application.
+        names: Returns the models that requests may name.
+
+    Errors:
+        UnsupportedEngineError: this vLLM has another token route.
+    """
+    tokenizer = client.get_tokenizer()
+    config = client.vllm_config.model_config
+    schemas = _description(app).get("components", {}).get("schemas", {})
+    schema = schemas.get(_SCHEMA, {}).get("properties", {})
+    sampling = schema.get("sampling_params", {}).get("properties", {})
+    if not sampling:
+        raise UnsupportedEngineError(
+            f"vLLM's OpenAPI document has no {_SCHEMA} with sampling_params for"
+            " /inference/v1/generate; install a supported vLLM"
+        )
+    return Facts(
+        names=names,
+        max_length=int(config.max_model_len),
+        # The limit that vLLM uses: a model may have more ids than its tokenizer, or fewer.
+        id_limit=max(int(config.get_vocab_size()), int(tokenizer.max_token_id) + 1),
+        vocabulary=TokenizerVocabulary(tokenizer),
+        generate_keys=frozenset(schema),
+        sampling_keys=frozenset(sampling),
+        routes_experts=bool(client.vllm_config.aux_output_config.enable_return_routed_experts),
+    )
+
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TokenizerVocabulary:
+    """The tokens of a tokenizer. It caches its answers, at most one per token of the vocabulary."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {
+            int(token_id): str(token.content)
+            for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items()
+        }
+        self._read = _reader(tokenizer)
+        self._known: dict[int, bytes | None] = {}
+
+    def knows(self, token_id: int) -> bool:
+        """Return whether the id is one of the tokenizer's."""
+        return self._name(token_id) is not None
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """Return the bytes of a token; None if they are not known."""
+        if token_id not in self._known:
+            self._known[token_id] = self._bytes_of(token_id)
+        return self._known[token_id]
+
+    def _bytes_of(self, token_id: int) -> bytes | None:
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        name = self._name(token_id)
+        if name is None:
+            return None
+        found = self._read(name) if self._read is not None else None
+        if found is not None:
+            return found
+        text = str(self._tokenizer.decode([token_id]))
+        return text.encode() if text and _REPLACEMENT not in text else None
+
+    def _name(self, token_id: int) -> str | None:
+        try:
+            (name,) = self._tokenizer.convert_ids_to_tokens([token_id])
+        except (IndexError, KeyError, OverflowError, ValueError):
+            return None  # slow tokenizers raise, fast ones return None
+        return None if name is None else str(name)
+
+
+def _reader(tokenizer: Any) -> Callable[[str], bytes | None] | None:
+    """Return the function that reads this tokenizer's token names; None to decode them."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None:
+        return None
+    described = decoder.__getstate__().decode()
+    kinds = set(_kinds(json.loads(described)))
+    if "ByteLevel" in kinds:
+        return bytes_of_byte_level
+    if "ByteFallback" in kinds or "Metaspace" in kinds:
+        return bytes_of_sentence_piece
+    return None
+
+
+def _kinds(description: Any) -> list[str]:
+    """Return the kinds of a decoder and of its parts."""
+    if not isinstance(description, dict):
+        return []
+    inner = [kind for each in description.get("decoders", []) for kind in _kinds(each)]
+    return [str(description.get("type")), *inner]

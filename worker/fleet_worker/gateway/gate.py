@@ -1,0 +1,248 @@
+"""The outermost layer of the public port: access, API key, latch, translation and stamps.
+
+vLLM adds this class itself (`--middleware`), even if our plugin was not loaded. Without the plugin's
+agent the gate lets no request pass: a missing latch counts as closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.checkpoint.weight_names import WeightName, short_digest
+from fleet_worker.gateway.api_key import PublicKey
+from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
+from fleet_worker.gateway.table import Translations
+from fleet_worker.gateway.translation import Forward, Reply
+from fleet_worker.http.asgi import App, ClientGoneError, Headers, Message, Receive, Scope, Send
+from fleet_worker.http.errors import WireError, answer_error
+from fleet_worker.http.unauthenticated import Probes
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.protocol import AdapterState
+from fleet_worker.provenance.changing import object_of
+from fleet_worker.provenance.demanding import check_version, demand_in, with_body
+from fleet_worker.provenance.demands import Demand
+from fleet_worker.provenance.spans import compact
+from fleet_worker.provenance.stamping import CutShortError, Stamping
+from fleet_worker.provenance.tracking import collecting
+
+_LOG = logging.getLogger(__name__)
+
+STATE_ATTRIBUTE = "rlfleet"
+"""Attribute of the application's state that holds the `GateKeeper`."""
+
+_RETRY = (b"retry-after", b"1")
+_GO_ELSEWHERE = ((b"connection", b"close"),)
+"""Closes the connection. The client's next try opens another one, which the Service sends to a worker
+with an open latch.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GateKeeper:
+    """Parts of the worker that the gate needs.
+
+    Fields:
+        metrics: counts rejected requests, and replies without labels.
+        translations: the routes that rlfleet adds or changes.
+        key: the optional API key.
+    """
+
+    agent: Worker
+    probes: Probes
+    metrics: Any
+    translations: Translations
+    key: PublicKey
+
+
+class Gate:
+    """ASGI middleware."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # the worker has no route for web sockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        keeper: GateKeeper | None = getattr(scope["app"].state, STATE_ATTRIBUTE, None)
+        try:
+            await self._serve(keeper, scope, receive, send)
+        except WireError as error:
+            await answer_error(send, error)
+        except ClientGoneError:
+            pass
+
+    async def _serve(
+        self, keeper: GateKeeper | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        path = scope["path"]
+        access = access_of(path)
+        if keeper is not None:
+            keeper.key.check(path, scope["headers"])
+        if access is Access.ABSENT:
+            raise WireError(404, "Not Found", kind="NotFoundError")
+        if keeper is None:
+            raise _unavailable("the worker's plugin is not loaded")
+        if access is Access.PROBE:
+            await keeper.probes.answer(path, send)
+        elif access is Access.OPEN:
+            body = await read_whole(receive)
+            await self._forward(keeper, Demand(), scope, receive, send, body)
+        else:
+            await self._serve_data(keeper, scope, receive, send)
+
+    async def _serve_data(
+        self, keeper: GateKeeper, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        demand = demand_in(scope["headers"])
+        # Read first: a refusal closes the connection. With unread bytes the client would lose the answer.
+        body = await read_whole(receive)
+        _check_open(keeper)
+        demand, kept = with_body(demand, body)
+        if kept is not body:
+            scope, body = rerouted(scope, scope["path"], kept), kept
+        if not demand.is_any:
+            name = _name_for(keeper, body)
+            check_version(demand, name)
+            demand = demand.bound_to(name) if name is not None else demand
+        keeper.agent.quiescence.inside += 1
+        try:
+            await self._forward(keeper, demand, scope, receive, send, body)
+        finally:
+            keeper.agent.quiescence.inside -= 1
+
+    async def _forward(
+        self,
+        keeper: GateKeeper,
+        demand: Demand,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        body: bytes,
+    ) -> None:
+        """Translate a request, pass it to vLLM, and stamp the reply."""
+        agent = keeper.agent
+        forward = _translated(keeper, scope, body)
+        if forward.body is not None:
+            body = compact(forward.body)
+        if forward.body is not None or forward.path != scope["path"]:
+            scope = rerouted(scope, forward.path, body)
+        with collecting(agent.names, lambda: agent.name, agent.kept) as tokens:
+            stamping = Stamping(
+                send,
+                tokens,
+                forward.reply,
+                demand=demand,
+                order=agent.names.order,
+                on_unlabelled=keeper.metrics.unlabelled,
+            )
+            try:
+                await self._app(scope, replayed(body, receive), stamping)
+            except CutShortError as error:
+                _LOG.info("a reply was cut short: %s", error)
+
+
+def _check_open(keeper: GateKeeper) -> None:
+    """Check that the latch is open.
+
+    Routers count a 503 as a failure of the worker, and keep it out for a minute after it is good again.
+    A 429 is retried like a 503, and counts as nothing.
+    Source: `vllm-router` 0.1.17, circuit breaker of 10 failures and 60 s.
+
+    Errors:
+        WireError: 429 if the latch is closed for now, 503 if the engine is dead.
+    """
+    agent = keeper.agent
+    if agent.is_open:
+        return
+    keeper.metrics.turned_away()
+    if (problem := keeper.probes.problem) is not None:
+        raise _unavailable(problem, _GO_ELSEWHERE)
+    headers = [_RETRY, *_GO_ELSEWHERE]
+    message = f"this worker is {agent.standing.phase}"
+    raise WireError(429, message, kind="WorkerClosedError", headers=headers)
+
+
+def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
+    """Return the weights that a request would get now: of its LoRA adapter, or of the model."""
+    name = (object_of(body) or {}).get("model")
+    if isinstance(name, str):  # otherwise vLLM reports the error
+        for state in keeper.agent.adapters.states():
+            if state.name == name:
+                return _name_of(state)
+    return keeper.agent.name
+
+
+def _name_of(adapter: AdapterState) -> WeightName | None:
+    if adapter.version is None:
+        return None
+    digest = short_digest(adapter.digest) if adapter.digest is not None else None
+    return WeightName(adapter.version, adapter.run_id, digest)
+
+
+def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:
+    path = scope["path"]
+    plain = Forward(path, reply=Reply(dialect_of(path), is_stamped=stamps_itself(path)))
+    if scope["method"] != "POST" or path not in keeper.translations:
+        return plain
+    content = object_of(body)
+    return plain if content is None else keeper.translations.translate(path, content)
+
+
+def _unavailable(message: str, headers: Headers = ()) -> WireError:
+    return WireError(503, message, kind="ServiceUnavailableError", headers=[_RETRY, *headers])
+
+
+BODY_LIMIT = 64 * 1024 * 1024
+"""Bytes. A million token ids are 7 MB; the rest is for images, which come as base64."""
+
+
+async def read_whole(receive: Receive, *, limit: int = BODY_LIMIT) -> bytes:
+    """The body of a request.
+
+    Errors:
+        WireError: 413, it is longer than `limit` bytes.
+        ClientGoneError: the client closed the connection.
+    """
+    pieces, length, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        piece = bytes(message.get("body", b""))
+        length += len(piece)
+        more = bool(message.get("more_body", False))
+        if length <= limit:
+            pieces.append(piece)
+        else:
+            # A body that is a little too long is read to its end and dropped: closing a connection
+            # with unread bytes would lose the answer, too.
+            pieces.clear()
+            more = more and length <= 2 * limit
+    if length > limit:
+        raise WireError(413, f"a request's body has at most {limit} bytes")
+    return b"".join(pieces)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body again that was read, then the messages after it."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
+
+
+def rerouted(scope: Scope, path: str, body: bytes) -> Scope:
+    """Return the scope of a request for another path, with another body."""
+    headers = [(k, v) for k, v in scope["headers"] if k.lower() != b"content-length"]
+    headers = [(k, v) for k, v in headers if k.lower() != b"transfer-encoding"]
+    headers.append((b"content-length", str(len(body)).encode()))
+    return {**scope, "path": path, "raw_path": path.encode(), "headers": headers}

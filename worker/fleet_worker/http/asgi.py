@@ -1,0 +1,87 @@
+"""The small part of HTTP that the ports share, directly on ASGI.
+
+There is no framework. An answer is one small JSON object with a Content-Length, and a body has a
+limit. The same code runs in tests without the environment of an engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_PATIENCE = 16
+
+
+class BodyTooLargeError(Exception):
+    """The client sent more than the route takes."""
+
+
+def header_of(headers: Headers, name: bytes) -> str | None:
+    """The first header of a name (lower case), or None."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value.decode("latin-1")
+    return None
+
+
+class ClientGoneError(Exception):
+    """The client went away before its request was complete."""
+
+
+async def read_body(receive: Receive, *, limit: int) -> bytes:
+    """The whole body of a request.
+
+    Errors:
+        BodyTooLargeError: it is longer than `limit` bytes.
+        ClientGoneError: the client closed the connection before the end of the body.
+    """
+    body, length, more = b"", 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        piece = bytes(message.get("body", b""))
+        length += len(piece)
+        if length <= limit:
+            body += piece
+        # A body that is a little too long is read to its end and dropped: closing a connection with
+        # unread bytes would lose the answer, too.
+        more = message.get("more_body", False) and length <= _PATIENCE * limit
+    if length > limit:
+        raise BodyTooLargeError
+    return body
+
+
+async def answer_json(
+    send: Send, status: int, body: bytes | dict[str, Any], headers: Headers = ()
+) -> None:
+    """Answer with a JSON object."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    await answer(send, status, content, b"application/json", headers)
+
+
+async def answer(
+    send: Send, status: int, content: bytes, media_type: bytes, headers: Headers = ()
+) -> None:
+    """Answer with a whole body."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", media_type),
+                (b"content-length", str(len(content)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": content})

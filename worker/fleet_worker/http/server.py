@@ -1,0 +1,49 @@
+"""Run uvicorn for the admin port, in an event loop that already exists."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from fleet_worker.http.asgi import App
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address and does not listen yet.
+
+    It is bound before the engine starts, so that an address in use fails at once and not after minutes
+    of loading.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc] # uvicorn has no types where ours are checked
+    """Does not install signal handlers, because the process has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(app: App, listener: socket.socket) -> None:
+    """Serve an ASGI application on a bound socket until cancelled."""
+    settings: dict[str, Any] = {
+        "lifespan": "off",
+        "access_log": False,
+        "log_config": None,
+        "timeout_keep_alive": 75,
+        "server_header": False,
+    }
+    await _Server(uvicorn.Config(app, **settings)).serve(sockets=[listener])

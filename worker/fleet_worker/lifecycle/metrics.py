@@ -1,0 +1,86 @@
+"""The worker's own metrics, `rlfleet_worker_*`, served together with vLLM's on `/metrics`.
+
+`StateGauges` adds the gauges. Labels come from fixed sets, except for versions, runs and adapter names, which are few.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from fleet_worker.protocol import Reason
+
+PREFIX = "rlfleet_worker_"
+_SWAP_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_STAGE_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 900)
+
+
+class WorkerMetrics:
+    """Counters and histograms, written at each event."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the counters and histograms."""
+        self.registry = registry
+        self._paused = Histogram(
+            PREFIX + "pause_seconds",
+            "Seconds from a pause to the resume that ended it",
+            registry=registry,
+            buckets=_SWAP_BUCKETS,
+        )
+        self._loaded = Histogram(
+            PREFIX + "load_seconds",
+            "Seconds that a load took inside its pause",
+            registry=registry,
+            buckets=_SWAP_BUCKETS,
+        )
+        self._staged = Histogram(
+            PREFIX + "stage_seconds",
+            "Seconds that checking and reading a version took",
+            registry=registry,
+            buckets=_STAGE_BUCKETS,
+        )
+        self._refused = Counter(
+            PREFIX + "refusals",
+            "Admin calls that were refused or failed, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self._turned_away = Counter(
+            PREFIX + "turned_away_requests",
+            "Requests for the model that were refused because the latch was closed",
+            registry=registry,
+        )
+        self._unlabelled = Counter(
+            PREFIX + "unlabelled_replies",
+            "Replies with tokens whose weight version is unknown; must stay 0",
+            registry=registry,
+        )
+        for reason in Reason:
+            self._refused.labels(reason=reason.value)
+
+    def text(self) -> bytes:
+        """All metrics of this process, with vLLM's, in the text format of `/metrics`."""
+        return generate_latest(self.registry)
+
+    def paused(self, seconds: float) -> None:
+        """Count a pause that has ended."""
+        self._paused.observe(seconds)
+
+    def loaded(self, seconds: float) -> None:
+        """Count a successful load."""
+        self._loaded.observe(seconds)
+
+    def staged(self, seconds: float) -> None:
+        """Count a staged version."""
+        self._staged.observe(seconds)
+
+    def refused(self, reason: Reason) -> None:
+        """Count an admin call that was refused or failed in the engine."""
+        self._refused.labels(reason=reason.value).inc()
+
+    def turned_away(self) -> None:
+        """Count a request that was refused at a closed latch."""
+        self._turned_away.inc()
+
+    def unlabelled(self) -> None:
+        """Count a reply with tokens of an unknown version."""
+        self._unlabelled.inc()

@@ -1,0 +1,164 @@
+"""Pausing a worker under a lease, resuming it, and the end of a lease that is not renewed."""
+
+from __future__ import annotations
+
+import logging
+
+from fleet_worker.lifecycle import fencing, sleeping
+from fleet_worker.lifecycle.quiesce import drained
+from fleet_worker.lifecycle.states import Event
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.logs import fields
+from fleet_worker.protocol import PauseMode, PauseRequest, Phase, SwapTimings
+
+_LOG = logging.getLogger(__name__)
+
+
+def renew(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> bool:
+    """Renew the lease of a pause, if the request asks for no stronger pause.
+
+    Also during a load, which may last longer than the lease. Returns whether it was renewed.
+    """
+    lease = worker.lease
+    if lease is None or worker.phase not in (Phase.PAUSED, Phase.LOADING):
+        return False
+    if lease.holder != request.holder:
+        return False  # the lease has expired, and another holder takes over
+    stronger = request.mode is PauseMode.ABORT and lease.mode is not PauseMode.ABORT
+    stronger |= lease.cache_kept and not keep_cache
+    if stronger and worker.phase is Phase.PAUSED:
+        return False
+    worker.lease = lease.renewed(worker.clock(), request.lease_seconds)
+    worker.changed.set()
+    return True
+
+
+async def strengthen(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> None:
+    """Turn a pause that holds requests or the KV cache into one that does not."""
+    aborted = worker.lease is not None and worker.lease.mode is PauseMode.ABORT
+    mode = PauseMode.ABORT if aborted or request.mode is PauseMode.ABORT else PauseMode.KEEP
+    with worker.working("pause"):
+        await worker.engine.pause(mode, keep_cache=keep_cache)
+    since = worker.lease.since if worker.lease is not None else worker.clock()
+    _start_lease(worker, request, mode, since=since, timed_out=False, keep_cache=keep_cache)
+
+
+async def stop(worker: Worker, request: PauseRequest, *, keep_cache: bool = False) -> None:
+    """Pause a serving worker.
+
+    Args:
+        worker: The worker, in `serving`.
+        request: Mode and lease.
+        keep_cache: Keep the KV cache for later weights to read.
+    """
+    worker.enter(Event.PAUSE)
+    started = worker.clock()
+    with worker.working("pause"):
+        timed_out = await _stop_generating(worker, request, keep_cache=keep_cache)
+    worker.lease = None
+    worker.enter(Event.PAUSED)
+    if worker.phase is not Phase.PAUSED:
+        return  # a fence takes over from here
+    mode = PauseMode.KEEP if timed_out else request.mode
+    _start_lease(worker, request, mode, since=started, timed_out=timed_out, keep_cache=keep_cache)
+    seconds = worker.clock() - started
+    worker.timings = SwapTimings(version=worker.version or "", pause_seconds=seconds)
+
+
+async def expire(worker: Worker) -> None:
+    """End a pause whose lease has expired; does nothing before that."""
+    lease = worker.lease
+    if lease is None or not lease.has_expired(worker.clock()) or worker.phase is not Phase.PAUSED:
+        return
+    if worker.standing.loaded or not worker.is_open:
+        # The new weights were not confirmed by a resume, or a fence has closed the latch.
+        await worker.quiesce(Event.LEASE_EXPIRED)
+    else:
+        await resume_engine(worker)
+        worker.enter(Event.LEASE_EXPIRED)
+        worker.note_opened(worker.version or "", worker.clock())
+    worker.lease_expiries += 1
+    _LOG.warning(
+        "the pause of %s ended because its lease was not renewed; the worker is %s on version %s",
+        lease.holder,
+        worker.phase,
+        worker.version,
+        extra=fields("lease_expired", holder=lease.holder, phase=worker.phase),
+    )
+
+
+async def resume_engine(worker: Worker) -> None:
+    """Let the engine generate again. Under the lock; the caller enters `serving`.
+
+    Errors:
+        EngineFailure: The engine failed and is paused again, or the worker is closed and not idle.
+    """
+    closed = worker.phase is Phase.JOINING
+    try:
+        await sleeping.wake(worker, None)
+        await worker.engine.resume()
+    except BaseException:
+        # The engine may generate already, if only its answer was lost.
+        if closed:
+            worker.note_not_idle()
+        else:
+            await worker.ensure_paused()
+        raise
+
+
+async def _stop_generating(worker: Worker, request: PauseRequest, *, keep_cache: bool) -> bool:
+    """Pause the engine; returns whether a drain reached its timeout."""
+    try:
+        if request.mode is not PauseMode.WAIT:
+            await worker.engine.pause(request.mode, keep_cache=keep_cache)
+            return False
+        return not await drained(
+            worker.engine,
+            request.drain_timeout_seconds,
+            cut=worker.cut,
+            clock=worker.clock,
+            keep_cache=keep_cache,
+        )
+    except BaseException:
+        await _undo_pause(worker)
+        raise
+    finally:
+        if worker.is_open:  # otherwise the fence or drain that closed the latch still needs it
+            worker.cut.clear()
+
+
+async def _undo_pause(worker: Worker) -> None:
+    """Serve again after a pause that failed midway, or close the latch if that fails too."""
+    try:
+        if worker.is_open:
+            await worker.engine.resume()
+    except BaseException:
+        worker.close_latch()
+        raise
+    finally:
+        if worker.is_open:
+            worker.enter(Event.PAUSE_FAILED)
+        else:
+            worker.note_not_idle()
+
+
+def _start_lease(
+    worker: Worker,
+    request: PauseRequest,
+    mode: PauseMode,
+    *,
+    since: float,
+    timed_out: bool,
+    keep_cache: bool,
+) -> None:
+    if not keep_cache:
+        worker.kept.clear()
+    worker.lease = fencing.Lease(
+        mode,
+        request.holder,
+        since,
+        expires=worker.clock() + request.lease_seconds,
+        drain_timed_out=timed_out,
+        cache_kept=keep_cache,
+    )
+    worker.changed.set()

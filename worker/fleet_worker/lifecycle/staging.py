@@ -1,0 +1,261 @@
+"""Staging: the worker checks a version and reads its bytes into memory, and keeps serving.
+
+One stage runs at a time. A newer one takes over, and the running one stops at its next piece of
+bytes. The previous staged version is dropped only after the new checkpoint has passed the checks
+of its files, so a version that these checks refuse changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from fleet_worker.checkpoint.acceptance import read_accepted
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.completeness import states_of
+from fleet_worker.checkpoint.files import FileState, Roots
+from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.reference import StageRules, directory_of, open_fitting
+from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
+from fleet_worker.engine.port import Clock
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.refused_stages import RefusedSources
+from fleet_worker.lifecycle.stage_run import Running
+from fleet_worker.lifecycle.weights import Weights, check_labels, description_of, is_named_by
+from fleet_worker.protocol import Named, Reason, Source, StageRequest
+
+T = TypeVar("T")
+
+
+class Staging:
+    """The staged version and the running stage.
+
+    Fields:
+        staged: the version that a load can take.
+        running: the running stage, if any.
+        threads: the threads for work on file systems.
+    """
+
+    def __init__(
+        self,
+        rules: StageRules,
+        labels: Labels,
+        clock: Clock,
+        make_room: Callable[[int], Awaitable[int]],
+    ) -> None:
+        """Start without a staged version.
+
+        Args:
+            rules: Limits and checks.
+            labels: The labels that belong to other weights.
+            clock: Monotonic seconds.
+            make_room: Frees memory for a number of bytes, and returns how many bytes are
+                available; called in the event loop.
+        """
+        self.rules = rules
+        self.staged: Weights | None = None
+        self.running: Running | None = None
+        self._labels = labels
+        self._clock = clock
+        self._make_room = make_room
+        self._overtaken: Checkpoint | None = None
+        self._refused = RefusedSources()
+        self.threads = StoreThreads()
+        self.silence_seconds = SILENCE_SECONDS
+
+    async def stage(self, request: StageRequest, *, by_directory: bool = False) -> Weights:
+        """Stage a version. Joins a running stage of the same version, and supersedes any other.
+
+        Args:
+            request: Version and source; a repository is named by its commit.
+            by_directory: See `Weights`.
+
+        Returns:
+            The staged version.
+
+        Errors:
+            Refusal: The reason; `Superseded` if a newer stage took over meanwhile.
+        """
+        running = self.running
+        if running is None or not running.is_for(request):
+            if self.staged is not None and self.staged.fulfils(request):
+                return self.staged
+            if running is not None:
+                running.supersede()
+                self._overtaken = running.checkpoint
+            loop = asyncio.get_running_loop()
+            running = Running(request, self._clock(), loop.create_future(), by_directory)
+            running.task = loop.create_task(self._run(running))
+            self.running = running
+        # The stage continues if the caller disconnects.
+        return await asyncio.shield(running.task)
+
+    def take(self, wanted: Named) -> Weights:
+        """Hand the staged version over to a load.
+
+        Errors:
+            Refusal: `NotStaged`.
+        """
+        staged = self.check_staged(wanted)
+        self.staged = None
+        return staged
+
+    def check_staged(self, wanted: Named) -> Weights:
+        """The staged version, if it is the one that a request names.
+
+        Errors:
+            Refusal: `NotStaged`.
+        """
+        if self.staged is None or not is_named_by(self.staged, wanted):
+            staged = description_of(self.staged) if self.staged is not None else "nothing"
+            raise Refusal(
+                Reason.NOT_STAGED,
+                f"{description_of(wanted)} is not staged; {staged} is staged here. Stage it first",
+            )
+        return self.staged
+
+    def give_back(self, weights: Weights) -> bool:
+        """Stage a version again that a load did not use; returns whether it is staged.
+
+        It is not if a newer version is staged by now. The caller then disposes of it.
+        """
+        if self.staged is None:
+            self.staged = weights
+        return self.staged is weights
+
+    async def drop(self) -> None:
+        """Drop the staged version and free its memory."""
+        staged, self.staged = self.staged, None
+        if staged is not None:
+            await self._free(staged.checkpoint)
+
+    async def _free(self, checkpoint: Checkpoint) -> None:
+        """Free the memory of a checkpoint and close its files.
+
+        Freeing takes the kernel 0.2 s per GB, so it runs in a thread. The next version needs the
+        memory, so this waits for it. It does not wait for the files: their store may hang.
+        """
+        await asyncio.to_thread(checkpoint.release)
+        leave(checkpoint.close)
+
+    async def _run(self, running: Running) -> Weights:
+        try:
+            weights = await self._prepare(running)
+            try:
+                running.go_on()  # a newer stage may have staged its version by now
+                await self.drop()
+                running.go_on()
+            except BaseException:
+                await self._free(weights.checkpoint)
+                raise
+            self.staged = weights
+            return weights
+        finally:
+            if self.running is running:
+                self.running = None
+
+    async def _prepare(self, running: Running) -> Weights:
+        """Check a version and read its bytes, unless the same files were refused before."""
+        request, rules = running.request, self.rules
+        asked = (str(request.source), request.digest)
+        seen = await self._wait_for(running, partial(_look, request.source, rules.roots))
+        self._refused.check(asked, seen)
+        try:
+            return await self._read(running)
+        except Refusal as refusal:
+            if seen:
+                raise self._refused.note(asked, seen, refusal) from refusal
+            raise
+
+    async def _read(self, running: Running) -> Weights:
+        request, rules = running.request, self.rules
+        opening = partial(
+            open_fitting, request.source, rules.roots, rules.reference, rules.inspector
+        )
+        checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
+        running.checkpoint = checkpoint
+        try:
+            running.go_on()
+            await self.drop()
+            if self._overtaken is not None:
+                # Its thread may hang in a read, but its memory is needed now.
+                await asyncio.to_thread(self._overtaken.release)
+            budget = await self._make_room(checkpoint.size_bytes)
+        except BaseException:
+            await self._free(checkpoint)
+            raise
+        bringing = partial(self._bring, running, checkpoint, budget)
+        try:
+            in_memory, digest = await self._wait_for(
+                running, bringing, late=lambda _: checkpoint.close()
+            )
+        except BaseException:
+            # The thread closes the files, because it may still read them.
+            await asyncio.to_thread(checkpoint.release)
+            raise
+        weights = Weights(
+            request.version,
+            request.source,
+            digest,
+            checkpoint,
+            run_id=request.run_id,
+            in_memory=in_memory,
+            by_directory=running.by_directory,
+        )
+        try:
+            check_labels(self._labels, weights)
+        except BaseException:
+            await self._free(checkpoint)
+            raise
+        return replace(weights, stage_seconds=self._clock() - running.started)
+
+    def _bring(self, running: Running, checkpoint: Checkpoint, budget: int) -> tuple[bool, str]:
+        """In a thread: read and check the bytes. A refused checkpoint is closed.
+
+        Returns: whether the bytes are in memory, and their digest.
+        """
+        digest, go_on = running.request.digest, running.go_on
+        try:
+            found = read_accepted(checkpoint, self.rules, digest=digest, budget=budget, go_on=go_on)
+            go_on()
+        except BaseException:
+            checkpoint.close()
+            raise
+        return found
+
+    async def _wait_for(
+        self,
+        running: Running,
+        work: Callable[[], T],
+        *,
+        late: Callable[[T], object] = lambda _: None,
+    ) -> T:
+        running.pulse.beat()
+        source = running.request.source
+        store = (
+            self.rules.roots.root_of(source.path) if source.path else "of the Hugging Face cache"
+        )
+        try:
+            return await self.threads.run(
+                work,
+                store=store,
+                within_seconds=self.silence_seconds,
+                pulse=running.pulse,
+                until=running.unwanted,
+                late=late,
+            )
+        except Refusal:
+            running.go_on()  # its message names the superseded version
+            running.superseded.set()  # the abandoned thread ends at its next piece
+            raise
+
+
+def _look(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
+    """The states of a source's files. Empty if it cannot be opened, which a later step reports."""
+    try:
+        return states_of(directory_of(source), roots)
+    except Refusal:
+        return frozenset()

@@ -1,0 +1,339 @@
+"""The record of a worker's state, which every step reads and writes.
+
+The steps (`pausing`, `loading`) change it and the agent orders them. The state document, the latch
+and the metrics read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from fleet_worker.canary.report import History
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.reference import StageRules
+from fleet_worker.checkpoint.store_threads import leave
+from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.engine.limits import Limits, TimedEngine
+from fleet_worker.engine.port import Clock, Engine
+from fleet_worker.errors import EngineFailure, Fault, Refusal
+from fleet_worker.lifecycle import fencing
+from fleet_worker.lifecycle.kept_cache import KeptCache
+from fleet_worker.lifecycle.metrics import WorkerMetrics
+from fleet_worker.lifecycle.quiesce import Quiescence
+from fleet_worker.lifecycle.staging import Staging
+from fleet_worker.lifecycle.states import Event, Standing, after
+from fleet_worker.lifecycle.weights import Received, Weights
+from fleet_worker.logs import fields
+from fleet_worker.lora.slots import Adapters
+from fleet_worker.protocol import Epoch, LoadEffect, PauseMode, Phase, Reason, SwapTimings
+
+_LOG = logging.getLogger(__name__)
+_RUNNING = frozenset({Phase.SERVING, Phase.PAUSING, Phase.DRAINING})
+"""Phases in which unfinished requests generate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A running operation, for the state document."""
+
+    kind: str
+    version: str | None
+    started: float
+    run_id: str | None = None
+
+
+class Worker:
+    """One engine and the state of its worker.
+
+    Fields:
+        standing: phase, latch, and whether the weights changed since the pause.
+        good: the last good weights, in the engine or to be loaded again after a failed load.
+        version: version of the engine's weights; None while they cannot be trusted.
+        labels: the weights that each label belongs to.
+        names: the weights that each of the engine's labels names.
+        lease: lease of the current pause.
+        changed: set at each change that the watch waits for.
+        cut: set to end a running drain or canary prompts early.
+        quiescence: counts the requests inside the worker.
+        lock: held by every call that changes the worker, so that calls never interleave.
+        on_released: called when the holder of a pause loses the worker, to end its transfer.
+        adapters: LoRA adapters in the engine.
+        may_rename: the weights that were loaded last have made no token yet.
+        asleep: the engine has freed its memory.
+        probes: results of canary prompts.
+        effect: changes that the last load made.
+        kept: the weights whose keys and values may still be in the KV cache.
+        not_at_rest_since: when the worker first failed to end the requests behind its closed
+            latch; None while it is idle.
+        end_process: ends the process with exit code 1, for the reason given.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        initial: Weights,
+        rules: StageRules,
+        *,
+        clock: Clock,
+        metrics: WorkerMetrics,
+        end_process: Callable[[str], None],
+        adapters: Adapters | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Make the record of an engine that has started on `initial`.
+
+        Args:
+            engine: The engine.
+            initial: The weights that it started on.
+            rules: Limits and checks of staging.
+            clock: Monotonic seconds.
+            metrics: The worker's metrics.
+            end_process: Called when the worker cannot serve any more.
+            adapters: The engine's LoRA adapters; by default it has no slots for them.
+            limits: Timeouts for the engine and for files.
+        """
+        self.limits = limits or Limits()
+        self.cut = asyncio.Event()
+        self.engine: Engine = TimedEngine(engine, self.limits, self.cut)
+        self.clock = clock
+        self.metrics = metrics
+        self.end_process = end_process
+        self.standing = Standing(Phase.STARTING)
+        self.good: Weights | Received = initial
+        self.version: str | None = initial.version
+        self.epoch: Epoch | None = None
+        self.lease: fencing.Lease | None = None
+        self.lease_expiries = 0
+        self.refused_stages: tuple[Fault, ...] = ()
+        self.load_failure: Fault | None = None
+        self.timings: SwapTimings | None = None
+        self.effect: LoadEffect | None = None
+        self.work: Work | None = None
+        self.changed = asyncio.Event()
+        self.quiescence = Quiescence()
+        self.lock = asyncio.Lock()
+        self.on_released: Callable[[], Awaitable[None]] = _nothing
+        self.labels = Labels()
+        self.names = WeightNames()
+        self.note_in_engine(initial)
+        self.staging = Staging(rules, self.labels, clock, self._make_room)
+        self.adapters = adapters or Adapters(engine, slots=0, max_rank=0)
+        self.adapters.engine = self.engine
+        self.may_rename = False
+        self.asleep = False
+        self.probes = History()
+        self.kept = KeptCache()
+        self.not_at_rest_since: float | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The worker's phase."""
+        return self.standing.phase
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the latch is open."""
+        return self.standing.admitted
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the worker is idle: its latch is closed, its engine paused and without requests."""
+        return self.standing.at_rest and self.engine.unfinished() == 0
+
+    @property
+    def name(self) -> WeightName | None:
+        """The name of the engine's weights; None while they cannot be trusted."""
+        return self.good.name if self.version is not None else None
+
+    def label_of(self, weights: Weights | Received) -> str:
+        """The engine's label for weights. It never leaves the worker."""
+        return self.names.label_of(weights.name, weights.mark)
+
+    def note_in_engine(self, weights: Weights | Received) -> None:
+        """Record the name and labels of weights in the engine; other weights cannot have them."""
+        self.names.note_loaded(weights.name)
+        for label in weights.labels_in_engine:
+            self.labels.remember(label, weights.identity, weights.origin)
+
+    def requests(self) -> tuple[int, int]:
+        """How many requests generate now, and how many are held."""
+        unfinished = self.engine.unfinished()
+        if self.phase in _RUNNING or self.not_at_rest_since is not None:
+            return unfinished, 0
+        return 0, unfinished
+
+    def check_step(self, event: Event) -> None:
+        """Refuse a step that does not fit the phase.
+
+        A closed worker may still have requests: they are ended before the step.
+        """
+        after(replace(self.standing, at_rest=True), event)
+
+    def enter(self, event: Event) -> None:
+        """Take a step of the transition table; raises `Refusal` if the table does not have it."""
+        self.standing = after(self.standing, event)
+        if self.standing.at_rest or self.phase is Phase.DRAINING:
+            self.not_at_rest_since = None
+        self.changed.set()
+
+    def close_latch(self, *, cut: bool = True) -> None:
+        """Close the latch at once. The caller changes the phase later.
+
+        Args:
+            cut: Also end a running drain early.
+        """
+        self.standing = replace(self.standing, admitted=False)
+        if cut:
+            self.cut.set()
+        self.changed.set()
+
+    async def quiesce(self, event: Event) -> None:
+        """Close the latch, end all requests, then take the step of `event`.
+
+        If the requests do not end, the worker is closed and not idle (`note_not_idle`).
+
+        Errors:
+            Refusal: The step does not fit. The latch is closed; nothing else has changed.
+            EngineFailure: The engine still has requests.
+        """
+        self.close_latch()  # again, because an admission may have opened it meanwhile
+        after(self.standing, event)
+        try:
+            with self.working("fence"):
+                await self.quiescence.reach(self.engine)
+        except BaseException:
+            self.note_not_idle()
+            raise
+        finally:
+            self.cut.clear()
+            self.lease = None
+        self.kept.clear()
+        self.enter(event)
+
+    def note_not_idle(self) -> None:
+        """Record that the engine may still have requests behind the closed latch.
+
+        The watch tries again to end them, and ends the process if they do not end.
+        """
+        if self.phase is Phase.DRAINING:
+            return
+        self.enter(Event.NOT_AT_REST)
+        if self.not_at_rest_since is None:
+            self.not_at_rest_since = self.clock()
+            _LOG.error(
+                "the latch is closed, but the engine may still have requests; the worker tries again"
+                " to end them",
+                extra=fields("not_at_rest", unfinished=self.engine.unfinished()),
+            )
+
+    async def end_requests(self) -> None:
+        """End the requests that a closed worker still has. Under the lock.
+
+        Errors:
+            Refusal: `WrongPhase`; the engine still has requests.
+        """
+        try:
+            await self.quiesce(Event.FENCE)
+        except EngineFailure as failure:
+            raise Refusal(
+                Reason.WRONG_PHASE,
+                f"the worker cannot end the requests behind its closed latch ({failure.message}). It"
+                " tries again, and ends its process if that does not succeed",
+            ) from failure
+
+    async def ensure_paused(self) -> None:
+        """Pause the engine of a paused worker again, in the mode of its pause. Under the lock.
+
+        Called before weights change, and after a resume that failed midway.
+
+        Errors:
+            EngineFailure: The engine failed; the worker is closed and not idle.
+        """
+        lease = self.lease
+        aborts = lease is not None and lease.mode is PauseMode.ABORT
+        try:
+            await self.engine.pause(
+                PauseMode.ABORT if aborts else PauseMode.KEEP,
+                keep_cache=lease is not None and lease.cache_kept,
+            )
+        except BaseException:
+            self.close_latch()
+            self.lease = None
+            self.note_not_idle()
+            raise
+
+    def note_opened(self, version: str, started: float) -> None:
+        """Record that the worker serves, after a resume that began at `started`."""
+        self.may_rename = False
+        now = self.clock()
+        paused = now - self.lease.since if self.lease is not None else None
+        self.lease = None
+        if paused is not None:
+            self.metrics.paused(paused)
+        timings = self.timings or SwapTimings(version=version)
+        self.timings = timings.model_copy(
+            update={"version": version, "resume_seconds": now - started, "paused_seconds": paused}
+        )
+
+    def fault(
+        self,
+        version: str | None,
+        error: Refusal | EngineFailure,
+        *,
+        run_id: str | None = None,
+        source: str | None = None,
+    ) -> Fault:
+        """A refusal or failure for the state document."""
+        retry = error.retry_after_seconds if isinstance(error, Refusal) else None
+        return Fault(version, error.reason, error.message, self.clock(), run_id, source, retry)
+
+    @contextmanager
+    def working(
+        self, kind: str, version: str | None = None, *, run_id: str | None = None
+    ) -> Iterator[None]:
+        """Show an operation in the state document while it runs. The innermost one is shown."""
+        outer, self.work = self.work, Work(kind, version, self.clock(), run_id)
+        try:
+            yield
+        finally:
+            self.work = outer
+
+    def dispose(self, checkpoint: Checkpoint) -> None:
+        """Free a checkpoint in a thread, because freeing takes the kernel 0.2 s per GB."""
+        leave(checkpoint.close)
+
+    def memory_left(self) -> int:
+        """The memory that is left for checkpoints and LoRA adapters, in bytes."""
+        taken = self._held_bytes() + self.adapters.size_bytes
+        if (staged := self.staging.staged) is not None and staged.in_memory:
+            taken += staged.checkpoint.size_bytes
+        return max(0, self.staging.rules.budget_bytes - taken)
+
+    def _held_bytes(self) -> int:
+        """The memory of the last good version, which a failed load needs."""
+        good = self.good
+        in_memory = isinstance(good, Weights) and good.in_memory
+        return good.checkpoint.size_bytes if in_memory and good.checkpoint else 0
+
+    async def _make_room(self, size: int) -> int:
+        """Free the last good version's memory if it and a new version do not both fit.
+
+        Not during a load, which may have to load the last good version again.
+        """
+        budget = self.staging.rules.budget_bytes - self.adapters.size_bytes
+        good, held = self.good, self._held_bytes()
+        in_use = self.phase in (Phase.LOADING, Phase.BROKEN)
+        if isinstance(good, Weights) and held and held + size > budget and not in_use:
+            self.good = replace(good, in_memory=False)
+            await asyncio.to_thread(good.checkpoint.release)
+            held = 0
+        return budget - held
+
+
+async def _nothing() -> None:
+    return

@@ -1,0 +1,52 @@
+"""Log lines as text for a terminal, or as one JSON object a line for a cluster.
+
+The operator uses it too, so that all lines have one schema (docs/reference/logs.md). INFO is for operations
+and DEBUG for development. Tokens, prompts and secrets are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Literal
+
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
+
+LogFormat = Literal["json", "text"]
+
+_NAMES = {"levelname": "level", "name": "logger", "exc_info": "exception"}
+_OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
+"""Attributes of a record of kopf. `fleet_operator.runtime.logs` takes the object's name from it."""
+
+
+def fields(event: str, **values: Any) -> dict[str, Any]:
+    """The machine-readable fields of a log line: `_LOG.info("…", extra=fields("loaded", …))`."""
+    return {"event": event, **{k: v for k, v in values.items() if v is not None}}
+
+
+def json_formatter(**always: str) -> logging.Formatter:
+    """Formats a record as JSON: the fields of every line, those of `fields`, and `always`."""
+    return JsonFormatter(
+        ["levelname", "name", "message"],
+        rename_fields=_NAMES,
+        static_fields=always,
+        reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF],
+        timestamp=True,
+    )
+
+
+def handler(log_format: LogFormat, **always: str) -> logging.Handler:
+    """Writes lines to standard error. In JSON each has the fields `always`."""
+    made = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    made.setFormatter(json_formatter(**always) if log_format == "json" else text)
+    return made
+
+
+def set_up(log_format: LogFormat, level: str, *, pod: str | None = None) -> None:
+    """Write the worker's log lines, with the name of its pod. vLLM configures its own logging."""
+    logger = logging.getLogger("fleet_worker")
+    logger.handlers = [handler(log_format, **({"pod": pod} if pod else {}))]
+    logger.setLevel(level.upper())
+    logger.propagate = False

@@ -1,0 +1,250 @@
+"""The calls that load and remove LoRA adapters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from fleet_worker.checkpoint.completeness import files_of
+from fleet_worker.checkpoint.identity import Label, check_digest
+from fleet_worker.checkpoint.reference import StageRules, directory_of, resolved
+from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
+from fleet_worker.engine.port import Clock, Engine
+from fleet_worker.errors import EngineFailure, Fault, Refusal
+from fleet_worker.lora.files import PrivateAdapter, make_private, open_fitting_adapter
+from fleet_worker.lora.slots import Adapters
+from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
+
+_PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFault(Fault):
+    """A refusal or failure of a LoRA adapter."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """A LoRA adapter that is being checked and read."""
+
+    version: str
+    started: float
+
+
+class Host(Protocol):
+    """The worker of the LoRA adapters."""
+
+    adapters: Adapters
+    asleep: bool
+    clock: Clock
+    engine: Engine
+    lock: asyncio.Lock
+
+    @property
+    def phase(self) -> Phase:
+        """The worker's phase."""
+
+    def check_holder(self, holder: str) -> None:
+        """Refuse with `HeldByAnother` while another holder's lease runs."""
+
+    def memory_left(self) -> int:
+        """The memory that is left for checkpoints and LoRA adapters, in bytes."""
+
+    def working(
+        self, kind: str, version: str | None = None, *, run_id: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Show an operation in the state document while it runs."""
+
+
+class LoraCalls:
+    """The calls that change the LoRA adapters of a worker.
+
+    Fields:
+        failure: the last refusal or failure, until the same adapter is loaded.
+        preparing: the adapter that is being checked and read.
+    """
+
+    def __init__(self, host: Host, threads: StoreThreads, rules: StageRules) -> None:
+        """Make the calls of a worker.
+
+        Args:
+            host: The worker.
+            threads: The threads for work on file systems.
+            rules: Limits and checks.
+        """
+        self.failure: AdapterFault | None = None
+        self.preparing: Preparing | None = None
+        self._host = host
+        self._threads = threads
+        self._rules = rules
+        self._removals: set[asyncio.Task[None]] = set()
+        host.adapters.on_idle = self._remove_retired_soon
+
+    async def put(self, name: str, request: AdapterRequest, *, by_directory: bool = False) -> None:
+        """Check an adapter, read its bytes and load it into the engine.
+
+        Args:
+            name: The model name in requests.
+            request: Version and source.
+            by_directory: The trainer sends directories and no run. Each directory then counts as a
+                run of its own.
+
+        Errors:
+            Refusal: any of the source and checkpoint reasons, `VersionReused`, `NoAdapterSlot`.
+        """
+        adapters = self._host.adapters
+        try:
+            self._check_fits(name)
+            source = await asyncio.to_thread(resolved, request.source)
+            request = request.model_copy(update={"source": source})
+            if adapters.serves(name, request) and await self._is_unchanged(name, request):
+                return
+            await self._put(name, request, by_directory=by_directory)
+        except (Refusal, EngineFailure) as error:
+            self.failure = AdapterFault(
+                request.version,
+                error.reason,
+                error.message,
+                self._host.clock(),
+                run_id=request.run_id,
+                source=str(request.source),
+                name=name,
+            )
+            raise
+        if self.failure is not None and self.failure.name == name:
+            self.failure = None
+
+    async def remove(self, name: str, request: AdapterRemoval) -> None:
+        """Stop serving an adapter."""
+        self._host.adapters.check_enabled()
+        async with self._host.lock:
+            self._host.check_holder(request.holder)
+            await self._host.adapters.remove(name)
+
+    def _check_fits(self, name: str) -> None:
+        """Refuse an adapter that the worker cannot load now, before it reads any file."""
+        host = self._host
+        host.adapters.check_enabled()
+        if name == host.engine.info.model:
+            raise Refusal(
+                Reason.BAD_REQUEST,
+                f"{name} is the name of the base model; give the LoRA adapter another name",
+            )
+        if host.phase not in _PHASES:
+            reason = Reason.BROKEN if host.phase is Phase.BROKEN else Reason.WRONG_PHASE
+            raise Refusal(reason, f"the worker is {host.phase} and cannot load a LoRA adapter")
+        if host.asleep:
+            raise Refusal(
+                Reason.WRONG_PHASE,
+                "the engine sleeps and has no memory for a LoRA adapter; wake the worker first",
+            )
+
+    async def _put(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+        host = self._host
+        files = await self._prepared(name, request, by_directory=by_directory)
+        label = label_of(name, request, files, by_directory=by_directory)
+        loaded = False
+        try:
+            async with host.lock:
+                host.check_holder(request.holder)
+                self._check_fits(name)
+                if not host.adapters.serves(name, request):
+                    with host.working("adapter", request.version, run_id=request.run_id):
+                        await host.adapters.put(name, request, files, label)
+                    loaded = True
+        finally:
+            if not loaded:
+                await asyncio.to_thread(files.close)
+
+    async def _prepared(
+        self, name: str, request: AdapterRequest, *, by_directory: bool
+    ) -> PrivateAdapter:
+        """Check an adapter and copy its bytes into memory. Without the lock: the worker keeps serving."""
+        self.preparing = Preparing(request.version, self._host.clock())
+        try:
+            pulse = Pulse()
+            files = await self._threads.run(
+                partial(self._read, request, pulse.beat),
+                store=self._rules.roots.root_of(str(request.source)),
+                pulse=pulse,
+                late=PrivateAdapter.close,
+            )
+        finally:
+            self.preparing = None
+        try:
+            label = label_of(name, request, files, by_directory=by_directory)
+            self._host.adapters.labels.check(label, files.digest, files.identity.source)
+        except Refusal:
+            await asyncio.to_thread(files.close)
+            raise
+        return files
+
+    def _read(self, request: AdapterRequest, go_on: Callable[[], None]) -> PrivateAdapter:
+        """Check an adapter and hold its bytes. Blocks."""
+        rules, adapters = self._rules, self._host.adapters
+        adapter = open_fitting_adapter(request.source, rules, max_rank=adapters.max_rank)
+        try:
+            budget = self._host.memory_left()
+            files = make_private(adapter, rules.inspector.read, budget=budget, go_on=go_on)
+        except BaseException:
+            adapter.close()
+            raise
+        try:
+            check_digest(request.digest, files.digest, "the files")
+            adapter.check_same_on_disk(rules.roots)
+        except BaseException:
+            files.close()
+            raise
+        return files
+
+    async def _is_unchanged(self, name: str, request: AdapterRequest) -> bool:
+        """Whether the files of a served adapter are still those that the worker read.
+
+        With a digest in the request the files are not read: the digest was compared with the
+        worker's copy.
+        """
+        served = self._host.adapters.served_files(name)
+        if served is None or request.digest is not None:
+            return True
+        path, roots = directory_of(request.source), self._rules.roots
+        try:
+            now = await self._threads.run(partial(files_of, path, roots), store=roots.root_of(path))
+        except Refusal:
+            return True
+        # A deleted file or directory is not a change: trainers delete old versions.
+        files = served.identity.files
+        return all(now.get(f, (size, time)) == (size, time) for f, size, _, time in files)
+
+    def _remove_retired_soon(self) -> None:
+        async def remove_retired() -> None:
+            async with self._host.lock:
+                await self._host.adapters.remove_retired()
+
+        task = asyncio.get_running_loop().create_task(remove_retired())
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+
+def label_of(
+    name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
+) -> Label:
+    """The label that other bytes cannot have once the adapter is loaded.
+
+    Args:
+        name: The model name in requests.
+        request: Names the version and the run.
+        files: The worker's copy of the files.
+        by_directory: See `LoraCalls.put`.
+    """
+    scope = f"adapter {name}"
+    if request.run_id is not None:
+        scope += f" of run {request.run_id}"
+    elif by_directory:
+        scope += f" from {files.identity.source}"
+    return Label(request.version, scope)

@@ -1,0 +1,152 @@
+"""The files of a LoRA adapter: how they are opened and checked, and the copy that the engine reads.
+
+vLLM reads adapters by path at any time. At every load of base weights it drops all adapters, and later
+reads and maps the files of those in use. It ends if a file is missing. So it gets a directory with the
+checked configuration and a link to the sealed copy of the weights in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.completeness import open_settled
+from fleet_worker.checkpoint.files import OpenDirectory, Roots
+from fleet_worker.checkpoint.identity import Identity
+from fleet_worker.checkpoint.layout import CONFIG_LIMIT
+from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
+from fleet_worker.checkpoint.reference import StageRules, directory_of
+from fleet_worker.errors import Refusal
+from fleet_worker.lora.config import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_WEIGHTS_FILE,
+    check_adapter_config,
+    check_adapter_tensors,
+    check_weights_there,
+)
+from fleet_worker.protocol import Reason, Source
+
+
+def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
+    """Open a LoRA adapter. `Checkpoint.config` is the adapter's configuration.
+
+    Args:
+        path: Absolute path of a directory.
+        roots: The allowed roots.
+
+    Errors:
+        Refusal: any of the source and checkpoint reasons.
+    """
+    directory = OpenDirectory(path, roots)
+    try:
+        config = config_of(
+            ADAPTER_CONFIG_FILE, directory.read(ADAPTER_CONFIG_FILE, limit=CONFIG_LIMIT)
+        )
+        check_weights_there(directory.names)
+        file = directory.open(ADAPTER_WEIGHTS_FILE)
+        try:
+            specs = {file.name: specs_of(file)}
+            companions = companions_of(directory, ((ADAPTER_CONFIG_FILE, CONFIG_LIMIT),))
+            return Checkpoint(directory.path, config, (file,), specs, companions)
+        except BaseException:
+            os.close(file.descriptor)
+            raise
+    finally:
+        directory.close()
+
+
+def open_fitting_adapter(source: Source, rules: StageRules, *, max_rank: int) -> Checkpoint:
+    """Open a LoRA adapter below the roots and check that it fits the running model. Blocks.
+
+    Args:
+        source: Its directory or repository.
+        rules: Limits and checks.
+        max_rank: The largest rank of the engine's slots.
+
+    Errors:
+        Refusal: any of the source and checkpoint reasons; the files are closed.
+    """
+    path = directory_of(source)
+    adapter = open_settled(path, rules.roots, lambda: open_adapter(path, rules.roots))
+    try:
+        check_adapter_config(adapter.config, max_rank=max_rank)
+        check_adapter_tensors(rules.reference.tensors, adapter.tensors, adapter.config)
+    except BaseException:
+        adapter.close()
+        raise
+    return adapter
+
+
+def holds_adapter(path: str) -> bool:
+    """Whether a directory has a LoRA adapter's configuration. Errors: Refusal, if it cannot be opened."""
+    directory = OpenDirectory(path, None)
+    directory.close()
+    return ADAPTER_CONFIG_FILE in directory.names
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateAdapter:
+    """The private copy of an adapter.
+
+    Fields:
+        path: directory for the engine.
+        digest: digest of the files, to compare with `AdapterRequest.digest`.
+    """
+
+    path: str
+    digest: str
+    size_bytes: int
+    identity: Identity
+    _checkpoint: Checkpoint
+
+    def close(self) -> None:
+        """Delete the directory and free the memory, after the adapter has left the engine."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._checkpoint.close()
+
+
+def make_private(
+    checkpoint: Checkpoint,
+    read: Callable[..., bool],
+    *,
+    budget: int,
+    go_on: Callable[[], None],
+) -> PrivateAdapter:
+    """Copy an open adapter into memory. Blocks.
+
+    Args:
+        checkpoint: The adapter. The result owns it from now on.
+        read: Reads and checks its bytes, see `Inspector.read`.
+        budget: Largest number of bytes to keep.
+        go_on: Raises to cancel.
+
+    Errors:
+        Refusal: `NoAdapterSlot` without enough memory, or the refusal from `read`.
+    """
+    if not read(checkpoint, budget=budget, go_on=go_on):
+        raise Refusal(
+            Reason.NO_ADAPTER_SLOT,
+            f"there is not enough memory for the adapter's {checkpoint.size_bytes} bytes;"
+            " raise --staging-memory-bytes or the memory limit of the pod",
+        )
+    digest = checkpoint.digest(go_on)
+    folder = Path(tempfile.mkdtemp(prefix="rlfleet-adapter-"))
+    try:
+        (file,) = checkpoint.files
+        content = checkpoint.descriptor_of(file)
+        (folder / ADAPTER_WEIGHTS_FILE).symlink_to(f"/proc/{os.getpid()}/fd/{content}")
+        (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(checkpoint.config))
+        # The engine's processes may have another umask, but not another user.
+        folder.chmod(0o700)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return PrivateAdapter(
+        str(folder), digest, checkpoint.size_bytes, checkpoint.identity, checkpoint
+    )

@@ -1,0 +1,123 @@
+"""`python -m fleet_worker check DIR --against MODEL`: would a worker accept this checkpoint?
+
+The checks are those of a stage, without an engine or a GPU. Nothing is kept in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from fleet_worker.checkpoint.acceptance import read_accepted
+from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting
+from fleet_worker.errors import Refusal
+from fleet_worker.lora.files import holds_adapter, open_fitting_adapter
+from fleet_worker.process.start_up import open_model, read_model
+from fleet_worker.protocol import Reason, Source
+
+_REFUSED = 1
+_USAGE = 2
+Found = dict[str, object]
+
+
+def check(arguments: argparse.Namespace, inspector: Inspector | None = None) -> int:
+    """Check a checkpoint or a LoRA adapter and print the result; returns the exit code.
+
+    Args:
+        arguments: The command line.
+        inspector: The checks of the bytes. None for those of torch.
+
+    Returns:
+        0 if a worker on the model would accept it, 1 if not, 2 if the model cannot be read.
+    """
+    if inspector is None:
+        from fleet_worker.checkpoint.finite import TorchInspector  # noqa: PLC0415 - imports torch
+
+        inspector = TorchInspector()
+    roots = Roots(arguments.weights_root or ["/"])
+    try:
+        rules = _rules(arguments.against, arguments.revision, roots, inspector)
+    except Refusal as refusal:
+        print(f"{arguments.against}: {refusal.message}", file=sys.stderr)  # noqa: T201 - output of a command
+        return _USAGE
+    # A name below a root counts, so links stay as they are.
+    path = str(Path(arguments.directory).absolute())
+    try:
+        found = _accepted(path, rules, arguments.max_lora_rank)
+    except Refusal as refusal:
+        found = {"accepted": False, "reason": refusal.reason.value, "message": refusal.message}
+    _print(path, found, arguments.output)
+    return 0 if found["accepted"] else _REFUSED
+
+
+def _rules(model: str, revision: str | None, roots: Roots, inspector: Inspector) -> StageRules:
+    """The rules of a worker that has started on the model."""
+    opened = open_model(model, revision).checkpoint
+    try:
+        reference = Reference.of(opened, inspector)
+        read_model(opened, inspector)  # finds its blocks of zeros
+        return StageRules(
+            roots, replace(reference, zero_blocks=opened.zero_blocks), inspector, budget_bytes=0
+        )
+    finally:
+        opened.close()
+
+
+def _accepted(path: str, rules: StageRules, max_rank: int) -> Found:
+    """The size and the digest of a source that passes all checks. Errors: Refusal."""
+    source, is_adapter = Source(path=path), _is_adapter(path, rules.roots)
+    if is_adapter and max_rank == 0:
+        raise Refusal(
+            Reason.ADAPTERS_OFF, "the worker has no slots for LoRA adapters; set --max-loras"
+        )
+    if is_adapter:
+        opened = open_fitting_adapter(source, rules, max_rank=max_rank)
+    else:
+        opened = open_fitting(source, rules.roots, rules.reference, rules.inspector)
+    try:
+        return {
+            "accepted": True,
+            "kind": "LoRA adapter" if is_adapter else "checkpoint",
+            "tensors": len(opened.tensors),
+            "bytes": opened.size_bytes,
+            "digest": _read_adapter(opened, rules) if is_adapter else _read(opened, rules),
+        }
+    finally:
+        opened.close()
+
+
+def _is_adapter(path: str, roots: Roots) -> bool:
+    roots.check_name(path)
+    return holds_adapter(os.path.realpath(path))
+
+
+def _read(checkpoint: Checkpoint, rules: StageRules) -> str:
+    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, go_on=_go_on)
+    return digest
+
+
+def _read_adapter(adapter: Checkpoint, rules: StageRules) -> str:
+    rules.inspector.read(adapter, budget=0, go_on=_go_on)
+    adapter.check_same_on_disk(rules.roots)
+    return adapter.digest(_go_on)
+
+
+def _go_on() -> None:
+    return
+
+
+def _print(path: str, found: Found, output: str) -> None:
+    if output == "json":
+        text = json.dumps(found)
+    elif found["accepted"]:
+        facts = f"{found['kind']}, {found['tensors']} tensors, {found['bytes']} bytes"
+        text = f"{path}: accepted: {facts}, {found['digest']}"
+    else:
+        text = f"{path}: refused, {found['reason']}: {found['message']}"
+    print(text)  # noqa: T201 - output of a command

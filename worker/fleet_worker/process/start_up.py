@@ -1,0 +1,291 @@
+"""Checks before the engine starts: the model, the version to start on, and the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fleet_worker.checkpoint import hub, memory
+from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.identity import check_digest
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, Pulse, StoreThreads
+from fleet_worker.engine import platform
+from fleet_worker.engine.required_names import check_engine
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.weights import Weights
+from fleet_worker.logs import fields
+from fleet_worker.process.command import AdapterRoom
+from fleet_worker.process.handover import Handover, StartFailure
+from fleet_worker.process.settings import Settings
+from fleet_worker.process.start import Wanted, choose_start
+from fleet_worker.protocol import (
+    ENV_START_DIGEST,
+    ENV_START_RUN_ID,
+    ENV_START_VERSION,
+    HuggingFaceSource,
+    Reason,
+    Source,
+    VersionLabel,
+    WeightsDigest,
+)
+from fleet_worker.trainer.driver import DriverRules
+from fleet_worker.trainer.transfers import TransferRoom
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model's own weights. The tokenizer comes from its directory for every version."""
+
+    source: Source
+    directory: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The data that the engine and the plugin need.
+
+    Fields:
+        weights: directory of the weights to start on.
+        tokenizer: directory of the tokenizer.
+    """
+
+    handover: Handover
+    weights: str
+    tokenizer: str
+
+
+class Sockets(NamedTuple):
+    """Sockets that are bound and not listening yet. `metrics`: None without a metrics port."""
+
+    admin: socket.socket
+    metrics: socket.socket | None
+
+
+def prepare(settings: Settings, *, started: float) -> Prepared:
+    """Run all checks that are possible before the engine spends minutes on loading.
+
+    Args:
+        settings: The settings of this worker.
+        started: Start of the process, in monotonic seconds.
+
+    Errors:
+        Refusal: The model cannot be used.
+        OSError: The admin port or the metrics port cannot be bound.
+        UnsupportedEngineError: The worker does not support this version of vLLM.
+    """
+    # The cheapest checks come first: importing vLLM takes seconds.
+    with settings.admin_token_file.open():
+        pass  # without a readable token every call would be refused
+    with contextlib.ExitStack() as unless_prepared:
+        admin = _bind("admin", settings.admin_host, settings.admin_port)
+        unless_prepared.enter_context(admin)
+        metrics = None
+        if settings.metrics_port is not None:
+            metrics = _bind("metrics", settings.metrics_host, settings.metrics_port)
+            unless_prepared.enter_context(metrics)
+        prepared = _prepare(settings, started, Sockets(admin, metrics))
+        unless_prepared.pop_all()
+    return prepared
+
+
+def _prepare(settings: Settings, started: float, sockets: Sockets) -> Prepared:
+    model = _in_time(
+        f"of {settings.model}", lambda _: open_model(settings.model, settings.revision)
+    )
+    engine_version = check_engine()
+    named = ", ".join(map(str, settings.weights_root))
+    roots = _in_time(named, lambda _: Roots(settings.weights_root))
+    rules = _rules(settings, model, roots)
+    initial, failure = _choose(settings, model, rules)
+    reference = replace(rules.reference, zero_blocks=initial.checkpoint.zero_blocks)
+    rules = replace(rules, reference=reference)
+    has_accelerator = platform.has_accelerator()
+    handover = Handover(
+        worker=settings.worker_name,
+        pod_uid=settings.pod_uid,
+        instance=uuid.uuid4().hex,
+        started=started,
+        model=settings.served_model_name,
+        initial=initial,
+        rules=rules,
+        admin_socket=sockets.admin,
+        metrics_socket=sockets.metrics,
+        token_file=settings.admin_token_file,
+        silence_seconds=settings.silence_seconds,
+        load_seconds=settings.load_seconds,
+        engine_version=engine_version,
+        adapters=AdapterRoom(
+            settings.max_loras, settings.max_lora_rank, spare=0 if has_accelerator else 1
+        ),
+        transfer=TransferRoom(settings.weight_transfer_backend, has_accelerator),
+        driver=DriverRules(settings.weights_management, settings.driver_lease_seconds),
+        start_failure=failure,
+    )
+    return Prepared(handover, initial.checkpoint.path, model.directory)
+
+
+def _in_time(
+    store: str,
+    work: Callable[[Callable[[], None]], T],
+    *,
+    late: Callable[[T], object] = lambda _: None,
+) -> T:
+    """Do work on a file system, which may never answer.
+
+    Args:
+        store: The directory that the work reads, for messages.
+        work: The function. It gets a callback, and calls it at each answer of the store.
+        late: Called with the result of work that was abandoned.
+
+    Errors:
+        Refusal: Of the work; `SourceUnreadable` if the store has not answered for 60 s.
+    """
+    pulse = Pulse()
+    threads = StoreThreads()
+    return asyncio.run(
+        threads.run(
+            partial(work, pulse.beat),
+            store=store,
+            within_seconds=SILENCE_SECONDS,
+            pulse=pulse,
+            late=late,
+        )
+    )
+
+
+def _check_label(label: str, name: str) -> None:
+    try:
+        TypeAdapter(VersionLabel).validate_python(label)
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, f"{name} is not a valid label") from error
+
+
+def _bind(name: str, host: str, port: int) -> socket.socket:
+    from fleet_worker.http.server import bound_socket  # noqa: PLC0415 - imports uvicorn
+
+    try:
+        return bound_socket(host, port)
+    except OSError as error:
+        message = f"the {name} port {host}:{port} cannot be bound: {error.strerror}"
+        raise OSError(message) from error
+
+
+def open_model(name: str, revision: str | None) -> Model:
+    """Open a model: a directory, or a repository in the local Hugging Face cache. Errors: Refusal."""
+    if Path(name).is_dir():
+        directory = os.path.realpath(name)
+        source = Source(path=directory)
+    else:
+        # By its commit, because a branch may move before the next start.
+        commit = hub.commit_of(name, revision or "main")
+        directory = hub.snapshot(name, commit)
+        source = Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
+    return Model(source, directory, open_checkpoint(directory, None))
+
+
+def _rules(settings: Settings, model: Model, roots: Roots) -> StageRules:
+    from fleet_worker.checkpoint.finite import TorchInspector  # noqa: PLC0415 - imports torch
+
+    inspector: Inspector = TorchInspector()
+    budget = settings.staging_memory_bytes
+    return StageRules(
+        roots,
+        Reference.of(model.checkpoint, inspector),
+        inspector,
+        memory.default_budget() if budget is None else budget,
+    )
+
+
+def _choose(
+    settings: Settings, model: Model, rules: StageRules
+) -> tuple[Weights, StartFailure | None]:
+    wanted = Wanted(
+        settings.start_version, settings.start_path, settings.start_run_id, settings.start_digest
+    )
+    opened: list[Weights] = []
+
+    def check(path: str) -> None:
+        _check_label(wanted.version or "", ENV_START_VERSION)
+        _check_named(wanted)
+        reading = partial(_read_start, path, wanted, rules)
+        opened.append(
+            _in_time(rules.roots.root_of(path), reading, late=lambda late: late.checkpoint.close())
+        )
+
+    start = choose_start(
+        version=settings.version,
+        wanted=wanted,
+        own_digest=lambda: read_model(model.checkpoint, rules.inspector),
+        check=check,
+    )
+    level = logging.WARNING if start.refused is not None else logging.INFO
+    log_fields = fields("start", version=start.version, run_id=start.run_id)
+    _LOG.log(level, "starting on %s: %s", start.version, start.why, extra=log_fields)
+    failure = None
+    if start.refused is not None:
+        failure = StartFailure(wanted.version, wanted.run_id, wanted.path, start.refused)
+    if start.path is None:
+        digest = read_model(model.checkpoint, rules.inspector)
+        return Weights(settings.version, model.source, digest, model.checkpoint), failure
+    model.checkpoint.close()
+    return opened[0], failure
+
+
+def _read_start(path: str, wanted: Wanted, rules: StageRules, go_on: Callable[[], None]) -> Weights:
+    """Open, check and digest the version of the environment. Blocks; closes refused files."""
+    checkpoint = open_checkpoint(path, rules.roots)
+    try:
+        rules.reference.check(checkpoint, rules.inspector)
+        if wanted.digest is None:
+            rules.reference.check_written(checkpoint)
+        rules.inspector.read(checkpoint, budget=0, go_on=go_on)
+        digest = checkpoint.digest(go_on)
+        check_digest(wanted.digest, digest, f"the files in {path}")
+    except BaseException:
+        checkpoint.close()
+        raise
+    source = Source(path=path)
+    return Weights(wanted.version or "", source, digest, checkpoint, run_id=wanted.run_id)
+
+
+def _check_named(wanted: Wanted) -> None:
+    if wanted.run_id is not None:
+        _check_label(wanted.run_id, ENV_START_RUN_ID)
+    try:
+        TypeAdapter(WeightsDigest | None).validate_python(wanted.digest)
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, f"{ENV_START_DIGEST} is not a digest") from error
+
+
+def read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
+    """The digest of the model's own weights. Infinities and NaNs are accepted in them."""
+
+    def read(go_on: Callable[[], None]) -> str:
+        try:
+            if checkpoint.zero_blocks is None:
+                inspector.read(checkpoint, budget=0, go_on=go_on)
+        except Refusal as refusal:
+            if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
+                raise
+        return checkpoint.digest(go_on)
+
+    return _in_time(f"of {checkpoint.path}", read)

@@ -1,0 +1,211 @@
+"""Types that requests and states share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PROTOCOL_VERSION = 2
+"""2: calls are signed and name their target pod."""
+
+
+Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+"""A word of a fixed list to which a newer release may add. A word that this release does not know
+stays text, and gets the most careful meaning: busy, closed, refused.
+"""
+
+
+class Management(StrEnum):
+    """The source of new weights for a fleet: `spec.weights.management`."""
+
+    OPERATOR = "Operator"
+    """The operator, from WeightVersions. Workers refuse a trainer's own calls."""
+    EXTERNAL = "External"
+    """A trainer, by its own calls. The operator admits workers and watches them."""
+
+
+VersionLabel = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+"""Label of one set of weights, stamped on every reply. A valid Kubernetes label value."""
+
+RunId = VersionLabel
+"""One training run. Two runs may both count from 0: run, version and digest together name one set of
+weights."""
+
+WeightsDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+r"""SHA-256 of the lines `<sha256 of the file>  <file name>\n`, sorted by file name. The files are the
+weight files, their index if there is one, and config.json. `python -m fleet_worker manifest --digest
+DIR` prints it."""
+
+MAX_TERM = 2_000_000_000
+"""`leaseTransitions` of coordination/v1 is an int32. The limit leaves room for later leaders."""
+
+AdapterName = VersionLabel
+"""The `model` of requests for an adapter, the same for all its versions."""
+
+
+class Message(BaseModel):
+    """Base of all records. Immutable; ignores unknown keys, so that releases can differ."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Phase(StrEnum):
+    """State of a worker. In `joining` and `broken` it takes no traffic."""
+
+    STARTING = "starting"
+    """The engine is not up yet."""
+    JOINING = "joining"
+    """Up, with the latch closed: the worker takes no traffic until it is admitted."""
+    SERVING = "serving"
+    """Admitted and generating."""
+    PAUSING = "pausing"
+    """A pause has begun, and running requests finish or stop."""
+    PAUSED = "paused"
+    """Admitted, but the engine is paused and the worker holds requests."""
+    LOADING = "loading"
+    """New weights go into the paused engine."""
+    BROKEN = "broken"
+    """A load failed inside the engine. The worker never serves from this state of the model."""
+    DRAINING = "draining"
+    """The process is about to end."""
+
+
+class Reason(StrEnum):
+    """Reason of a refusal or a failure. Conditions use the values as reasons, so they are stable."""
+
+    SOURCE_ABSENT = "SourceAbsent"
+    """The directory of the source does not exist, yet or any more."""
+    SOURCE_NOT_FOUND = "SourceNotFound"
+    """The source is not a directory, or lacks a file that its index names."""
+    SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
+    """The source, after following links, is not below an allowed root."""
+    SOURCE_UNREADABLE = "SourceUnreadable"
+    """The source exists, but the worker cannot read it."""
+    SOURCE_NOT_READY = "SourceNotReady"
+    """The source is still being written: its marker is missing, or its files grow."""
+    CHECKPOINT_TRUNCATED = "CheckpointTruncated"
+    """A file is shorter or longer than its own header says."""
+    CHECKPOINT_MALFORMED = "CheckpointMalformed"
+    """The content of a file does not fit its name (not safetensors, not JSON, pickled)."""
+    CHECKPOINT_NOT_FINITE = "CheckpointNotFinite"
+    """A tensor holds values that are infinite or not a number."""
+    CHECKPOINT_MISMATCH = "CheckpointMismatch"
+    """Architecture, tensor names, shapes or types differ from the running model's."""
+    CHECKPOINT_CHANGED = "CheckpointChanged"
+    """The files changed between staging and loading."""
+    DIGEST_MISMATCH = "DigestMismatch"
+    """The files do not have the digest of the request."""
+    SUPERSEDED = "Superseded"
+    """A newer stage call replaced this one."""
+    STALE_EPOCH = "StaleEpoch"
+    """The worker has accepted a call of a newer leader or a newer rollout."""
+    HELD_BY_ANOTHER = "HeldByAnother"
+    """Another driver holds the pause lease."""
+    WRONG_PHASE = "WrongPhase"
+    """The call does not fit the phase of the worker."""
+    NOT_STAGED = "NotStaged"
+    """A load named a version that is not staged."""
+    VERSION_MISMATCH = "VersionMismatch"
+    """Resume or admit named another version than the one in the engine."""
+    VERSION_REUSED = "VersionReused"
+    """The version already names other weights on this worker."""
+    BROKEN = "Broken"
+    """The engine's weights are not trusted; only a reload or a restart helps."""
+    ENGINE_FAILED = "EngineFailed"
+    """The engine failed during the call."""
+    PROBE_FAILED = "ProbeFailed"
+    """The forward pass with the new weights fails or gives values that are not numbers."""
+    ADAPTERS_OFF = "AdaptersOff"
+    """The worker was started without adapters (`--max-loras`)."""
+    NO_ADAPTER_SLOT = "NoAdapterSlot"
+    """Served versions, or versions that running requests still use, take all slots for adapters."""
+    NOT_YOURS_TO_DRIVE = "NotYoursToDrive"
+    """The operator manages this fleet's weights. A trainer publishes WeightVersions instead."""
+    NOT_AVAILABLE = "NotAvailable"
+    """The engine lacks something that the call needs (no GPU, no weight transfer)."""
+    UNAUTHORIZED = "Unauthorized"
+    """The bearer token or signature is missing or wrong."""
+    WRONG_POD = "WrongPod"
+    """The call is for another pod."""
+    STALE_CALL = "StaleCall"
+    """The call is for an earlier process of this pod, or older than one that the worker took."""
+    BAD_REQUEST = "BadRequest"
+    """The body does not fit the call."""
+
+
+class PauseMode(StrEnum):
+    """vLLM's pause modes (`POST /pause?mode=`, vLLM 0.32)."""
+
+    KEEP = "keep"
+    """Running requests freeze and continue after resume; new ones wait."""
+    WAIT = "wait"
+    """Running requests finish first, up to the drain timeout."""
+    ABORT = "abort"
+    """Running requests end at once with the tokens that they have."""
+
+
+class Epoch(Message):
+    """Order of the operator's calls. A worker refuses a call with an older pair.
+
+    Fields:
+        term: the leader's term, from `leaseTransitions` of the Lease. It grows with every leader.
+        sequence: grows within a term with every new goal of the fleet.
+    """
+
+    term: Annotated[int, Field(ge=0, le=MAX_TERM)]
+    sequence: Annotated[int, Field(ge=0, le=2**53)]
+
+    def __lt__(self, other: Epoch) -> bool:
+        return (self.term, self.sequence) < (other.term, other.sequence)
+
+
+class HuggingFaceSource(Message):
+    """A repository in the local Hugging Face cache. Workers download nothing while serving."""
+
+    repo: Annotated[str, Field(min_length=1, max_length=200)]
+    revision: Annotated[str, Field(min_length=1, max_length=100)] = "main"
+
+
+class Source(Message):
+    """Place of weights: either a directory or a cached repository."""
+
+    path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    hugging_face: Annotated[HuggingFaceSource | None, Field(alias="huggingFace")] = None
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.path is None) == (self.hugging_face is None):
+            raise ValueError("exactly one of path and huggingFace must be set")
+        return self
+
+    def __str__(self) -> str:
+        if self.hugging_face is not None:
+            return f"hf://{self.hugging_face.repo}@{self.hugging_face.revision}"
+        return str(self.path)
+
+
+class Named(Protocol):
+    """Anything that names weights. An omitted run or digest may have any value."""
+
+    @property
+    def version(self) -> str:
+        """The version of the weights."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the version belongs to."""
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the weights."""
+
+
+Holder = Annotated[str, Field(min_length=1, max_length=253)]
+"""Name of the caller that drives a worker. The worker shows it to a second driver, which it refuses
+while the lease of the first one runs."""

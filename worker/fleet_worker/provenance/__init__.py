@@ -1,0 +1,1 @@
+"""The weights of each token: tracking, stamps in replies, and the demands of requests."""

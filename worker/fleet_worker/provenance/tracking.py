@@ -1,0 +1,212 @@
+"""Collects the weight versions of a request's tokens between the engine and the reply.
+
+vLLM's serving code drops them on the OpenAI routes. `tracked` wraps the engine client's `generate`,
+from which every route gets its tokens. `collecting` opens a collection for one request. `generate`
+runs somewhere below it and finds the collection in a context variable.
+
+The engine's labels stop here: vLLM's serving code gets plain versions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.engine.records import weight_name_of
+from fleet_worker.lifecycle.kept_cache import Beginning, KeptCache
+from fleet_worker.provenance.spans import Span
+
+Generate = Callable[..., AsyncGenerator[Any, None]]
+
+# Beam search stitches beams from single-token requests, so the engine's spans cannot be attributed.
+_BEAM = re.compile(r"-beam-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One prompt of a request in the engine.
+
+    Fields:
+        first_choice: index of its first choice in the reply.
+        is_delta: every output holds the new tokens only, as in streams.
+        beginning: the state when it reached the engine.
+    """
+
+    first_choice: int
+    is_delta: bool
+    beginning: Beginning
+
+
+class Tokens:
+    """The tokens of a request and their weights.
+
+    Fields:
+        spans: choice index → its spans, once the choice has ended.
+        first: the weights in the engine when the first token arrived.
+        last: the same of the latest one.
+        adapter: the adapter that the request uses, if it uses one.
+        is_uneven: a choice ended with different numbers of tokens, log-probabilities and labels.
+    """
+
+    def __init__(
+        self, names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
+    ) -> None:
+        self.spans: dict[int, list[Span] | None] = {}
+        self.first: WeightName | None = None
+        self.last: WeightName | None = None
+        self.adapter: WeightName | None = None
+        self.is_uneven = False
+        self._names = names
+        self._name = name
+        self._kept = kept
+        self._counts: dict[int, int] = {}
+        self._prompts = 0
+
+    @property
+    def policy(self) -> WeightName | None:
+        """The weights that a demand means: the adapter, or else those of the latest token."""
+        return self.adapter or self.last
+
+    def begin(self, sampling_params: Any) -> Generation:
+        """The next prompt's generation begins; prompts come in the order of the reply's choices."""
+        number, self._prompts = self._prompts, self._prompts + 1
+        kind = getattr(sampling_params, "output_kind", None)
+        return Generation(
+            first_choice=number * (getattr(sampling_params, "n", 1) or 1),
+            is_delta=getattr(kind, "name", "") == "DELTA",
+            beginning=self._kept.begin(),
+        )
+
+    def see(self, output: Any, generation: Generation) -> None:
+        """Take the versions from an output of the engine (`RequestOutput`)."""
+        self.last = self._name()
+        if self.first is None:
+            self.first = self.last
+        lora = output.lora_request
+        if lora is not None:
+            self.adapter = weight_name_of(lora.lora_name)
+        for choice in output.outputs:
+            index = generation.first_choice + choice.index
+            self._count(index, choice, is_delta=generation.is_delta)
+            if choice.finish_reason is None:
+                continue
+            # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
+            found_cached = output.num_cached_tokens != 0
+            spans = choice.weight_versions
+            self.spans[index] = (
+                None
+                if spans is None
+                else [self._span(s, generation, found_cached=found_cached) for s in spans]
+            )
+            if spans and spans[-1].end != self._counts[index]:
+                self.is_uneven = True
+
+    def _span(self, labelled: Any, generation: Generation, *, found_cached: bool) -> Span:
+        """Ours for a span of the engine (`WeightVersionSpan`), which carries its label."""
+        name = self._names.name_of(labelled.version)
+        read = self._kept.read_from(
+            labelled.version, generation.beginning, found_cached=found_cached
+        )
+        return Span(
+            name.version,
+            labelled.start,
+            labelled.end,
+            kv_from=self._names.name_of(read) if read is not None else None,
+            adapter=self.adapter,
+            run_id=name.run_id,
+            digest=name.digest,
+        )
+
+    def _count(self, index: int, choice: Any, *, is_delta: bool) -> None:
+        ids, logprobs = choice.token_ids, choice.logprobs
+        before = self._counts.get(index, 0) if is_delta else 0
+        self._counts[index] = before + len(ids)
+        if logprobs is not None and len(logprobs) != len(ids):
+            self.is_uneven = True
+
+
+_current: ContextVar[Tokens | None] = ContextVar("rlfleet_tokens", default=None)
+
+
+@contextmanager
+def collecting(
+    names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
+) -> Iterator[Tokens]:
+    """Collect the tokens that `generate` yields inside this block.
+
+    Args:
+        names: Weights of the engine's labels.
+        name: Returns the name of the weights in the engine now.
+        kept: KV cache of older weights.
+    """
+    tokens = Tokens(names, name, kept)
+    mark = _current.set(tokens)
+    try:
+        yield tokens
+    finally:
+        _current.reset(mark)
+
+
+DRAINED = "drained"
+"""`stop_reason` of a request that the worker has ended since its drain timeout was over. Its
+`finish_reason` stays `abort`: trainers that send the rest of such a request again go by that.
+"""
+_ABORT = "abort"
+
+
+def tracked(
+    generate: Generate, names: WeightNames, *, is_drained: Callable[[], bool] = lambda: False
+) -> Generate:
+    """Wrap the engine client's `generate` so that its tokens are collected.
+
+    Args:
+        generate: The engine client's method.
+        names: Weights of the engine's labels.
+        is_drained: Whether requests that end now have exceeded the drain timeout.
+    """
+
+    def watched(
+        prompt: Any, sampling_params: Any, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        if _BEAM.search(request_id):
+            raise ValueError(
+                "beam search is not served: its tokens cannot be told apart by weight version"
+            )
+        outputs = generate(prompt, sampling_params, request_id, **options)
+        tokens = _current.get()
+        generation = tokens.begin(sampling_params) if tokens is not None else None
+        return _seen(outputs, names, tokens, generation, is_drained)
+
+    return watched
+
+
+async def _seen(
+    outputs: AsyncGenerator[Any, None],
+    names: WeightNames,
+    tokens: Tokens | None,
+    generation: Generation | None,
+    is_drained: Callable[[], bool],
+) -> AsyncGenerator[Any, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            if tokens is not None and generation is not None:
+                tokens.see(output, generation)
+            for choice in output.outputs:
+                _unlabel(choice, names)
+                if choice.finish_reason == _ABORT and is_drained():
+                    choice.stop_reason = DRAINED
+            yield output
+
+
+def _unlabel(choice: Any, names: WeightNames) -> None:
+    """Put versions in the place of the engine's labels."""
+    if choice.weight_versions is not None:
+        choice.weight_versions = [
+            type(s)(version=names.name_of(s.version).version, start=s.start, end=s.end)
+            for s in choice.weight_versions
+        ]

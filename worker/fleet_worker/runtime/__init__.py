@@ -1,1 +1,0 @@
-"""The order of things: what a worker does, step by step, with one engine and one lock."""

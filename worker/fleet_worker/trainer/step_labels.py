@@ -1,0 +1,53 @@
+"""The version of weights that a trainer names only by a directory, or not at all.
+
+Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
+number is the version. A trainer may overwrite any other folder, so its version is its name with a hash
+of its files. All workers that see the same files give it the same version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+_STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
+_BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME = 40
+_MARK = 8
+_RECEIVED_MARK = 12  # longer, because the label has no folder name
+
+
+def step_of(path: str) -> str | None:
+    """Return the number in a folder's name, without leading zeros; None without a number."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
+        parts.pop()
+    found = _STEP.fullmatch(parts[-1]) if parts else None
+    return str(int(found[1])) if found else None
+
+
+def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:
+    """Return the version of a directory.
+
+    Args:
+        path: Path of the directory.
+        files: Name → size and modification time in ns, of all its files.
+    """
+    step = step_of(path)
+    if step is not None:
+        return step
+    last = path.rstrip("/").rpartition("/")[2]
+    name = _FORBIDDEN.sub("-", last)[:_NAME].strip("._-") or "weights"
+    mark = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:_MARK]
+    return f"{name}-{mark}"
+
+
+def label_of_received(checksum: str) -> str:
+    """Return the version of weights that came without a name, e.g. `update-3fa9c1d04b2e`.
+
+    Args:
+        checksum: Checksum of the weights, in hexadecimal digits.
+    """
+    return f"update-{checksum[:_RECEIVED_MARK]}"

@@ -1,0 +1,100 @@
+"""Bodies and queries of vLLM's routes for online RL. `trainer/vllm.py` serves the routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, StrictStr
+
+from fleet_worker.admin.api import Lenient
+from fleet_worker.protocol import PauseMode
+
+_RELOAD = "reload_weights"
+
+
+class Pause(Lenient):
+    """`/pause?mode=&clear_cache=`; the default is vLLM's."""
+
+    mode: PauseMode = PauseMode.ABORT
+    clear_cache: bool = True
+
+
+class JoinTransfer(Lenient):
+    """`/init_weight_transfer_engine`."""
+
+    init_info: dict[str, Any]
+
+
+class Receive(Lenient):
+    """`/update_weights` with tensors that come over a collective."""
+
+    update_info: dict[str, Any] | list[Any]
+
+
+class EndTransfer(Lenient):
+    """`/finish_weight_update`."""
+
+    weight_version: StrictStr | None = None
+
+
+class NameVersion(Lenient):
+    """`/update_weight_version`."""
+
+    new_version: StrictStr
+
+
+class ReloadArguments(Lenient):
+    """Keyword arguments of the one method that may be called by `/collective_rpc`."""
+
+    weights_path: StrictStr | None = None
+
+
+class CollectiveRpc(Lenient):
+    """`/collective_rpc`."""
+
+    method: StrictStr
+    positional: Annotated[tuple[Any, ...], Field(alias="args", max_length=0)] = ()
+    named: Annotated[ReloadArguments, Field(alias="kwargs")] = ReloadArguments()
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it is the method that may be called."""
+        return self.method == _RELOAD
+
+
+class DropPrefixes(Lenient):
+    """`/reset_prefix_cache`, in the query or in the body."""
+
+    reset_running_requests: bool = False
+
+
+class Sleep(Lenient):
+    """`/sleep?level=&mode=`."""
+
+    level: Annotated[int, Field(ge=0, le=2)] = 1
+    mode: PauseMode = PauseMode.ABORT
+
+
+class Wake(Lenient):
+    """`/wake_up?tags=&tags=`."""
+
+    tags: list[str] | None = None
+
+
+class AbortRequests(Lenient):
+    """`/abort_requests`; all of them if none is named."""
+
+    request_ids: list[StrictStr] | None = None
+
+
+class LoadAdapter(Lenient):
+    """`/v1/load_lora_adapter`, prime-rl's `/load_lora_adapter`."""
+
+    lora_name: StrictStr
+    lora_path: StrictStr
+
+
+class UnloadAdapter(Lenient):
+    """`/v1/unload_lora_adapter`."""
+
+    lora_name: StrictStr

@@ -1,1 +1,0 @@
-"""AReaL's routes for weights from disk, on the admin port."""

@@ -1,1 +1,0 @@
-"""Dynamo's engine routes, `POST /engine/*`, on the admin port: flat names, `control/*`, `update/*`."""

@@ -1,1 +1,0 @@
-"""prime-rl's own control routes, on the admin port; it also uses vLLM's `/pause` and `/resume`."""
