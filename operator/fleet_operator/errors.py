@@ -1,26 +1,26 @@
-"""Everything that can go wrong with a call, told apart by what the caller should do.
+"""The operator's errors, one class for each reaction of the caller.
 
     FleetError
-    ├── Retryable     passing: try again, after `after_seconds` if given (429, 5xx, time-outs)
+    ├── Retryable     temporary: try again, after `after_seconds` if given (429, 5xx, timeouts)
     │   └── Unknown   the request was sent and no answer came: observe before repeating
-    ├── Conflict      somebody else wrote first: observe again, quietly (409, failed preconditions)
-    ├── NotFound      the object is not there (404)
-    └── Terminal      repeating cannot help: a person or a new spec must (400, 403, 422)
+    ├── Conflict      the object has changed: observe again, without a log line (409, failed preconditions)
+    ├── NotFound      the object does not exist (404)
+    └── Terminal      the same request fails again until the spec or the cluster changes (400, 403, 422)
         ├── NameTaken      an object of this name belongs to something else
-        └── TokenUnusable  there is no usable token for the workers' admin ports
+        └── TokenUnusable  the Secret holds no usable admin token
 
-Library errors are mapped to these once, in `adapters`.
+The modules in `clients` map library errors to these.
 """
 
 from __future__ import annotations
 
 
 class FleetError(Exception):
-    """Base of all errors of the operator; the message is fit for a person."""
+    """Base of all errors of the operator. Messages appear in conditions and logs."""
 
 
 class Retryable(FleetError):
-    """Passing; try again."""
+    """A temporary failure; try again."""
 
     def __init__(self, message: str, *, after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -28,11 +28,11 @@ class Retryable(FleetError):
 
 
 class Unknown(Retryable):
-    """The request was sent, whether it took effect is not known."""
+    """The request was sent, and may have taken effect."""
 
 
 class Conflict(FleetError):
-    """The object changed in between."""
+    """The object changed since it was read."""
 
 
 class NotFound(FleetError):
@@ -46,7 +46,7 @@ class Terminal(FleetError):
 class NameTaken(Terminal):
     """An object of this name exists and belongs to something else.
 
-    `may_pass`: what holds it may be about to go, as a deleted fleet's objects are.
+    `may_pass`: whether the other object may disappear soon, as those of a deleted fleet do.
     """
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
@@ -55,4 +55,4 @@ class NameTaken(Terminal):
 
 
 class TokenUnusable(Terminal):
-    """There is a Secret for the workers' token, and no usable token in it."""
+    """The Secret for the workers' admin token exists, and holds no usable token."""

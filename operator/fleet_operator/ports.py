@@ -1,8 +1,8 @@
-"""What the runtime needs of the outside, as protocols; `adapters` implements them."""
+"""Protocols of the outside world as the runtime uses it. The modules in `clients` implement them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ class Kube(Protocol):
         """Read one object or one page of a list."""
 
     async def create(self, path: str, body: Json) -> Json:
-        """Create an object; `Conflict` if it is there already."""
+        """Create an object; `Conflict` if it exists."""
 
     async def replace(self, path: str, body: Json) -> Json:
         """Replace an object at its resourceVersion; `Conflict` if it changed."""
@@ -34,7 +34,7 @@ class Kube(Protocol):
         """JSON merge patch."""
 
     async def delete(self, path: str, *, uid: str) -> None:
-        """Delete an object if it still is the one with this uid; silent if it is gone."""
+        """Delete an object if it has this uid. No error if it is gone."""
 
     def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
         """Stream watch events until the server ends the stream."""
@@ -42,13 +42,13 @@ class Kube(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """Outcome of one question or call to a worker; never an exception, one bad pod is one outcome.
+    """The outcome of one read or call of a worker. It is never an exception, so a bad pod affects no other.
 
     Fields:
-        state: what the worker said of itself, also when it refused.
-        reason: why it refused or failed, maybe in a word of a newer release. With silence only
-            `Unauthorized`: an unproven claim, worth a look at the token.
-        silent: no answer that counts came; whether a call took effect is not known.
+        state: the worker's state, also when it refused.
+        reason: why it refused or failed; a newer release may have other reasons. A silent answer can only
+            have `Unauthorized`, which is not signed: read the token again.
+        silent: there was no valid answer. A call may have taken effect.
     """
 
     state: WorkerState | None = None
@@ -59,14 +59,14 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressee:
-    """The worker that a question or a call is for.
+    """The worker that a read or a call is for.
 
     Fields:
-        base_url: where it listens, as the pod's status has it; another pod may have the address now.
-        token: the fleet's admin token; calls are signed with it, it is never sent.
-        pod_uid: the pod that must be there.
-        instance: the process that a call is for, as its last answer had it; empty if it never
-            answered. Questions are for any process of the pod.
+        base_url: its address from the pod's status. Another pod may have the address by now.
+        token: the fleet's admin token. It signs calls and is never sent.
+        pod_uid: the pod that must answer.
+        instance: the process that a call is for, from its last answer; empty if it never answered. A
+            read is for any process of the pod.
     """
 
     base_url: str
@@ -76,10 +76,34 @@ class Addressee:
 
 
 class Workers(Protocol):
-    """The workers' admin ports."""
+    """The workers' admin ports. Cancelling an answer cancels its request."""
 
-    async def state(self, worker: Addressee) -> WorkerAnswer:
-        """Ask a worker for its state."""
+    def state(self, worker: Addressee) -> Awaitable[WorkerAnswer]:
+        """Read a worker's state."""
 
-    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
-        """Ask a worker to act, and wait for the end of it."""
+    def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> Awaitable[WorkerAnswer]:
+        """Send a worker call. The answer comes when the worker has acted."""
+
+
+class Leadership(Protocol):
+    """The Lease as the operator uses it. Any thread may renew it."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may act as the leader right now. Readable from every thread."""
+
+    @property
+    def term(self) -> int:
+        """Number of this leadership; 0 before the first one."""
+
+    async def acquire(self) -> None:
+        """Wait until this process is the leader."""
+
+    async def hold(self) -> None:
+        """Renew until leadership is lost."""
+
+    async def release(self) -> None:
+        """Release the Lease, so that a standby takes over at once."""
+
+    async def confirm(self) -> bool:
+        """Read the Lease again. Returns: whether it names this process, read after this call."""

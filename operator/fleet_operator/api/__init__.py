@@ -1,1 +1,1 @@
-"""What users see: the two resources, their conditions, and the names of everything we create."""
+"""The API for users: the two resources, their conditions, and the names of all created objects."""

@@ -54,7 +54,7 @@ def renewed(before: R, **fields: Any) -> R:
 
 
 class Resource(BaseModel):
-    """Base of everything that stands in a Kubernetes object."""
+    """Base of all parts of a Kubernetes object."""
 
     model_config = ConfigDict(
         frozen=True, extra="ignore", alias_generator=to_field_name, populate_by_name=True

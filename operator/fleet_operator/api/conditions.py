@@ -18,41 +18,43 @@ MAX_MESSAGE_CHARACTERS = 1024
 
 
 class ConditionType(StrEnum):
-    """What a condition speaks of."""
+    """The subject of a condition."""
 
     READY = "Ready"
     """This generation of the object is fully in effect."""
     AVAILABLE = "Available"
     """Fleet: enough workers serve the applied version."""
     PROGRESSING = "Progressing"
-    """Work is under way and inside its deadline."""
+    """Work is under way and within its deadline."""
     STALLED = "Stalled"
-    """Attention is needed: nothing here passes by itself in time. Present only while true."""
+    """Attention is needed: the cause does not pass by itself in time. Present only while true."""
     UPDATE_AVAILABLE = "UpdateAvailable"
-    """Fleet: its workers would be made differently today, and stay as they are. Present only while
-    true."""
-    WEIGHTS_UNCHANGED = "WeightsUnchanged"
-    """WeightVersion: a warning, the version serves: its load has changed no parameter of the model.
+    """Fleet: the operator would create its workers differently now, and leaves them as they are.
     Present only while true."""
+    WEIGHTS_UNCHANGED = "WeightsUnchanged"
+    """WeightVersion: a warning. The version serves, but its load has changed no parameter of the
+    model. Present only while true."""
+    ROUTER_AVAILABLE = "RouterAvailable"
+    """Fleet: the router takes requests. Present only with `spec.router`."""
 
 
 class ConditionReason(StrEnum):
     """Why a condition has its status."""
 
     ALL_WORKERS_SERVING = "AllWorkersServing"
-    """Every wanted worker serves the desired version."""
+    """Every desired worker serves the desired version."""
     ROLLING_OUT = "RollingOut"
-    """Workers are being brought to the desired version."""
+    """Workers are being updated to the desired version."""
     WAITING_FOR_WORKERS = "WaitingForWorkers"
-    """Workers are missing, starting or joining, or clients do not reach them yet."""
+    """Workers are missing, starting or joining, or clients cannot reach them yet."""
     WAITING_FOR_CHECKPOINT = "WaitingForCheckpoint"
-    """The directory of the version does not exist yet. It is looked for every few seconds, and what is
-    applied keeps serving."""
+    """The directory of the version does not exist yet. Workers look for it every few seconds, and the
+    applied version keeps serving."""
     NO_WORKERS = "NoWorkers"
-    """The fleet has no workers at all; success is never claimed for zero workers."""
+    """The fleet has no workers, so it is not Ready."""
 
     NEW_TEMPLATE = "NewTemplate"
-    """This operator makes pods differently than the one that recorded the fleet's template."""
+    """This operator creates pods differently from the one that recorded the fleet's template."""
     UPDATE_HELD = "UpdateHeld"
     """Workers have an older template of the spec, and `update.paused` or `OnDelete` keeps them."""
 
@@ -64,54 +66,54 @@ class ConditionReason(StrEnum):
     JUDGING = "Judging"
     """The canary has the weights and is compared with the version before."""
     STAGING = "Staging"
-    """Workers check the new weights and bring them into memory, while serving."""
+    """Workers check the new weights and read them into memory, while they serve."""
     PAUSING = "Pausing"
-    """Workers stop generating; requests are held."""
+    """Workers stop generating, as `rollout.pause.mode` says."""
     LOADING = "Loading"
-    """The new weights go into the engines."""
+    """Workers load the new weights into their engines."""
     RESUMING = "Resuming"
-    """All workers hold the new weights and open again."""
+    """All workers have loaded the new weights and continue their requests."""
     REPLACING_WORKERS = "ReplacingWorkers"
     """Workers of an older template are replaced, or the number of workers changes."""
     UP_TO_DATE = "UpToDate"
-    """Nothing is left to do."""
+    """No work is left."""
     SUSPENDED = "Suspended"
-    """`spec.suspend` holds the rollout back."""
+    """`spec.suspend` suspends the rollout."""
     HALTED = "Halted"
-    """The rollout was stopped; the reason stands in Stalled."""
+    """The rollout has stopped. `Stalled` has the reason."""
 
     FLEET_NOT_FOUND = "FleetNotFound"
     """The WeightVersion names a fleet that does not exist in its namespace."""
     SECOND_BASE_VERSION = "SecondBaseVersion"
-    """Another, older WeightVersion already steers this fleet's base weights."""
+    """Another, older WeightVersion already controls this fleet's base weights."""
     SECOND_ADAPTER_VERSION = "SecondAdapterVersion"
-    """Another, older WeightVersion already steers this adapter."""
+    """Another, older WeightVersion already controls this adapter."""
     NO_ROOM_FOR_ADAPTERS = "NoRoomForAdapters"
     """The fleet serves fewer adapters, `spec.adapters.max`, than WeightVersions ask for."""
     REWIND_REFUSED = "RewindRefused"
-    """The version is older than the one that this run has applied, and
-    `spec.rollbackTo` does not name it."""
+    """The version is older than the applied one of the same run, and `spec.rollbackTo` does not
+    name it."""
     VERSION_REUSED = "VersionReused"
-    """The version stands for other files of its run already: its source, its digest or the files
-    under its path have changed since the fleet first saw it."""
+    """The version already names other files of its run. Its source, its digest or the files under its
+    path have changed since the fleet first saw it."""
     EXTERNALLY_MANAGED = "ExternallyManaged"
-    """The fleet's trainer drives the workers itself; a WeightVersion has no effect on it."""
+    """The fleet's trainer drives the workers itself. A WeightVersion has no effect on the fleet."""
     VERSIONS_DIFFER = "VersionsDiffer"
-    """Workers of an externally managed fleet differ, and none of the versions has a majority."""
+    """Workers of an External fleet serve different versions, and no version has a majority."""
     SOURCE_UNKNOWN = "SourceUnknown"
-    """The weights that the fleet serves came from no directory: newcomers cannot be brought to them."""
+    """The served weights were sent over the network, so new workers cannot load them."""
     SOURCE_NOT_FOUND = "SourceNotFound"
-    """The source, or a file that its index names, does not exist. For a version that no worker has
-    held yet, a directory that does not exist is `WaitingForCheckpoint` for as long as
+    """The source, or a file that its index names, does not exist. A missing directory of a version that
+    no worker has held yet is `WaitingForCheckpoint` first, for
     `rollout.timeouts.checkpointSeconds`."""
     SOURCE_OUTSIDE_ROOTS = "SourceOutsideRoots"
-    """The source does not lie below one of the fleet's weight roots."""
+    """The source is not below one of the fleet's weight roots."""
     SOURCE_UNREADABLE = "SourceUnreadable"
     """Workers find the source but cannot read it."""
     CHECKPOINT_TRUNCATED = "CheckpointTruncated"
-    """A file is shorter or longer than its own header says."""
+    """The length of a file differs from the length in its own header."""
     CHECKPOINT_MALFORMED = "CheckpointMalformed"
-    """A file is not what its name says."""
+    """A file does not have the format of its name."""
     CHECKPOINT_NOT_FINITE = "CheckpointNotFinite"
     """A tensor holds NaN or infinity."""
     CHECKPOINT_MISMATCH = "CheckpointMismatch"
@@ -121,32 +123,43 @@ class ConditionReason(StrEnum):
     DIGEST_MISMATCH = "DigestMismatch"
     """The files are not those that `spec.digest` names."""
     CANARY_REFUSED = "CanaryRefused"
-    """The canary's answers differ too much from the version before, or are no good."""
+    """The canary's answers differ too much from those of the version before, or fail a limit by
+    themselves."""
     FAILURE_BUDGET_EXCEEDED = "FailureBudgetExceeded"
-    """More workers failed to take the version than maxFailures allows."""
+    """More workers failed to load the version than `rollout.maxFailures` allows."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """A phase did not finish within its timeout."""
     WORKERS_FAILING = "WorkersFailing"
-    """Worker pods cannot be started, have waited for a node, their volumes or an image for
-    longer than `spec.progressDeadlineSeconds`, or do not end."""
+    """Worker pods cannot start, do not end, or have waited for a node, their volumes or an image for
+    longer than `spec.progressDeadlineSeconds`."""
     EPOCH_EXHAUSTED = "EpochExhausted"
-    """A worker obeys an epoch of the highest term there is; no call of an operator reaches it."""
+    """A worker has accepted an epoch of the highest possible term, and refuses every call of an
+    operator."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"
-    """Workers are of a release that speaks another version of the protocol than the operator."""
+    """Workers are of a release whose protocol version differs from the operator's."""
     NO_PARAMETER_CHANGED = "NoParameterChanged"
-    """Every worker that could compare holds the same parameters as under the version before, bit for bit."""
+    """Every worker that could compare holds the same parameters as before the load, bit for bit."""
     INVALID_SPEC = "InvalidSpec"
-    """The spec cannot be used: `podOverlay` is no fragment of a pod template, or a field cannot be read."""
+    """The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field
+    cannot be read."""
     NAME_TAKEN = "NameTaken"
-    """An object that the fleet needs exists and belongs to something else; it is left as it is."""
+    """The fleet needs a name that an object of another owner has. The operator does not touch that
+    object."""
     ADMIN_TOKEN_UNUSABLE = "AdminTokenUnusable"  # noqa: S105 - a reason
     """The Secret with the token of the workers' admin ports is missing, or holds no usable token."""
     WRITE_REFUSED = "WriteRefused"
-    """The API server refuses a request of the operator, or has failed it for a minute."""
+    """The API server refuses a request of the operator, or has failed to answer it for a minute."""
     READ_REFUSED = "ReadRefused"
-    """The API server refuses to list or watch what the operator follows: what it knows may be outdated."""
+    """The API server refuses to list or watch objects that the operator follows, so its view may be
+    outdated."""
     INTERNAL_ERROR = "InternalError"
-    """A part of the operator failed: a defect of rlfleet, whose traceback is in the operator's log."""
+    """A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's
+    log."""
+
+    ROUTER_READY = "RouterReady"
+    """At least one replica of the router is ready."""
+    ROUTER_NOT_READY = "RouterNotReady"
+    """No replica of the router is ready. The fleet's own Service still reaches the workers."""
 
 
 class Condition(Resource):
@@ -192,7 +205,7 @@ def new_condition(
         and before.message == message
         and before.observed_generation == generation
     ):
-        return before  # most conditions say the same as before: none is validated twice
+        return before  # most conditions do not change: this one needs no second validation
     return Condition(
         type=condition_type,
         status=status,

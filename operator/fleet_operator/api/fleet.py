@@ -9,24 +9,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.base import Resource, Timestamp
-from fleet_operator.api.conditions import Condition
+from fleet_operator.api.base import Resource
 from fleet_operator.api.container import (
     EnvironmentSource,
     EnvironmentVariable,
     PodFields,
     ResourceRequirements,
 )
+from fleet_operator.api.router import Router
 from fleet_operator.api.serving import Serving
-from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel, WeightSource
+from fleet_operator.api.source import AbsolutePath, VersionLabel, WeightSource
 from fleet_operator.api.volumes import WeightVolume
 
 MAX_REPLICAS = 10_000
-MAX_LAGGARDS = 20
-MAX_RECYCLED = 20
-MAX_PINNED = 100
-MAX_VERSIONS = 20
-MAX_SOURCES_IN_USE = 100
 
 
 IntOrPercent = (
@@ -45,7 +40,7 @@ Recreations = (
     Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
     | Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})%$")]
 )
-"""A number, or a share of the replicas; a worker can be recreated more than once, hence up to 999%."""
+"""A number, or a share of the replicas; a worker can be recreated more than once, so up to 999%."""
 
 Memory = (
     Annotated[int, Field(ge=1)]
@@ -90,7 +85,7 @@ class Transfer(Resource):
 
 
 class Weights(Resource):
-    """What workers may load from."""
+    """The directories and volumes from which workers load."""
 
     roots: Annotated[tuple[AbsolutePath, ...], Field(min_length=1, max_length=16)]
     volumes: Annotated[tuple[WeightVolume, ...], Field(max_length=16)] = ()
@@ -117,7 +112,7 @@ class Timeouts(Resource):
 
 
 class Adapters(Resource):
-    """Room for LoRA adapters beside the base weights."""
+    """Slots for LoRA adapters in addition to the base weights."""
 
     max: Annotated[int, Field(ge=0, le=64)] = 0
     max_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = 16
@@ -144,6 +139,7 @@ class Rollout(Resource):
     canary: Canary = Canary()
     pause: Pause = Pause()
     max_unavailable: IntOrPercent = "25%"
+    max_staging: IntOrPercent | None = None
     timeouts: Timeouts = Timeouts()
     max_failures: NoneOrPercent = 0
     on_failure: Literal["Halt", "Rollback"] = "Halt"
@@ -178,7 +174,7 @@ class Update(Resource):
 
 
 class Recycle(Resource):
-    """How often workers that fail are made anew."""
+    """How often the operator recreates failed workers."""
 
     max_per_worker: Annotated[int, Field(ge=0, le=100)] = 5
     max_per_fleet: Recreations = 10
@@ -186,7 +182,7 @@ class Recycle(Resource):
 
 
 class FleetSpec(Resource):
-    """What a person wants of a fleet."""
+    """The desired state of a fleet."""
 
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
     progress_deadline_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
@@ -200,114 +196,5 @@ class FleetSpec(Resource):
     update: Update = Update()
     recycle: Recycle = Recycle()
     serving: Serving = Serving()
+    router: Router | None = None
     pod_overlay: dict[str, Any] = Field(default_factory=dict)
-
-
-class WorkerCounts(Resource):
-    """Workers by what they do now; `total` counts pods that exist and are not being deleted."""
-
-    total: int = 0
-    serving: int = 0
-    joining: int = 0
-    staging: int = 0
-    paused: int = 0
-    loading: int = 0
-    broken: int = 0
-    quarantined: int = 0
-
-
-class Laggard(Resource):
-    """A worker that is not where it should be."""
-
-    pod: str
-    version: str | None = None
-    state: str
-    reason: str
-    message: str = ""
-
-
-class RecycledWorker(Resource):
-    """A worker whose pod was made anew because it failed.
-
-    Fields:
-        uid: of the last pod that was deleted for it.
-        count: times within the window.
-    """
-
-    pod: str
-    uid: str
-    count: int
-    last_at: Timestamp
-
-
-class AppliedWeights(Resource):
-    """The weights that all admitted workers held last; workers that join load these.
-
-    Fields:
-        applied_at: when all were first seen to hold them; absent while none has served them.
-    """
-
-    version: str
-    source: WeightSource
-    digest: ManifestDigest | None = None
-    run_id: str | None = None
-    applied_at: Timestamp | None = None
-
-
-class ServedVersion(Resource):
-    """Weights that admitted workers hold, and how many do."""
-
-    version: str
-    run_id: str | None = None
-    digest: ManifestDigest | None = None
-    workers: int
-
-
-class SourceInUse(Resource):
-    """Files that workers read or may read again, and the version that they are."""
-
-    version: str
-    run_id: str | None = None
-    source: WeightSource
-
-
-class PinnedWeights(Resource):
-    """What a version of a run has stood for since the fleet first saw it.
-
-    Fields:
-        source: as it was asked for.
-        commit: what a revision that may move stood for then; empty if the source cannot move.
-    """
-
-    version: str
-    run_id: str | None = None
-    digest: ManifestDigest
-    source: WeightSource
-    commit: str = ""
-
-
-class FleetStatus(Resource):
-    """What the operator sees of a fleet.
-
-    Fields:
-        operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
-    """
-
-    observed_generation: int = 0
-    operator: str = ""
-    replicas: int = 0
-    ready_replicas: int = 0
-    updated_replicas: int = 0
-    selector: str = ""
-    desired_version: str | None = None
-    desired_run_id: str | None = None
-    applied_version: str | None = None
-    applied: AppliedWeights | None = None
-    versions: tuple[ServedVersion, ...] = ()
-    sources_in_use: tuple[SourceInUse, ...] = ()
-    pinned: tuple[PinnedWeights, ...] = ()
-    workers: WorkerCounts = WorkerCounts()
-    laggards: tuple[Laggard, ...] = ()
-    recycled: tuple[RecycledWorker, ...] = ()
-    endpoint: str = ""
-    conditions: tuple[Condition, ...] = ()

@@ -22,6 +22,8 @@ LABEL_NAME = "app.kubernetes.io/name"
 LABEL_FLEET = f"{GROUP}/fleet"
 LABEL_ORDINAL = f"{GROUP}/ordinal"
 LABEL_REVISION = f"{GROUP}/revision"
+LABEL_ROUTER = f"{GROUP}/router"
+"""On the pods of a router: its fleet. They have no label of the fleet's workers."""
 LABEL_TRAFFIC = f"{GROUP}/traffic"
 """`allowed`, `draining` for a worker that is to go, or `fenced` for a quarantined one: the fleet's
 Service selects on it.
@@ -31,18 +33,22 @@ ANNOTATION_QUARANTINE = f"{GROUP}/quarantine"
 """Why a worker was taken out of service, as JSON; it survives a restart of the operator."""
 
 ANNOTATION_DRAIN = f"{GROUP}/drain"
-"""On a worker that is to go: since when it drains, and why, as JSON. It is deleted when its requests
-have ended; without the annotation it serves again.
+"""On a worker that will be removed: the start of its drain, and the reason, as JSON. The operator
+deletes the worker when its requests have ended. Without the annotation the worker serves again.
 """
 
 ANNOTATION_RESTARTED_AT = f"{GROUP}/restarted-at"
-"""On a worker: `spec.update.restartedAt` of its fleet when it was made."""
+"""On a worker: `spec.update.restartedAt` of its fleet when the worker was created."""
 
 ANNOTATION_RETRY = f"{GROUP}/retry"
-"""On a WeightVersion: a new value makes a version that was given up be tried once more."""
+"""On a WeightVersion: with a new value the operator tries an abandoned version once more."""
+
+ANNOTATION_TRACEPARENT = f"{GROUP}/traceparent"
+"""On a WeightVersion: the span of the trainer in which a rollout is traced (W3C Trace Context)."""
 
 MANAGED_BY = "rlfleet"
 APP_NAME = "rlfleet-worker"
+ROUTER_APP_NAME = "rlfleet-router"
 TRAFFIC_ALLOWED = "allowed"
 TRAFFIC_FENCED = "fenced"
 TRAFFIC_DRAINING = "draining"
@@ -54,9 +60,9 @@ APPLIED_PATH_KEY = "path"
 APPLIED_RUN_ID_KEY = "runID"
 APPLIED_DIGEST_KEY = "digest"
 
-CHILD_SUFFIXES = ("-workers", "-admin-token", "-applied")
-"""What the names of a fleet's children end with. No fleet's own name may end so: the children of two
-fleets could otherwise meet."""
+CHILD_SUFFIXES = ("-workers", "-admin-token", "-applied", "-router")
+"""Suffixes of the names of a fleet's children. No fleet's own name may end with one: otherwise the
+children of two fleets could have the same name."""
 
 
 def pod_name(fleet: str, ordinal: int) -> str:
@@ -79,9 +85,19 @@ def applied_config_map_name(fleet: str) -> str:
     return f"{fleet}-applied"
 
 
+def router_name(fleet: str) -> str:
+    """Deployment and Service of the fleet's router."""
+    return f"{fleet}-router"
+
+
 def fleet_labels(fleet: str) -> dict[str, str]:
     """Labels that every object of a fleet carries."""
     return {LABEL_MANAGED_BY: MANAGED_BY, LABEL_NAME: APP_NAME, LABEL_FLEET: fleet}
+
+
+def router_labels(fleet: str) -> dict[str, str]:
+    """Labels of the objects of a fleet's router."""
+    return fleet_labels(fleet) | {LABEL_NAME: ROUTER_APP_NAME}
 
 
 def fleet_selector(fleet: str) -> str:

@@ -15,13 +15,13 @@ VERSION_PLACEHOLDER = "{version}"
 VersionLabel = Annotated[
     str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
-"""What every reply is stamped with; also fits a label value."""
+"""The version on every reply. It is also a valid label value."""
 
 AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[^/\x00]+)+$")]
 
 
 ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-"""Names the files of a version by their contents; workers check it before they take them."""
+"""Names the files of a version by their contents; workers check it before they load them."""
 
 
 class HuggingFaceSource(Resource):
@@ -34,8 +34,8 @@ class HuggingFaceSource(Resource):
 class WeightSource(Resource):
     """Exactly one of a directory that workers see or a cached repository.
 
-    In a WeightVersion, `{version}` in the path or the revision stands for the version's label, so
-    that a trainer patches one field.
+    In a WeightVersion, `{version}` in the path or the revision is replaced by the version's label,
+    so that a trainer patches one field.
     """
 
     path: AbsolutePath | None = None
@@ -74,10 +74,15 @@ class WeightSource(Resource):
 
 @lru_cache(maxsize=1000)
 def _directory(path: str) -> WeightSource:
-    """One for each path: a rollout resolves its source at every look."""
+    """One for each path: a rollout reads its sources at every look."""
     return WeightSource(path=path)
 
 
 def from_protocol(source: protocol.Source) -> WeightSource:
-    """The source in the words of the resources."""
+    """The source in the words of the resources.
+
+    Errors: ValueError if it is invalid in a resource.
+    """
+    if source.path is not None and source.hugging_face is None:
+        return _directory(source.path)
     return WeightSource.model_validate(source.model_dump(by_alias=True, exclude_none=True))

@@ -68,7 +68,7 @@ class ClaimResources(Resource):
 
 
 class DataSource(Resource):
-    """What a claim's volume is filled with."""
+    """The initial content of a claim's volume."""
 
     api_group: Annotated[str, Field(max_length=253)] | None = None
     kind: Word
@@ -76,7 +76,7 @@ class DataSource(Resource):
 
 
 class ClaimSpec(Resource):
-    """What a claim asks for."""
+    """The requested storage of a claim."""
 
     access_modes: Annotated[
         tuple[Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"], ...],

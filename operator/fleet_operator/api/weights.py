@@ -12,14 +12,8 @@ from pydantic import Field
 
 from fleet_operator.api.base import Resource, Timestamp
 from fleet_operator.api.conditions import Condition
-from fleet_operator.api.fleet import (
-    MAX_CHECKPOINT_SECONDS,
-    AppliedWeights,
-    IntOrPercent,
-    Laggard,
-    NoneOrPercent,
-    Rollout,
-)
+from fleet_operator.api.fleet import MAX_CHECKPOINT_SECONDS, IntOrPercent, NoneOrPercent, Rollout
+from fleet_operator.api.fleet_status import AppliedWeights, Laggard
 from fleet_operator.api.source import ManifestDigest, VersionLabel, WeightSource
 
 MAX_HISTORY = 10
@@ -48,11 +42,12 @@ class TimeoutOverrides(Resource):
 
 
 class RolloutOverrides(Resource):
-    """What differs from the fleet's `rollout` for this version."""
+    """Settings that differ from the fleet's `rollout` for this version."""
 
     strategy: Literal["Synchronized", "InFlight", "Rolling", "Canary"] | None = None
     pause: PauseOverrides = PauseOverrides()
     max_unavailable: IntOrPercent | None = None
+    max_staging: IntOrPercent | None = None
     timeouts: TimeoutOverrides = TimeoutOverrides()
     max_failures: NoneOrPercent | None = None
     on_failure: Literal["Halt", "Rollback"] | None = None
@@ -78,11 +73,11 @@ _NO_OVERRIDES = RolloutOverrides()
 AdapterName = Annotated[
     str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$")
 ]
-"""What requests name as their model; empty for the base weights."""
+"""The model name of requests for the adapter; empty for the base weights."""
 
 
 class WeightsSpec(Resource):
-    """Which weights a fleet should serve: its base weights, or a LoRA adapter beside them."""
+    """The weights that a fleet should serve: its base weights, or those of a LoRA adapter."""
 
     fleet_ref: FleetReference
     adapter: AdapterName = ""
@@ -96,10 +91,10 @@ class WeightsSpec(Resource):
 
 
 class RolloutPhase(StrEnum):
-    """Where the rollout of the desired version stands."""
+    """Current phase of the rollout of the desired version."""
 
     PENDING = "Pending"
-    """No worker can take the version yet: there is none, or the checkpoint does not exist."""
+    """No worker can load the version yet: the fleet has no worker, or the checkpoint does not exist."""
     JUDGING = "Judging"
     """The canary has the weights, behind a closed latch, and is compared with the version before."""
     STAGING = "Staging"
@@ -107,19 +102,19 @@ class RolloutPhase(StrEnum):
     PAUSING = "Pausing"
     """Workers stop generating."""
     LOADING = "Loading"
-    """The weights go into the engines."""
+    """Workers load the weights into their engines."""
     RESUMING = "Resuming"
-    """All hold the new weights and open again."""
+    """All workers have loaded the new weights and continue their requests."""
     APPLIED = "Applied"
     """Every worker serves the desired version."""
     SUSPENDED = "Suspended"
-    """Held back by `spec.suspend`; the applied version goes on serving."""
+    """Suspended by `spec.suspend`; the applied version keeps serving."""
     HALTED = "Halted"
-    """Stopped after a failure; the applied version goes on serving."""
+    """Stopped after a failure; the applied version keeps serving."""
 
 
 class RolloutWorkers(Resource):
-    """How many workers have come how far."""
+    """Number of workers that have reached each step."""
 
     total: int = 0
     staged: int = 0
@@ -140,10 +135,10 @@ class RolloutTimings(Resource):
 
 
 class RolloutEffect(Resource):
-    """What the version changed in the model, at the precision that is served, as workers saw it.
+    """Change of the model by the version, at the served precision, as the workers measured it.
 
     Fields:
-        version: whose load this speaks of.
+        version: the loaded version.
         compared_with: the version before, on most workers.
         min_changed_share / max_changed_share: smallest and largest share over the workers that could
             compare, 0 to 1; absent if none could.
@@ -175,7 +170,7 @@ class HistoryEntry(Resource):
 
 
 class CanaryVerdict(Resource):
-    """What the canaries of a version said."""
+    """Result of the canaries of a version."""
 
     version: str
     run_id: str | None = None
@@ -190,17 +185,17 @@ class CanaryVerdict(Resource):
 
 
 class WeightsStatus(Resource):
-    """What the operator sees of the rollout.
+    """The observed state of the rollout.
 
     Fields:
         applied_version: what every admitted worker serves; absent while they differ.
-        applied: what they served last with one voice; workers that join are brought to these.
-        workers_applied: `applied/wanted` for people, as a printer column.
-        retried: the retry annotation that this status speaks of.
+        applied: the last weights that all workers agreed on; new workers load these.
+        workers_applied: `applied/desired`, for a printer column.
+        retried: the retry annotation that this status is about.
         rollback_to: `spec.rollbackTo`, from when it permits the desired version until one is applied.
-        effect: what the desired version changed; of its last loads, over operator restarts.
-        started_at / phase_started_at: for people and timings. Time-outs count what the leader that
-            looks now has seen of the phase.
+        effect: change by the last loads of the desired version; kept over operator restarts.
+        started_at / phase_started_at: for users and timings. Timeouts count only the time for which
+            the present leader has watched the phase.
     """
 
     observed_generation: int = 0
@@ -224,5 +219,5 @@ class WeightsStatus(Resource):
     conditions: tuple[Condition, ...] = ()
 
     def is_about(self, version: str, run_id: str | None) -> bool:
-        """Whether this tells of a rollout of this version of this run."""
+        """Whether this is about a rollout of this version of this run."""
         return (self.desired_version, self.desired_run_id) == (version, run_id)

@@ -1,207 +1,297 @@
-"""The closed set of things that the planners may ask for.
+"""The actions that the planners may ask for.
 
-Each action is idempotent and carries its reason, which becomes the log line and the event
-unchanged.
+Each action is idempotent. Its reason goes into the log line and the event unchanged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, ClassVar
 
 from fleet_operator.api.source import WeightSource
-from fleet_operator.core.identity import label
-from fleet_worker.protocol import PauseMode
+from fleet_operator.core.work import Work, WorkKind
+from fleet_worker.protocol import (
+    AdapterRemoval,
+    AdapterRequest,
+    AdmitRequest,
+    ApplyRequest,
+    Epoch,
+    FenceRequest,
+    LoadRequest,
+    PauseMode,
+    PauseRequest,
+    ProbeRequest,
+    Request,
+    ResumeRequest,
+    StageRequest,
+)
+
+SHORT_CALL_SECONDS = 10.0
+"""Timeout of a call that a worker answers at once."""
+MAX_REASON_CHARACTERS = 500
+"""Of a fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePod:
     """Create the worker of one ordinal."""
 
-    name: str
+    pod_name: str
     manifest: dict[str, Any]
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePod:
-    """Delete one pod, guarded by its uid; its preStop hook lets what still runs end."""
-
-    name: str
-    uid: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginDrain:
-    """Take a pod out of the Service and write down that it is to go once its requests have ended."""
-
-    name: str
-    uid: str
-    since: datetime
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndDrain:
-    """Take that back: the pod stays, and joins again."""
-
-    name: str
-    uid: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptPod:
-    """Become the owner of a pod that carries the fleet's labels and belongs to nobody."""
-
-    name: str
-    uid: str
-    owner: dict[str, Any]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
-    """Take a pod out of the Service, durably, and write down why."""
-
-    name: str
-    uid: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerAction:
-    """Base of the calls to one worker's admin port."""
-
-    kind: ClassVar[str]
-    reused: ClassVar[bool] = False
+class OnPod:
+    """Base of the actions on one pod. They have no effect on another pod with the same name."""
 
     pod_uid: str
     pod_name: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePod(OnPod):
+    """Delete the pod. Its preStop hook lets running requests end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginDrain(OnPod):
+    """Take a pod out of the Service and mark it, so that it is deleted once its requests have ended."""
+
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndDrain(OnPod):
+    """Remove the drain mark: the pod stays, and its worker joins again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptPod(OnPod):
+    """Become the owner of a pod that has the fleet's labels and no owner."""
+
+    owner: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine(OnPod):
+    """Take a pod out of the Service for good, and record the reason on the pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAction(OnPod):
+    """Base of the calls to one worker's admin port.
+
+    A call has the fields of its request, except for the epoch, which is set on sending.
+    """
+
+    kind: ClassVar[WorkKind]
+    request: ClassVar[type[Request]]
+    reused: ClassVar[bool] = False
+
     version: str = ""
     run_id: str | None = None
     digest: str | None = None
 
     @property
-    def key(self) -> str:
-        """Names the work. While work of one key is in flight it is not sent again.
+    def work(self) -> Work:
+        """The work that it asks for: a call is not sent while one for the same work is in flight.
 
-        The digest is no part of it: staging that began before the digest was known goes on.
+        The digest is not part of it, so that staging goes on when the digest becomes known.
         """
-        return f"{self.kind} {label(self.version, self.run_id)}".strip()
+        return Work(self.kind, self.version or None, self.run_id)
+
+    @property
+    def path(self) -> str:
+        """The path of its request."""
+        return self.request.path
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long running requests may go on before the worker answers."""
+        return 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the worker may take a long time before it answers."""
+        return self.drain_seconds > 0
+
+    @property
+    def answer_seconds(self) -> float:
+        """The timeout of the answer."""
+        return SHORT_CALL_SECONDS + self.drain_seconds
+
+    def to_request(self, epoch: Epoch) -> Request:
+        """Returns the request.
+
+        Errors: ValueError if the call does not fit into the protocol.
+        """
+        names = self.request.model_fields.keys() & {f.name for f in fields(self)}
+        content = {name: getattr(self, name) for name in names}
+        if isinstance(source := content.get("source"), WeightSource):
+            content["source"] = source.to_protocol()
+        return self.request(**content | {"epoch": epoch})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage(WorkerAction):
+class LongCall(WorkerAction):
+    """Base of the calls that read, load or compute."""
+
+    timeout_seconds: float
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the worker may take a long time before it answers."""
+        return True
+
+    @property
+    def answer_seconds(self) -> float:
+        """The timeout of the answer."""
+        return self.timeout_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage(LongCall):
     """Check a source and hold its bytes."""
 
-    kind: ClassVar[str] = "stage"
+    kind = "stage"
+    request = StageRequest
 
     source: WeightSource
-    timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(WorkerAction):
-    """Stop generating, or renew the lease of a pause."""
+    """Stop generating, or renew the lease of the pause."""
 
-    kind: ClassVar[str] = "pause"
+    kind = "pause"
+    request = PauseRequest
 
     mode: PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
 
+    @property
+    def drain_seconds(self) -> float:
+        """How long running requests may go on before the worker answers."""
+        return self.drain_timeout_seconds if self.mode is PauseMode.WAIT else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load(WorkerAction):
+class Load(LongCall):
     """Put the staged version into the engine."""
 
-    kind: ClassVar[str] = "load"
-
-    timeout_seconds: float
+    kind = "load"
+    request = LoadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apply(WorkerAction):
-    """Pause, load the staged version and resume, in one call, for strategies without a barrier."""
+class Apply(LongCall):
+    """Pause, load the staged version and resume in one call, for strategies without a barrier."""
 
-    kind: ClassVar[str] = "apply"
+    kind = "apply"
+    request = ApplyRequest
 
     mode: PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
-    timeout_seconds: float
+
+    @property
+    def answer_seconds(self) -> float:
+        """The timeout of the answer."""
+        return self.drain_timeout_seconds + self.timeout_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(WorkerAction):
     """Generate again, on this version."""
 
-    kind: ClassVar[str] = "resume"
+    kind = "resume"
+    request = ResumeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit(WorkerAction):
-    """Open the latch of a joiner, on this version."""
+    """Open the latch of a joining worker, on this version."""
 
-    kind: ClassVar[str] = "admit"
+    kind = "admit"
+    request = AdmitRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence(WorkerAction):
-    """Close the latch: the worker joins again when it can."""
+    """Close the latch and end the requests. The worker joins again when it can."""
 
-    kind: ClassVar[str] = "fence"
+    kind = "fence"
+    request = FenceRequest
 
     drain_timeout_seconds: float = 0
 
+    def to_request(self, epoch: Epoch) -> Request:
+        """Returns the request. A worker accepts only a part of a long reason."""
+        reason, seconds = self.reason[:MAX_REASON_CHARACTERS], self.drain_timeout_seconds
+        return FenceRequest(reason=reason, drain_timeout_seconds=seconds, epoch=epoch)
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long running requests may go on before the worker answers."""
+        return self.drain_timeout_seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe(WorkerAction):
-    """Run the canary's prompts on the weights in the engine."""
+class CanaryPrompts(LongCall):
+    """Run the canary prompts on the weights in the engine."""
 
-    kind: ClassVar[str] = "probe"
+    kind = "probe"
+    request = ProbeRequest
 
     prompts: tuple[str, ...]
     max_tokens: int
-    timeout_seconds: float
+
+
+class LoraCall(WorkerAction):
+    """Base of the calls about one LoRA adapter."""
+
+    __slots__ = ()
+
+    adapter: str
+
+    @property
+    def work(self) -> Work:
+        """The work that it asks for, with the name of the adapter."""
+        return Work(self.kind, self.version or None, self.run_id, self.adapter)
+
+    @property
+    def path(self) -> str:
+        """The path of its request."""
+        return self.request.path + self.adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutAdapter(WorkerAction):
+class PutLora(LoraCall, LongCall):
     """Serve this version of a LoRA adapter."""
 
-    kind: ClassVar[str] = "adapter"
+    kind = "adapter"
+    request = AdapterRequest
 
     adapter: str
     source: WeightSource
-    timeout_seconds: float
-
-    @property
-    def key(self) -> str:
-        """Names the work: an adapter's name is part of it."""
-        return f"{self.kind} {self.adapter} {label(self.version, self.run_id)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveAdapter(WorkerAction):
-    """Serve a LoRA adapter no more."""
+class RemoveLora(LoraCall):
+    """Stop serving a LoRA adapter."""
 
-    kind: ClassVar[str] = "remove-adapter"
+    kind = "remove-adapter"
+    request = AdapterRemoval
 
     adapter: str
 
-    @property
-    def key(self) -> str:
-        """Names the work."""
-        return f"{self.kind} {self.adapter}"
-
 
 WorkerCall = (
-    Stage | Pause | Load | Apply | Resume | Admit | Fence | Probe | PutAdapter | RemoveAdapter
+    Stage | Pause | Load | Apply | Resume | Admit | Fence | CanaryPrompts | PutLora | RemoveLora
 )
 PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine
 Action = WorkerCall | PodAction

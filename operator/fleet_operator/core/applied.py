@@ -1,73 +1,76 @@
-"""Which weights the fleet serves, or served last.
+"""Finds the applied weights: those that the fleet serves, or served last.
 
-Read off the workers where they can tell, else from the status. Versions are opaque: two labels do
-not say which of them is the older one, so that what a single worker holds proves nothing about the
-fleet.
+The workers decide where their answers are conclusive, otherwise the status. Labels of versions have
+no order, so the weights of a single worker prove nothing about the fleet.
 """
 
 from __future__ import annotations
 
 from fleet_operator.api.source import from_protocol
 from fleet_operator.core.actions import Admit, Resume
-from fleet_operator.core.identity import Named, WeightsId, fold, same_weights
-from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
-from fleet_operator.core.step import Step
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import Named, WeightsId, fill_digests, same_weights
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.worker_view import Standing
 
 
 def applied_of(
     observed: FleetObserved,
-    members: tuple[WorkerView, ...],
-    wanted: Target | None,
+    members: Workers,
+    wanted: Checkpoint | None,
     *,
-    one_voice: bool,
-) -> Target:
-    """What the fleet served last.
+    forbids_mixing: bool,
+) -> Checkpoint:
+    """Returns the weights that the fleet served last.
 
-    `one_voice`: the strategy never lets versions mix, so that members which generate the same say
-    what the fleet serves even if the status is older, unless most members have something else: then
-    they are strays. So are a few of the replicas with something that is known to have been served
-    before: they hung while the others went on. Members that are held tell nothing: they have loaded
-    what nobody has served yet, or are left over from before; nor does one that is being set apart.
-    Where versions may mix, one that is left over may agree with itself on something old; there only
-    the wanted version is believed, and of N of N workers; a pod behind a scheduling gate does not count.
+    `forbids_mixing`: two versions never generate at once. If all generating members agree, they
+    override an older status, with two exceptions. A minority of the members does not count, nor do
+    at most half of the replicas with weights that the history calls older: they hung while the
+    others went on. Members that hold requests, or are being fenced, do not count: their weights may be
+    newer or older than what the fleet served.
+
+    Where versions may mix, a lagging worker may be the only member. So only the desired version
+    overrides the status, and only when all expected workers serve it.
     """
     model = observed.spec.model
     recorded = observed.status.applied
-    known = [Target(version=model.version, source=model.source)]
+    known = [Checkpoint(version=model.version, source=model.source)]
     if recorded is not None:
-        known.insert(0, Target.recorded(recorded))
-    voice = _voice_of(members)
-    if voice is None:
+        known.insert(0, Checkpoint.recorded(recorded))
+    common = _common_weights(members)
+    if common is None:
         return known[0]
-    alike = [m for m in members if m.has_loaded(voice)]
-    is_wanted = wanted is not None and same_weights(voice, wanted)
-    if one_voice:
+    alike = members.where(lambda f: f.has_loaded(common))
+    is_wanted = wanted is not None and same_weights(common, wanted)
+    if forbids_mixing:
         few = 2 * len(alike) <= observed.spec.replicas
-        left_over = few and not is_wanted and came_before(observed, voice, known[0])
+        left_over = few and not is_wanted and came_before(observed, common, known[0])
         believed = 2 * len(alike) > len(members) and not left_over
     else:
-        everybody = len(members) >= observed.expected_workers
-        believed = len(alike) == len(members) and ((is_wanted and everybody) or recorded is None)
+        all_there = len(members) >= observed.expected_workers
+        believed = len(alike) == len(members) and ((is_wanted and all_there) or recorded is None)
     if not believed:
         return known[0]
     if wanted is not None and is_wanted:
         return wanted
-    told = next((m.state.source for m in alike if m.state and m.state.source), None)
-    same = next((k for k in known if same_weights(k, voice)), None)
-    if same is None and told is not None:
-        return Target.passing(voice, from_protocol(told))
+    source = next((m.state.source for m in alike if m.state and m.state.source), None)
+    same = next((k for k in known if same_weights(k, common)), None)
+    if same is None and source is not None:
+        return Checkpoint.passing(common, from_protocol(source))
     return same or known[0]
 
 
-def _voice_of(members: tuple[WorkerView, ...]) -> WeightsId | None:
-    """What all members that generate have; None if none does, or if they differ."""
-    voices = (m for m in members if m.standing is Standing.OPEN)
-    loaded = set(fold({m.loaded for m in voices if not m.operation.startswith("fence")}))
+def _common_weights(members: Workers) -> WeightsId | None:
+    """Returns the weights of all generating members; None if there is no such member, or if they differ."""
+    generating = (f for f in members.kinds if f.standing is Standing.OPEN)
+    loaded = set(fill_digests({f.loaded for f in generating if not f.is_doing("fence")}))
     return loaded.pop() if len(loaded) == 1 else None
 
 
 def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
-    """Whether the history of the rollouts, newest first, says that these weights are the older."""
+    """Whether these weights are the older ones by the history of the rollouts, which is newest first."""
     steering = observed.base_weights
     ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []
     one, two = (weights.version, weights.run_id), (other.version, other.run_id)
@@ -76,13 +79,13 @@ def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
     return two not in ended or ended.index(two) < ended.index(one)
 
 
-def opened_by(step: Step, members: tuple[WorkerView, ...], applied: Target) -> Target:
-    """The weights that the fleet serves from now on.
+def applied_after(step: Step, members: Workers, applied: Checkpoint) -> Checkpoint:
+    """Returns the weights that the fleet serves from this step on.
 
-    Written down with the calls that open workers, not after their answers: a worker may serve and
-    die before anybody has heard from it, and the fleet must not go back behind what it served.
+    Recorded together with the calls that open workers, not after their answers. A worker may serve and
+    die before its answer arrives, and the fleet must not go back behind the version that it served.
     """
     opened = (a for a in step.actions if isinstance(a, Resume | Admit))
     opens = any(same_weights(a, step.goal) for a in opened)
-    whole = opens and all(m.has_loaded(step.goal) for m in members)
+    whole = opens and members.all(lambda f: f.has_loaded(step.goal))
     return step.goal if whole else applied

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as `1 worker` and `2 workers`. `noun`: in the singular, plural with s."""
+    """Returns a number with its noun, such as `1 worker` or `2 workers`. `noun`: singular; its plural
+    ends in s.
+    """
     return f"{number} {noun if number == 1 else f'{noun}s'}"
 
 
 def agree(number: int, singular: str, plural: str) -> str:
-    """The one of two words that stands beside a number."""
+    """Returns the word that agrees with a number."""
     return singular if number == 1 else plural
 
 
 def counted_of(part: int, total: int, noun: str, singular: str, plural: str) -> str:
-    """A part of a total with its verb, such as `1 of 3 workers serves` and `0 of 1 worker serves`;
-    where there are more than are wanted, `2 workers (1 wanted) serve`.
+    """Returns a part of a total with its verb, such as `1 of 3 workers serves`; with more than the
+    total, `2 workers (1 wanted) serve`.
     """
     if part > total:
         return f"{counted(part, noun)} ({total} wanted) {agree(part, singular, plural)}"

@@ -1,22 +1,21 @@
-"""One fleet at one moment → everything that is to be done now, and everything that is to be said.
+"""Decides all actions and statuses of one fleet, from one observation.
 
-All decisions stand behind `decide`. The runtime carries them out, and so does the simulator of the
-tests, so that what is proven there is what runs.
+`decide` is the only entry. The runtime carries its decisions out, and so does the simulator of the
+tests, so that the simulator tests the code that runs.
 
-The parts are computed one by one: a part that raises becomes the condition `InternalError`, and the
-other parts go on. Without a rollout plan the pauses of held workers are renewed, and no more.
+Each part is computed by itself: a part that raises becomes the condition `InternalError`, and the
+other parts go on. Without a rollout plan the only calls renew the pauses of held workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core import adapters
+from fleet_operator.core import lora
 from fleet_operator.core.actions import (
     Apply,
     BeginDrain,
@@ -26,37 +25,43 @@ from fleet_operator.core.actions import (
     Quarantine,
     WorkerCall,
 )
+from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
-from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
-from fleet_operator.core.refusals import refusal_of
-from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
-from fleet_operator.core.standstill import no_pod_changes, standstill
-from fleet_operator.core.troubles import (
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.precedence import called_only_by, one_call_per_worker
+from fleet_operator.core.problems import (
     Defect,
     Parts,
-    Trouble,
     kept_fleet_status,
     kept_weights_status,
-    with_troubles,
+    with_problems,
+)
+from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
+from fleet_operator.core.steering import not_steering
+from fleet_operator.core.unreadable import (
+    problems_of,
+    problems_of_weights,
+    suspend_unreadable,
+    unread_status,
 )
 from fleet_operator.core.weights_status import refused_status, weights_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do with a fleet now.
+    """The actions and statuses of a fleet.
 
     Fields:
-        rollout: of the base weights.
-        adapters: uid of an adapter's WeightVersion → its rollout.
-        worker_calls: at most one to each worker, and none to one whose pod is deleted now.
-        weights: uid → status, of every WeightVersion that names the fleet.
-        defects: parts that raised; what stands in their place changes nothing.
+        rollout: the plan for the base weights.
+        lora_plans: the plans for LoRA adapters, by uid of their WeightVersion.
+        worker_calls: at most one for each worker, and none for a worker whose pod is deleted now.
+        weights: the status of every WeightVersion of the fleet, by uid.
+        defects: parts that raised. Their replacements change nothing.
     """
 
     rollout: RolloutPlan
-    adapters: Mapping[str, RolloutPlan]
+    lora_plans: Mapping[str, RolloutPlan]
     pods: FleetPlan
     worker_calls: tuple[WorkerCall, ...]
     pod_actions: tuple[PodAction, ...]
@@ -66,15 +71,15 @@ class Decision:
 
     @property
     def at_rest(self) -> bool:
-        """Whether every version that is wanted is applied, and nothing failed."""
-        plans = (self.rollout, *self.adapters.values())
+        """Whether every desired version is applied, and no part failed."""
+        plans = (self.rollout, *self.lora_plans.values())
         applied = all(p.step.phase is RolloutPhase.APPLIED for p in plans)
         return applied and not self.defects
 
     @property
     def is_planned(self) -> bool:
-        """Whether there is a plan for the base weights; otherwise what it says is applied is only
-        what was recorded last.
+        """Whether there is a plan for the base weights. Otherwise its applied weights are only those of
+        the last status.
         """
         return not any(d.part == ROLLOUT for d in self.defects)
 
@@ -83,40 +88,46 @@ ROLLOUT = "the rollout's plan"
 
 
 def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Decision:
-    """Decide everything about one fleet. `default_image`: of workers whose fleet names none.
+    """Decides the actions and statuses of one fleet. Never raises.
 
-    Never raises. While the fleet's spec, or a WeightVersion's, cannot be read, the last one that
-    could be read is carried on as if suspended: what holds requests is brought to its end, and
-    nothing new begins.
+    While the spec of the fleet or of a WeightVersion cannot be read, the last readable one stays in
+    effect as if suspended. A rollout that holds requests goes on to its end, and no new one begins.
+
+    `default_image`: for workers of a fleet that names no image.
     """
     parts = Parts()
-    observed = parts.run("what is held back", lambda: _held_back(observed), lambda: observed)
-    rollout = parts.run(
-        ROLLOUT, lambda: plan_rollout(observed, now=now), lambda: standstill(observed)
+    observed = parts.run(
+        "suspending unreadable specs", lambda: suspend_unreadable(observed), lambda: observed
     )
-    disturbed = rollout.step.disturbed
+    rollout = parts.run(
+        ROLLOUT, lambda: plan_rollout(observed, now=now), lambda: fallback_plan(observed)
+    )
+    holds_requests = rollout.step.holds_requests
     pods = parts.run(
         "the pods' plan",
         lambda: (
             no_pod_changes(observed)
             if observed.unreadable
-            else plan_fleet(observed, default_image=default_image, disturbed=disturbed, now=now)
+            else plan_fleet(
+                observed, default_image=default_image, holds_requests=holds_requests, now=now
+            )
         ),
         lambda: no_pod_changes(observed),
     )
-    seen = _SeenAs(observed)
-    plans = _adapter_plans(parts, observed, seen)
+    seen = _LoraViews(observed)
+    plans = _lora_plans(parts, observed, seen)
     actions = rollout.step.actions
-    going = {a.uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
+    going = {a.pod_uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
     expelled = tuple(a for a in actions if isinstance(a, Quarantine))
-    # Swaps wait for the next look when a worker begins to drain that counted as serving for them.
+    # A swap relied on the serving workers: when one of them begins to drain, swaps wait for the next
+    # reconcile.
     drains = any(isinstance(a, BeginDrain) for a in pods.actions)
     calls_to_workers = [a for a in actions if not isinstance(a, Quarantine)]
     base = [a for a in calls_to_workers if not (drains and isinstance(a, Apply))]
     calls = parts.run(
-        "the calls for adapters",
-        lambda: adapters.with_adapters(base, observed, plans),
-        lambda: list({c.pod_uid: c for c in base}.values()),
+        "the calls for LoRA adapters",
+        lambda: one_call_per_worker(base, *lora.calls(observed, plans)),
+        lambda: one_call_per_worker(base),
     )
     fleet = parts.run(
         "the fleet's status",
@@ -131,129 +142,64 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         w.uid: _weights_status(parts, observed, w, plans, rollout, seen, now)
         for w in observed.weights
     }
-    troubles = (*(d.trouble() for d in parts.defects), *_unreadable(observed), *observed.troubles)
+    problems = (*(d.problem() for d in parts.defects), *problems_of(observed), *observed.problems)
     return Decision(
         rollout=rollout,
-        adapters=plans,
+        lora_plans=plans,
         pods=pods,
-        worker_calls=(*(c for c in calls if c.pod_uid not in going), *pods.calls),
-        pod_actions=(*_but_for(expelled, pods), *expelled),
-        fleet=with_troubles(
-            fleet, observed.status.conditions, troubles, generation=observed.generation, now=now
+        worker_calls=called_only_by(going, pods.calls, calls),
+        pod_actions=(*_without_drains_of(expelled, pods), *expelled),
+        fleet=with_problems(
+            fleet, observed.status.conditions, problems, generation=observed.generation, now=now
         ),
         weights={
-            w.uid: with_troubles(
+            w.uid: with_problems(
                 weights[w.uid],
                 w.status.conditions,
-                [*_unreadable_weights(w), *(t for t in troubles if t.concerns_weights)],
+                [*problems_of_weights(w), *(t for t in problems if t.concerns_weights)],
                 generation=w.generation,
                 now=now,
             )
             for w in observed.weights
         }
-        | {u.uid: _unread_status(u, now) for u in observed.unread},
+        | {u.uid: unread_status(u, now) for u in observed.unread},
         defects=tuple(parts.defects),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Statuses of a fleet about which nothing is decided. `weights`: by uid."""
-
-    fleet: FleetStatus
-    weights: Mapping[str, WeightsStatus]
-
-
-def report_undecided(
-    name: str,
-    *,
-    generation: int,
-    unreadable: str,
-    status: FleetStatus,
-    weights: Sequence[WeightsView | UnreadWeights],
-    troubles: Sequence[Trouble],
-    now: datetime,
-) -> Report:
-    """The statuses of a fleet whose spec, or whose pods, could not be read yet: nothing is done with
-    its workers.
-
-    Nor are pauses renewed: whether they are the operator's or a trainer's stands in the spec, and which
-    workers there are is known from the pods.
-
-    `unreadable`: why the spec cannot be read; empty if it can.
+def _without_drains_of(expelled: Sequence[Quarantine], pods: FleetPlan) -> list[PodAction]:
+    """Returns the pod actions without drains of pods that are quarantined now: both write the label
+    that the Service selects.
     """
-    message = (
-        f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
-        "has read no earlier one: it leaves the workers alone. Repair the spec"
-    )
-    invalid = [_invalid("spec", message, concerns_weights=True)] if unreadable else []
-    found = [*invalid, *troubles]
-    concerning = [t for t in found if t.concerns_weights]
-    return Report(
-        fleet=with_troubles(
-            kept_fleet_status(status), status.conditions, found, generation=generation, now=now
-        ),
-        weights={
-            w.uid: with_troubles(
-                kept_weights_status(w.status, generation=w.generation),
-                w.status.conditions,
-                concerning,
-                generation=w.generation,
-                now=now,
-            )
-            for w in weights
-        },
-    )
-
-
-def _but_for(expelled: Sequence[Quarantine], pods: FleetPlan) -> list[PodAction]:
-    """The changes of pods, without drains of those that are quarantined now: both write the label
-    on which the Service selects.
-    """
-    uids = {a.uid for a in expelled}
+    uids = {a.pod_uid for a in expelled}
     drains = (BeginDrain, EndDrain)
-    return [a for a in pods.actions if not (isinstance(a, drains) and a.uid in uids)]
+    return [a for a in pods.actions if not (isinstance(a, drains) and a.pod_uid in uids)]
 
 
 def _is_planned(parts: Parts) -> bool:
     return not any(d.part == ROLLOUT for d in parts.defects)
 
 
-def _held_back(observed: FleetObserved) -> FleetObserved:
-    """What cannot be read begins nothing new; nor does anything of a fleet that cannot be read."""
-    if not observed.unreadable and not any(w.unreadable for w in observed.weights):
-        return observed
-    return replace(
-        observed,
-        weights=tuple(
-            replace(w, spec=w.spec.model_copy(update={"suspend": True}))
-            if w.unreadable or observed.unreadable
-            else w
-            for w in observed.weights
-        ),
-    )
-
-
-class _SeenAs:
-    """The fleet as each adapter's rollout sees it, projected once in a decision."""
+class _LoraViews:
+    """The fleet as each adapter's rollout sees it, computed once in a decision."""
 
     def __init__(self, observed: FleetObserved) -> None:
         self._observed = observed
         self._known: dict[str, FleetObserved] = {}
 
     def by(self, adapter: str) -> FleetObserved:
-        """As `adapters.seen_as` gives it."""
+        """Returns the fleet from `lora.as_seen_by_lora`."""
         if adapter not in self._known:
-            self._known[adapter] = adapters.seen_as(self._observed, adapter)
+            self._known[adapter] = lora.as_seen_by_lora(self._observed, adapter)
         return self._known[adapter]
 
 
-def _adapter_plans(parts: Parts, observed: FleetObserved, seen: _SeenAs) -> dict[str, RolloutPlan]:
+def _lora_plans(parts: Parts, observed: FleetObserved, seen: _LoraViews) -> dict[str, RolloutPlan]:
     plans: dict[str, RolloutPlan] = {}
-    for weights in observed.adapter_weights:
+    for weights in observed.lora_weights:
         plan = parts.run(
             f"the plan of adapter {weights.spec.adapter}",
-            lambda w=weights: adapters.plan_adapter(seen.by(w.spec.adapter), w),  # type: ignore[misc]
+            lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w),  # type: ignore[misc]
             lambda: None,
         )
         if plan is not None:
@@ -267,14 +213,14 @@ def _weights_status(
     weights: WeightsView,
     plans: Mapping[str, RolloutPlan],
     rollout: RolloutPlan,
-    seen: _SeenAs,
+    seen: _LoraViews,
     now: datetime,
 ) -> WeightsStatus:
     def kept() -> WeightsStatus:
         return kept_weights_status(weights.status, generation=weights.generation)
 
     def computed() -> WeightsStatus:
-        refusal = refusal_of(observed, weights)
+        refusal = not_steering(observed, weights)
         if refusal is not None:
             return refused_status(weights, *refusal, now=now)
         if not weights.spec.adapter:
@@ -286,50 +232,3 @@ def _weights_status(
 
     planned = _is_planned(parts)
     return parts.run(f"the status of WeightVersion {weights.name}", computed, kept)
-
-
-def _unreadable(observed: FleetObserved) -> tuple[Trouble, ...]:
-    found = []
-    if observed.unreadable:
-        message = (
-            f"generation {observed.generation} of InferenceFleet {observed.name} cannot be read: "
-            f"{observed.unreadable}. The last spec that could be read stays in effect: rollouts are "
-            "brought to their end, no new one begins, and no pod changes. Repair the spec"
-        )
-        found.append(_invalid("spec", message, concerns_weights=True))
-    found += [_invalid(f"WeightVersion {u.name}", _unread_message(u)) for u in observed.unread]
-    return tuple(found)
-
-
-def _unreadable_weights(weights: WeightsView) -> tuple[Trouble, ...]:
-    if not weights.unreadable:
-        return ()
-    message = (
-        f"generation {weights.generation} of WeightVersion {weights.name} cannot be read: "
-        f"{weights.unreadable}. The spec before it stays in effect, and no new rollout begins. "
-        "Repair the spec"
-    )
-    return (_invalid("spec", message),)
-
-
-def _unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:
-    kept = kept_weights_status(weights.status, generation=weights.generation)
-    trouble = _invalid("spec", _unread_message(weights))
-    before = weights.status.conditions
-    return with_troubles(kept, before, [trouble], generation=weights.generation, now=now)
-
-
-def _unread_message(weights: UnreadWeights) -> str:
-    return (
-        f"generation {weights.generation} of WeightVersion {weights.name} cannot be read: "
-        f"{weights.unreadable}. It has no effect; the fleet goes on with what it serves. Repair the spec"
-    )
-
-
-def _invalid(part: str, message: str, *, concerns_weights: bool = False) -> Trouble:
-    return Trouble(
-        part=part,
-        reason=ConditionReason.INVALID_SPEC,
-        message=message,
-        concerns_weights=concerns_weights,
-    )

@@ -1,19 +1,19 @@
-"""Workers that are to go: their requests end first.
+"""Drains workers before their pods are deleted: their requests end first.
 
-    serves nobody                             deleted at once
+    has no clients                            deleted at once
     serves, not marked                        BeginDrain: out of the Service, marked with the time
-    marked, its latch is open                 Fence with the drain timeout, once no call is at work on it
-    marked, fenced, requests run              waited for; the worker ends them at the drain timeout
-    marked, fenced, at rest                   deleted
-    marked, and it is to stay after all       EndDrain once its fence is over; then it joins again
+    marked, its latch is open                 Fence with the drain timeout, once no other call runs
+    marked, fenced, requests run              wait; the worker ends them at the drain timeout
+    marked, fenced, idle                      deleted
+    marked, but needed again                  EndDrain once its fence has ended; then it joins again
 
-The mark stands on the pod, and how far the drain is in the worker's state: any leader goes on with
-it. The Service drops the worker before its latch closes, since the mark is seen before the fence is
-sent. A worker that holds requests for a rollout is fenced when the rollout has let it go.
+The pod carries the mark and the worker's state shows the progress, so that any leader can continue
+the drain. The fence is sent after the mark is seen, so the Service drops the worker before its latch
+closes. A worker that a rollout has paused is fenced once the rollout has resumed it.
 
-The drain timeout runs on the worker's own clock. The time of the mark bounds only what a worker says
-or does not say: one that is silent, or at its fence for ever, is deleted, and its preStop hook gives
-its requests the drain timeout on the spot.
+The drain timeout runs on the worker's own clock. The time of the mark is a second limit: a worker
+that is silent, or never ends its fence, is deleted. Its preStop hook then gives the requests the
+drain timeout.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fleet_operator.core.actions import BeginDrain, DeletePod, EndDrain, Fence
-from fleet_operator.core.observed import PROBE_SECONDS, FleetObserved, Standing, WorkerView
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Phase
 
 LATE_SECONDS = 120.0
-"""So much later than its drain timeout a marked worker is deleted whatever it says. Longer than the
+"""A marked worker is deleted this long after its drain timeout, whatever it reports. Longer than the
 clocks of two hosts differ."""
-_BESIDE = ("stage", "adapter")
-"""Work that a fence does not disturb."""
+_NOT_INTERRUPTED = ("stage", "adapter")
+"""Work that may run when a fence is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A worker that is to go, and why."""
+    """A worker that must go, and why."""
 
     worker: WorkerView
     reason: str
@@ -43,11 +45,11 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draining:
-    """What is done about workers that are to go.
+    """The actions for workers that must go.
 
     Fields:
         calls: fences.
-        claimed: uids of workers to which nothing else is sent now.
+        claimed: uids of workers that get no other call now.
     """
 
     actions: tuple[BeginDrain | EndDrain | DeletePod, ...] = ()
@@ -56,20 +58,20 @@ class Draining:
 
 
 def is_marked(worker: WorkerView) -> bool:
-    """Whether it drains, to be deleted then."""
+    """Whether the pod has the drain mark, and will be deleted after its drain."""
     return worker.pod.drains_since is not None
 
 
 def may_serve(worker: WorkerView) -> bool:
-    """Whether its loss could be felt. A probe that fails once on a busy machine (measured: while
-    its neighbor starts) does not make an admitted worker one that costs nothing.
+    """Whether clients could notice its loss. An admitted worker counts even when its probe fails: a
+    probe can fail once on a busy machine (measured: while another worker starts).
     """
     admitted = worker.state is not None and worker.state.admitted and worker.pod.running
     return worker.pod.ready or admitted
 
 
 def requests_of(worker: WorkerView) -> int:
-    """How many requests it has, running or held, by its own account."""
+    """Returns how many requests the worker reports, running and held."""
     state = worker.state
     return state.requests_running + state.requests_held if state is not None else 0
 
@@ -77,11 +79,11 @@ def requests_of(worker: WorkerView) -> int:
 def drain(
     observed: FleetObserved,
     leaving: Sequence[Leaving],
-    staying: Sequence[WorkerView],
+    staying: Workers,
     *,
     now: datetime,
 ) -> Draining:
-    """Take each leaving worker one step further, and take back the drain of each that stays."""
+    """Takes each leaving worker one step further, and ends the drain of each that stays."""
     timeout_seconds = observed.spec.update.drain_timeout_seconds
     actions: list[BeginDrain | EndDrain | DeletePod] = []
     calls: list[Fence] = []
@@ -89,13 +91,13 @@ def drain(
     for one in leaving:
         worker, pod = one.worker, one.worker.pod
         if _may_be_deleted(worker, timeout_seconds, now):
-            actions.append(DeletePod(name=pod.name, uid=pod.uid, reason=one.reason))
-        elif _mark_is_wanted(worker, now):
+            actions.append(DeletePod(pod_name=pod.name, pod_uid=pod.uid, reason=one.reason))
+        elif _needs_mark(worker, now):
             if worker.standing is not Standing.HELD:
-                begin = BeginDrain(name=pod.name, uid=pod.uid, since=now, reason=one.reason)
+                begin = BeginDrain(pod_name=pod.name, pod_uid=pod.uid, since=now, reason=one.reason)
                 actions.append(begin)
                 claimed.add(pod.uid)
-        elif _takes_a_fence(worker):
+        elif _can_be_fenced(worker):
             calls.append(
                 Fence(
                     pod_uid=pod.uid,
@@ -105,10 +107,12 @@ def drain(
                 )
             )
             claimed.add(pod.uid)
-    for worker in staying:
-        if is_marked(worker) and not _is_at_its_fence(worker):
-            reason = "it is wanted after all"
-            actions.append(EndDrain(name=worker.pod.name, uid=worker.pod.uid, reason=reason))
+    for worker in staying.where(lambda f: f.pod.drains):
+        if not _is_being_fenced(worker):
+            reason = "the fleet needs it again"
+            actions.append(
+                EndDrain(pod_name=worker.pod.name, pod_uid=worker.pod.uid, reason=reason)
+            )
             claimed.add(worker.pod.uid)
     return Draining(actions=tuple(actions), calls=tuple(calls), claimed=frozenset(claimed))
 
@@ -120,30 +124,30 @@ def _may_be_deleted(worker: WorkerView, timeout_seconds: float, now: datetime) -
     if not worker.pod.running or worker.silent_seconds >= PROBE_SECONDS:
         return True
     closed = worker.state is not None and not worker.state.admitted and not worker.silent_seconds
-    if closed and not _is_at_its_fence(worker):
+    if closed and not _is_being_fenced(worker):
         return True
     return now - since > timedelta(seconds=timeout_seconds + LATE_SECONDS)
 
 
-def _mark_is_wanted(worker: WorkerView, now: datetime) -> bool:
-    """One that was made by a clock far ahead of ours is made again."""
+def _needs_mark(worker: WorkerView, now: datetime) -> bool:
+    """Whether the mark is missing, or was made by a clock far ahead of ours."""
     since = worker.pod.drains_since
     return since is None or since - now > timedelta(seconds=LATE_SECONDS)
 
 
-def _is_at_its_fence(worker: WorkerView) -> bool:
-    """Whether its latch is closed or about to be, and its requests have not ended yet."""
-    if worker.call.startswith("fence") or worker.operation.startswith("fence"):
+def _is_being_fenced(worker: WorkerView) -> bool:
+    """Whether it is being fenced: its latch is closed or closing, and requests still run."""
+    if worker.is_called_to("fence") or worker.is_doing("fence"):
         return True
     state = worker.state
     return state is not None and state.phase is Phase.PAUSING and not state.admitted
 
 
-def _takes_a_fence(worker: WorkerView) -> bool:
-    """Whether its requests run, and nothing is at work that a fence would cut short."""
+def _can_be_fenced(worker: WorkerView) -> bool:
+    """Whether it serves, and no work is under way that a fence would interrupt."""
     if worker.silent_seconds or worker.state is None or not worker.state.admitted:
         return False
-    if worker.call.startswith("fence"):
+    if worker.is_called_to("fence"):
         return True  # in flight; nothing else is sent meanwhile
-    works = [w for w in (worker.call, worker.operation) if w]
-    return worker.state.phase is Phase.SERVING and all(w.startswith(_BESIDE) for w in works)
+    works = [w for w in (worker.call, worker.operation) if w is not None]
+    return worker.state.phase is Phase.SERVING and all(w.kind in _NOT_INTERRUPTED for w in works)

@@ -1,78 +1,88 @@
-"""What a version changed in the model, put together from what workers say of their last load."""
+"""Summarizes how much a version changed the model, from the reports of the workers that loaded it."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from fleet_operator.api.weights import RolloutEffect
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted
-from fleet_operator.core.observed import FleetObserved, Target
+from fleet_operator.core.observed import FleetObserved
 from fleet_worker.protocol import LoadEffect, WorkerState
 
 MAX_MESSAGE_CHARACTERS = 512
 
 
 def effect_of(
-    observed: FleetObserved, desired: Target, before: RolloutEffect | None
+    observed: FleetObserved, desired: Checkpoint, before: RolloutEffect | None
 ) -> RolloutEffect | None:
-    """What the desired version has changed, as far as it is known.
+    """Returns the change that the desired version made, if any worker reports it.
 
     Args:
-        observed: The fleet; workers that have started on the version, instead of loading it, have
-            nothing to compare it with.
+        observed: The fleet. Workers that started on the version have nothing to compare it with.
         desired: The version.
-        before: What was known; it is kept while no worker says more.
+        before: The last result; it stays while no worker reports a new one.
     """
-    states = [w.state for w in observed.workers if w.state is not None and not w.pod.deleting]
-    said = [effect for state in states if (effect := _about(state, desired)) is not None]
-    if not said:
+    answered = observed.workers.where(
+        lambda f: (
+            f.has_effect
+            and not f.pod.deleting
+            and f.loaded is not None
+            and f.loaded.version == desired.version
+        )
+    )
+    states = [w.state for w in answered if w.state is not None]
+    reports = [effect for state in states if (effect := _about(state, desired)) is not None]
+    if not reports:
         return before if before is not None and before.version == desired.version else None
-    shares = [e.changed_share for e in said if e.changed_share is not None]
-    why_not = next((e.why_not for e in said if e.why_not), "")
-    ((since, _),) = Counter(e.compared_with for e in said).most_common(1)
+    shares = [e.changed_share for e in reports if e.changed_share is not None]
+    reason = next((e.why_not for e in reports if e.why_not), "")
+    ((before_it, _),) = Counter(e.compared_with for e in reports).most_common(1)
     comparable = [(e, s.digest) for e, s in _comparable(states, desired)]
     return RolloutEffect(
         version=desired.version,
-        compared_with=since,
+        compared_with=before_it,
         min_changed_share=_rounded(min(shares)) if shares else None,
         max_changed_share=_rounded(max(shares)) if shares else None,
         compared_workers=len(shares),
-        not_comparable_workers=len(said) - len(shares),
-        unchanged=bool(comparable) and all(_vanished(e, digest) for e, digest in comparable),
-        message=why_not[:MAX_MESSAGE_CHARACTERS],
+        not_comparable_workers=len(reports) - len(shares),
+        unchanged=bool(comparable) and all(_left_no_trace(e, digest) for e, digest in comparable),
+        message=reason[:MAX_MESSAGE_CHARACTERS],
     )
 
 
 def warning_of(effect: RolloutEffect | None) -> str:
-    """What to say of a version that has changed nothing; empty if it has, or nothing is known."""
+    """Returns the warning about a version that changed nothing; empty if it did, or if that is unknown."""
     if effect is None or not effect.unchanged:
         return ""
     workers = counted(effect.compared_workers, "worker")
     return (
-        f"version {effect.version} has changed no parameter of the model since version "
-        f"{effect.compared_with} at the precision that is served ({workers} compared). It serves, but "
-        f"it trains nothing: look whether the trainer's update is smaller than that precision can "
-        f"hold, or whether it has written the weights of the step before"
+        f"version {effect.version} changed no parameter of the model since version "
+        f"{effect.compared_with}, at the served precision ({workers} compared). The version serves. "
+        f"Check whether the trainer's update is too small for this precision, or whether the trainer "
+        f"wrote the weights of the step before"
     )
 
 
-def _about(state: WorkerState, desired: Target) -> LoadEffect | None:
+def _about(state: WorkerState, desired: Checkpoint) -> LoadEffect | None:
     effect = state.effect
     if effect is None or state.version != desired.version or effect.version != desired.version:
         return None
     return effect if effect.run_id == desired.run_id else None
 
 
-def _comparable(states: list[WorkerState], desired: Target) -> list[tuple[LoadEffect, WorkerState]]:
+def _comparable(
+    states: list[WorkerState], desired: Checkpoint
+) -> list[tuple[LoadEffect, WorkerState]]:
     about = [(_about(state, desired), state) for state in states]
     return [(e, s) for e, s in about if e is not None and e.changed_share is not None]
 
 
-def _vanished(effect: LoadEffect, digest: str | None) -> bool:
-    """Whether an update was made and nothing of it is in the model.
+def _left_no_trace(effect: LoadEffect, digest: str | None) -> bool:
+    """Whether the trainer made an update that left no trace in the model.
 
-    A run that begins with the very files that another one ended with, or that were the model, has
-    made none.
+    There was no update if a run begins with the same files as another run's last version, or as the
+    model.
     """
     same_files = digest is not None and digest == effect.compared_with_digest
     another_run = effect.run_id != effect.compared_with_run_id
@@ -81,5 +91,5 @@ def _vanished(effect: LoadEffect, digest: str | None) -> bool:
 
 
 def _rounded(share: float) -> float:
-    """Six digits: more would be written at every look, and say nothing."""
+    """Rounds to six digits, so that noise does not change the status at every reconcile."""
     return float(f"{share:.6g}")

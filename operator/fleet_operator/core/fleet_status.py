@@ -1,4 +1,4 @@
-"""The status of an InferenceFleet, computed anew from what is observed."""
+"""Computes the status of an InferenceFleet from one observation."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from datetime import datetime
 
 from fleet_operator.api import names
 from fleet_operator.api.base import renewed
-from fleet_operator.api.conditions import (
-    Condition,
-    ConditionReason,
-    ConditionType,
-    new_condition,
-)
-from fleet_operator.api.fleet import FleetStatus, WorkerCounts
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
+from fleet_operator.api.fleet_status import FleetStatus, WorkerCounts
+from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core.amounts import unavailable_and_surge
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.condition_rows import Made, conditions_of, first_of
 from fleet_operator.core.counts import agree, counted, counted_of
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.identity import WeightsId
-from fleet_operator.core.laggards import laggards_of
-from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
-from fleet_operator.core.pod_troubles import cannot_run, of_another_release, waits_for, will_not_go
+from fleet_operator.core.lagging import lagging_workers
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.percentages import unavailable_and_surge
+from fleet_operator.core.pod_problems import cannot_run, of_another_release, waits_for, will_not_go
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_operator.core.usage import applied_record, sources_in_use, versions_of
+from fleet_operator.core.weights_in_use import applied_record, sources_in_use, versions_of
+from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
 
 
 def fleet_status(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, *, now: datetime
 ) -> FleetStatus:
-    """What a person should see of the fleet now."""
-    live = [w for w in observed.workers if not w.pod.deleting]
+    """Returns the status of the fleet."""
+    live = observed.workers.where(lambda f: not f.pod.deleting)
     return renewed(
         observed.status,
         observed_generation=observed.generation,
         operator=observed.operator,
         replicas=len(live),
-        ready_replicas=sum(w.pod.ready for w in live),
-        updated_replicas=sum(w.pod.revision == pods.revision for w in live),
+        ready_replicas=live.count(lambda f: f.pod.ready),
+        updated_replicas=live.count(lambda f: f.pod.revision == pods.revision),
         selector=names.fleet_selector(observed.name),
         desired_version=rollout.desired.version,
         desired_run_id=rollout.desired.run_id,
@@ -48,143 +48,160 @@ def fleet_status(
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
         workers=_counts(live, observed.status.workers),
-        laggards=laggards_of(observed, rollout.desired, observed.status.laggards),
+        laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, observed.spec.serving.port),
+        router=_router(observed),
         conditions=_conditions(observed, rollout, pods, now),
     )
 
 
-def serving_count(observed: FleetObserved, weights: Target) -> int:
-    """Workers that generate with these weights."""
-    return sum(w.standing is Standing.OPEN and w.has_loaded(weights) for w in observed.workers)
+def serving_count(observed: FleetObserved, weights: Checkpoint) -> int:
+    """Returns how many workers generate with these weights."""
+    return observed.workers.count(lambda f: f.standing is Standing.OPEN and f.has_loaded(weights))
 
 
 def unseen_count(observed: FleetObserved) -> int:
-    """Workers that generate and get no clients yet: the Service follows the kubelet's probe, which
-    sees an admission a second later.
+    """Returns how many workers generate but get no clients yet: the Service follows the kubelet's
+    probe, which notices an admission a second later.
     """
-    return sum(w.standing is Standing.OPEN and not w.pod.ready for w in observed.workers)
+    return observed.workers.count(lambda f: f.standing is Standing.OPEN and not f.pod.ready)
 
 
-def _counts(live: list[WorkerView], before: WorkerCounts) -> WorkerCounts:
-    phases = Counter(w.state.phase for w in live if w.state and w.standing is not Standing.ABSENT)
+def _counts(live: Workers, before: WorkerCounts) -> WorkerCounts:
+    phases: Counter[str | None] = Counter()
+    for worker, number in live.kinds.items():
+        if worker.standing is not Standing.ABSENT:
+            phases[worker.phase] += number
     return renewed(
         before,
         total=len(live),
         serving=phases[Phase.SERVING],
         joining=phases[Phase.JOINING] + phases[Phase.STARTING],
-        staging=sum(w.operation.startswith("stage") for w in live),
+        staging=live.count(lambda f: f.is_doing("stage")),
         paused=phases[Phase.PAUSED] + phases[Phase.PAUSING],
         loading=phases[Phase.LOADING],
         broken=phases[Phase.BROKEN],
-        quarantined=sum(bool(w.pod.quarantine) for w in live),
+        quarantined=live.count(lambda f: f.pod.quarantined),
     )
 
 
 def _conditions(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
 ) -> tuple[Condition, ...]:
-    made = [
+    made = (
         _ready(observed, rollout, pods),
         _available(observed, rollout),
         _progressing(observed, rollout, pods, now),
-    ]
-    if (stalled := _stalled(observed, rollout, pods, now)) is not None:
-        made.append(stalled)
-    if (update := _update_available(observed, pods)) is not None:
-        made.append(update)
-    return tuple(
-        new_condition(
-            observed.status.conditions,
-            kind,
-            holds=holds,
-            reason=reason,
-            message=message,
-            generation=observed.generation,
-            now=now,
-        )
-        for kind, holds, reason, message in made
+        _stalled(observed, rollout, pods, now),
+        _update_available(observed, pods),
+        _router_available(observed),
     )
+    before = observed.status.conditions
+    return conditions_of(made, before, generation=observed.generation, now=now)
 
 
-_Made = tuple[ConditionType, bool, ConditionReason, str]
-
-
-def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> _Made:
+def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Made | None:
     replicas, desired = observed.spec.replicas, rollout.desired
     serving = serving_count(observed, desired)
-    told = f"{counted_of(serving, replicas, 'worker', 'serves', 'serve')} version {desired.label}"
+    share = f"{counted_of(serving, replicas, 'worker', 'serves', 'serve')} version {desired.label}"
     problem = rollout.step.problem
     rolling = rollout.step.phase not in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
     to_replace = 0 if observed.spec.update.is_held else pods.outdated
     missing = serving < replicas or to_replace or len(observed.workers) > replicas
     unseen = unseen_count(observed)
-    to_come = f"{told}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
-    obstacles = (
-        (replicas == 0, ConditionReason.NO_WORKERS, "replicas is 0"),
-        (pods.problem, ConditionReason.INVALID_SPEC, f"{told}; {pods.problem}"),
-        (rollout.halted, ConditionReason.HALTED, f"{told}; version {desired.label} was given up"),
-        (rollout.suspended, ConditionReason.SUSPENDED, told),
-        (problem, problem.reason if problem else ConditionReason.HALTED, told),
-        (rolling, ConditionReason.ROLLING_OUT, _rolling(rollout)),
-        (
-            rollout.step.awaits_source,
-            ConditionReason.WAITING_FOR_CHECKPOINT,
-            f"{told}; {rollout.step.note}",
-        ),
-        (missing, ConditionReason.WAITING_FOR_WORKERS, _with_waits(told, observed)),
-        (unseen, ConditionReason.WAITING_FOR_WORKERS, to_come),
+    to_come = f"{share}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
+    because = problem.reason if problem else ConditionReason.HALTED
+    abandoned = f"{share}; version {desired.label} was abandoned"
+    waits = f"{share}; {rollout.step.note}"
+    return first_of(
+        ConditionType.READY,
+        (replicas == 0, False, ConditionReason.NO_WORKERS, "replicas is 0"),
+        (pods.problem, False, ConditionReason.INVALID_SPEC, f"{share}; {pods.problem}"),
+        (rollout.halted, False, ConditionReason.HALTED, abandoned),
+        (rollout.suspended, False, ConditionReason.SUSPENDED, share),
+        (problem, False, because, share),
+        (rolling, False, ConditionReason.ROLLING_OUT, _rolling(rollout)),
+        (rollout.step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, waits),
+        (missing, False, ConditionReason.WAITING_FOR_WORKERS, _with_waits(share, observed)),
+        (unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
+        (True, True, ConditionReason.ALL_WORKERS_SERVING, share),
     )
-    for holds, reason, message in obstacles:
-        if holds:
-            return ConditionType.READY, False, reason, message
-    return ConditionType.READY, True, ConditionReason.ALL_WORKERS_SERVING, told
 
 
-def _available(observed: FleetObserved, rollout: RolloutPlan) -> _Made:
-    # A pause holds requests for a moment; it does not make a fleet unavailable. Nor do two versions
-    # side by side, where the strategy lets them.
+def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
+    # A short pause does not make a fleet unavailable, nor do two versions at once where the strategy
+    # allows them.
     served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
-    members = sum(
-        w.standing in {Standing.OPEN, Standing.HELD} and any(w.has_loaded(s) for s in served)
-        for w in observed.workers
+    members = observed.workers.count(
+        lambda f: (
+            f.standing in {Standing.OPEN, Standing.HELD} and any(f.has_loaded(s) for s in served)
+        )
     )
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
     least = max(1, replicas - unavailable)
     serve = agree(members, "serves", "serve")
-    told = (
-        f"{counted(members, 'worker')} {serve} version {rollout.applied.label}, "
-        f"at least {least} should"
+    message = (
+        f"{counted(members, 'worker')} {serve} version {rollout.applied.label}; "
+        f"at least {least} must"
     )
-    if rollout.step.disturbed or members >= least:
-        return ConditionType.AVAILABLE, True, ConditionReason.MINIMUM_SERVING, _minimum(least)
-    reason = ConditionReason.NO_WORKERS if members == 0 else ConditionReason.BELOW_MINIMUM
-    return ConditionType.AVAILABLE, False, reason, told
+    enough = rollout.step.holds_requests or members >= least
+    return first_of(
+        ConditionType.AVAILABLE,
+        (enough, True, ConditionReason.MINIMUM_SERVING, _minimum(least)),
+        (members == 0, False, ConditionReason.NO_WORKERS, message),
+        (True, False, ConditionReason.BELOW_MINIMUM, message),
+    )
 
 
-def _update_available(observed: FleetObserved, pods: FleetPlan) -> _Made | None:
+def _router(observed: FleetObserved) -> RouterStatus | None:
+    if observed.spec.router is None:
+        return None
+    name = names.router_name(observed.name)
+    return renewed(
+        observed.status.router or RouterStatus(),
+        replicas=observed.spec.router.replicas,
+        ready_replicas=observed.router.ready_replicas,
+        endpoint=names.endpoint_url(name, observed.namespace, observed.spec.serving.port),
+    )
+
+
+def _router_available(observed: FleetObserved) -> Made | None:
+    if observed.spec.router is None:
+        return None
+    ready, replicas = observed.router.ready_replicas, observed.spec.router.replicas
+    share = counted_of(ready, replicas, "router replica", "is ready", "are ready")
+    because = f": {observed.router.problem}" if observed.router.problem else ""
+    remedy = f"See the pods of Deployment {names.router_name(observed.name)}"
+    return first_of(
+        ConditionType.ROUTER_AVAILABLE,
+        (ready, True, ConditionReason.ROUTER_READY, share),
+        (True, False, ConditionReason.ROUTER_NOT_READY, f"{share}{because}. {remedy}"),
+    )
+
+
+def _update_available(observed: FleetObserved, pods: FleetPlan) -> Made | None:
     update, outdated = observed.spec.update, pods.outdated
     by_deletion = update.type == "OnDelete"
-    reason, told = ConditionReason.NEW_TEMPLATE, list[str]()
+    reason, messages = ConditionReason.NEW_TEMPLATE, list[str]()
     if update.is_held and outdated:
         reason = ConditionReason.UPDATE_HELD
         on_delete = f"Delete {agree(outdated, 'its pod', 'their pods')}"
         remedy = on_delete if by_deletion else "Set spec.update.paused to false"
         workers = f"{counted(outdated, 'worker')} {agree(outdated, 'has', 'have')}"
         them = agree(outdated, "it", "them")
-        told.append(f"{workers} an older template of the spec. {remedy} to replace {them}")
+        messages.append(f"{workers} an older template of the spec. {remedy} to replace {them}")
     if pods.update:
         remedy = "set spec.update.restartedAt to a new value"
         if update.is_held:
             remedy += (
                 ", and delete the pods," if by_deletion else " and spec.update.paused to false"
             )
-        told.append(f"{pods.update}. No worker is replaced for it: {remedy} to replace all")
-    if not told:
+        messages.append(f"{pods.update}. No worker is replaced for it: {remedy} to replace all")
+    if not messages:
         return None
-    return ConditionType.UPDATE_AVAILABLE, True, reason, ". ".join(told)
+    return ConditionType.UPDATE_AVAILABLE, True, reason, ". ".join(messages)
 
 
 def _minimum(least: int) -> str:
@@ -193,72 +210,70 @@ def _minimum(least: int) -> str:
 
 def _progressing(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
-) -> _Made:
-    if rollout.step.phase.value in _ROLLING_REASONS and rollout.step.problem is None:
-        reason = _ROLLING_REASONS[rollout.step.phase.value]
-        return ConditionType.PROGRESSING, True, reason, _rolling(rollout)
+) -> Made | None:
+    problem, desired, replicas = rollout.step.problem, rollout.desired, observed.spec.replicas
+    rolling = ROLLING_REASONS.get(rollout.step.phase) if problem is None else None
     to_replace = 0 if observed.spec.update.is_held else pods.outdated
-    if pods.actions or to_replace or len(observed.workers) != observed.spec.replicas:
-        wanted = counted(observed.spec.replicas, "replica")
-        told = f"{counted(len(observed.workers), 'pod')} for {wanted}, {pods.outdated} outdated"
-        return ConditionType.PROGRESSING, True, ConditionReason.REPLACING_WORKERS, told
-    problem, desired = rollout.step.problem, rollout.desired
-    trouble, serving = cannot_run(observed, now), serving_count(observed, desired)
-    share = counted_of(serving, observed.spec.replicas, "worker", "serves", "serve")
-    told = _with_waits(f"{share} version {desired.label}", observed)
-    obstacles = (
-        (problem, False, problem.reason if problem else ConditionReason.HALTED, told),
-        (rollout.halted, False, ConditionReason.HALTED, told),
-        (rollout.suspended, False, ConditionReason.SUSPENDED, told),
-        (trouble, False, ConditionReason.WORKERS_FAILING, trouble),
-        (
-            rollout.step.awaits_source,
-            True,
-            ConditionReason.WAITING_FOR_CHECKPOINT,
-            rollout.step.note,
-        ),
-        (serving < observed.spec.replicas, True, ConditionReason.WAITING_FOR_WORKERS, told),
+    replaces = pods.actions or to_replace or len(observed.workers) != replicas
+    existing = f"{counted(len(observed.workers), 'pod')} for {counted(replicas, 'replica')}"
+    pods_note = f"{existing}, {pods.outdated} outdated"
+    because = problem.reason if problem else ConditionReason.HALTED
+    not_running, serving = cannot_run(observed, now), serving_count(observed, desired)
+    share = counted_of(serving, replicas, "worker", "serves", "serve")
+    state = _with_waits(f"{share} version {desired.label}", observed)
+    waits, note = rollout.step.awaits_source, rollout.step.note
+    return first_of(
+        ConditionType.PROGRESSING,
+        (rolling, True, rolling or ConditionReason.ROLLING_OUT, _rolling(rollout)),
+        (replaces, True, ConditionReason.REPLACING_WORKERS, pods_note),
+        (problem, False, because, state),
+        (rollout.halted, False, ConditionReason.HALTED, state),
+        (rollout.suspended, False, ConditionReason.SUSPENDED, state),
+        (not_running, False, ConditionReason.WORKERS_FAILING, not_running),
+        (waits, True, ConditionReason.WAITING_FOR_CHECKPOINT, note),
+        (serving < replicas, True, ConditionReason.WAITING_FOR_WORKERS, state),
+        (True, False, ConditionReason.UP_TO_DATE, "the fleet is up to date"),
     )
-    for there, holds, reason, message in obstacles:
-        if there:
-            return ConditionType.PROGRESSING, holds, reason, message
-    return ConditionType.PROGRESSING, False, ConditionReason.UP_TO_DATE, "nothing is left to do"
 
 
-_ROLLING_REASONS = {
-    RolloutPhase.JUDGING.value: ConditionReason.JUDGING,
-    RolloutPhase.STAGING.value: ConditionReason.STAGING,
-    RolloutPhase.PAUSING.value: ConditionReason.PAUSING,
-    RolloutPhase.LOADING.value: ConditionReason.LOADING,
-    RolloutPhase.RESUMING.value: ConditionReason.RESUMING,
+ROLLING_REASONS = {
+    RolloutPhase.JUDGING: ConditionReason.JUDGING,
+    RolloutPhase.STAGING: ConditionReason.STAGING,
+    RolloutPhase.PAUSING: ConditionReason.PAUSING,
+    RolloutPhase.LOADING: ConditionReason.LOADING,
+    RolloutPhase.RESUMING: ConditionReason.RESUMING,
 }
 
 
 def _stalled(
     observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, now: datetime
-) -> _Made | None:
-    if pods.problem:
-        told = f"{pods.problem}. Workers that are there stay; none can be made until it is repaired"
-        return ConditionType.STALLED, True, ConditionReason.INVALID_SPEC, told
-    problem = rollout.step.problem
-    if told := of_another_release(observed):
-        # First, since it may be the cause of the other; that is kept.
-        told = f"{told}. {problem.reason}: {problem.message}" if problem is not None else told
-        return ConditionType.STALLED, True, ConditionReason.PROTOCOL_MISMATCH, told
-    if problem is not None:
-        return ConditionType.STALLED, True, problem.reason, problem.message
-    if rollout.halted and observed.base_weights is not None:
-        told = f"see WeightVersion {observed.base_weights.name}"
-        return ConditionType.STALLED, True, ConditionReason.HALTED, told
-    if pods.exhausted:
-        return ConditionType.STALLED, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted
-    told = cannot_run(observed, now) or will_not_go(observed, now)
-    return (ConditionType.STALLED, True, ConditionReason.WORKERS_FAILING, told) if told else None
+) -> Made | None:
+    problem, steering = rollout.step.problem, observed.base_weights
+    because = problem.reason if problem else ConditionReason.HALTED
+    message = problem.message if problem else ""
+    no_pods = (
+        f"{pods.problem}. Existing workers stay, and no pod is created until the spec is repaired"
+    )
+    # Before the problem, since it may be its cause.
+    mismatch = of_another_release(observed)
+    both = f"{mismatch}. {because}: {message}" if problem else mismatch
+    name = steering.name if steering else ""
+    abandoned = f"the rollout was abandoned: see Stalled of WeightVersion {name}"
+    failing = cannot_run(observed, now) or will_not_go(observed, now)
+    return first_of(
+        ConditionType.STALLED,
+        (pods.problem, True, ConditionReason.INVALID_SPEC, no_pods),
+        (mismatch, True, ConditionReason.PROTOCOL_MISMATCH, both),
+        (problem, True, because, message),
+        (rollout.halted and steering, True, ConditionReason.HALTED, abandoned),
+        (pods.exhausted, True, ConditionReason.FAILURE_BUDGET_EXCEEDED, pods.exhausted),
+        (failing, True, ConditionReason.WORKERS_FAILING, failing),
+    )
 
 
-def _with_waits(told: str, observed: FleetObserved) -> str:
+def _with_waits(message: str, observed: FleetObserved) -> str:
     waits = waits_for(observed)
-    return f"{told}; {waits}" if waits else told
+    return f"{message}; {waits}" if waits else message
 
 
 def _rolling(rollout: RolloutPlan) -> str:

@@ -1,11 +1,11 @@
-"""What names one set of weights: version, run and digest.
+"""Names of weights: version, run and digest.
 
-A version alone is only a label: another run counts from 0 again, and files under one path can be
-replaced. So every comparison of weights in the planners goes through `same_weights`.
+A version alone is only a label: another run may use the same numbers, and files under one path can be
+replaced. So the planners compare weights only with `same_weights`.
 
-A digest that is not known (weights that came over a collective, a version that no worker has read
-yet) agrees with every digest: such weights are compared by run and version. That makes the
-comparison not transitive; where identities are counted, `fold` fills the gaps in first.
+An unknown digest (weights that came over a collective, or a version that no worker has read yet)
+equals every digest: such weights are compared by run and version. So the comparison is not
+transitive. Before names are counted, `fill_digests` fills in the missing digests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Named(protocol.Named, Protocol):
 
     @property
     def reused(self) -> bool:
-        """Whether the version stands for other weights, so that no weights are these."""
+        """Whether the version names other weights already, so that these equal none."""
 
 
 class WeightsId(NamedTuple):
@@ -35,12 +35,12 @@ class WeightsId(NamedTuple):
 
     @property
     def reused(self) -> bool:
-        """Weights that workers have are what they are."""
+        """Always False: only a version in a spec can be reused."""
         return False
 
     @classmethod
     def of(cls, named: Named) -> WeightsId:
-        """The name of anything that has one."""
+        """Returns the name of any named weights."""
         return cls(named.version, named.run_id, named.digest)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class WeightsId(NamedTuple):
 
 
 def same_weights(one: Named, other: Named) -> bool:
-    """Whether two names stand for the same weights, as far as their digests are known."""
+    """Whether two names mean the same weights, as far as their digests are known."""
     return (
         one.version == other.version
         and one.run_id == other.run_id
@@ -58,19 +58,21 @@ def same_weights(one: Named, other: Named) -> bool:
 
 
 def label(version: str, run_id: str | None) -> str:
-    """How messages and logs name weights: `3`, or `3 of run-8`."""
+    """Returns the form for messages and logs: `3`, or `3 of run-8`."""
     return version if run_id is None else f"{version} of {run_id}"
 
 
-def short(digest: str | None) -> str:
-    """The beginning of a digest, for messages; `unknown` if there is none."""
+def short_digest(digest: str | None) -> str:
+    """Returns the first characters of a digest, for messages; `unknown` without a digest."""
     if digest is None:
         return "unknown"
     return digest.removeprefix("sha256:")[:SHORT_DIGEST_CHARACTERS]
 
 
-def fold(names: Iterable[WeightsId | None]) -> list[WeightsId | None]:
-    """The names, with a missing digest filled in where all others of its run and version agree."""
+def fill_digests(names: Iterable[WeightsId | None]) -> list[WeightsId | None]:
+    """Returns the names with missing digests filled in, where all others of that run and version
+    agree.
+    """
     given = list(names)
     known: dict[tuple[str, str | None], set[str]] = {}
     for name in given:

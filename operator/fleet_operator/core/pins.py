@@ -1,54 +1,58 @@
-"""Pins: the digest that each version of a run has stood for since the fleet first saw it.
+"""Pins: the digest of each version of a run, recorded when the fleet first sees the version.
 
-A path can be rewritten, a WeightVersion deleted and made again, a model's directory replaced. So the
-first digest that a worker reports for a version of a run is written down in the fleet's status, and
-from then on that version means these bytes: workers stage them, start on them, and are opened on
-nothing else.
+A path can be rewritten, a WeightVersion recreated, the directory of a model replaced. So the status of
+the fleet records the first digest that a worker reports for a version of a run. From then on the
+version means these bytes: workers stage them, start on them, and are admitted only with them.
 
-The pin comes first. No worker is asked to load, to apply, to resume or to admit weights before the
-pin is stored: an operator that dies in between leaves either no token or a pin. It costs one write of
-the status in a rollout, while the workers pause or stage.
+The pin is stored first. No worker loads, applies, resumes or is admitted before its pin is stored: an
+operator that dies in between leaves either no token or a pin. This costs one write of the status in
+a rollout, while the workers pause or stage.
 
-External fleets have no pins: a trainer names directories, not runs, and may count from 0 again.
+External fleets have no pins: a trainer names directories, not runs, and may start from 0 again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fleet_operator.api.fleet import MAX_PINNED, PinnedWeights, Rollout
-from fleet_operator.api.source import WeightSource, from_protocol
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
+from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import calls
+from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Apply, Load, Pause, Quarantine, Resume, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import Named
-from fleet_operator.core.observed import FleetObserved, Standing, Target, WorkerView
-from fleet_operator.core.step import Step
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.precedence import called_only_by
+from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.worker_view import Standing, WorkerView
 
 _Key = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """What versions stand for.
+    """The pins of a fleet.
 
     Fields:
-        entries: newest first, at most 100; those that are in use stay.
-        stored: digests by version and run, as far as they are known to be stored.
+        entries: newest first, at most 100; pins in use stay.
+        stored: digests by version and run that are known to be stored in the status.
     """
 
     entries: tuple[PinnedWeights, ...] = ()
     stored: Mapping[_Key, str]
 
     def of(self, weights: Named) -> PinnedWeights | None:
-        """The pin of a version of a run, if it has one."""
+        """The pin of a version of a run; None if it has none."""
         key = (weights.version, weights.run_id)
         return next((e for e in self.entries if (e.version, e.run_id) == key), None)
 
-    def resolved(self, target: Target) -> Target:
-        """The target with the pinned digest, and with the commit that its revision stood for."""
+    def resolved(self, target: Checkpoint) -> Checkpoint:
+        """The target with the pinned digest, and with the commit of its revision."""
         pin = self.of(target)
         if pin is None:
             return target
@@ -56,17 +60,19 @@ class Pins:
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
 
     def gate(self, step: Step, held: Collection[WorkerView]) -> tuple[Step, bool]:
-        """The step without calls that would load or open weights before their pin is stored, or
-        that are not the pinned ones. Nor are workers paused for weights whose pin is not stored:
-        they would hold their requests for as long as the API server cannot be written to.
+        """The step without calls for weights whose pin is not stored, or that differ from their pin.
+
+        Pauses wait for the pin, too: otherwise workers would stay paused for as long as the API
+        server accepts no write.
 
         Args:
-            step: What the strategy asks for.
-            held: Members that hold their requests already; their pauses are renewed.
+            step: The step of the strategy.
+            held: Members that are paused already; their pauses are renewed.
 
         Returns: the step, and whether it waits for a pin to be stored.
         """
         uids = {w.pod.uid for w in held}
+        pins = {(e.version, e.run_id): e for e in reversed(self.entries)}  # the newest counts
         kept: list[WorkerCall | Quarantine] = []
         waits = False
         for action in step.actions:
@@ -75,7 +81,7 @@ class Pins:
                 named = action
             elif isinstance(action, Pause) and action.pod_uid not in uids:
                 named = step.goal
-            pin = self.of(named) if named is not None else None
+            pin = pins.get((named.version, named.run_id)) if named is not None else None
             if named is None or pin is None:
                 kept.append(action)
             elif named.digest in {None, pin.digest}:
@@ -88,44 +94,44 @@ class Pins:
         phase = RolloutPhase.STAGING if early else step.phase
         return replace(step, actions=tuple(kept), phase=phase), waits
 
-    def expel_others(self, step: Step, members: Iterable[WorkerView], how: Rollout) -> Step:
-        """The step, with members closed that have other bytes than the pin of their version."""
+    def expel_others(self, step: Step, members: Workers, how: Rollout) -> Step:
+        """The step, with calls that close members whose digest differs from the pin of their version."""
         pinned = {(e.version, e.run_id): e.digest for e in self.entries}
-        others = {}
-        for member in members:
-            loaded = member.loaded
+
+        def differs(worker: Facts) -> bool:
+            loaded = worker.loaded
             if loaded is None or loaded.digest is None:
-                continue
-            if pinned.get((loaded.version, loaded.run_id), loaded.digest) != loaded.digest:
-                others[member.pod.uid] = member
+                return False
+            return pinned.get((loaded.version, loaded.run_id), loaded.digest) != loaded.digest
+
+        others = {m.pod.uid: m for m in members.where(differs)}
         if not others:
             return step
-        reason = "it has other bytes than those that its version stands for"
+        reason = "the digest of its weights differs from the pin of their version"
         expelled = (
-            calls.set_apart(m, how, reason=reason)
+            worker_calls.fence_after_drain(m, how, reason=reason)
             if m.standing is Standing.OPEN
-            else calls.expel(m, reason=reason)
+            else worker_calls.take_out_of_service(m, reason=reason)
             for m in others.values()
-            if not m.operation.startswith("fence")
+            if not m.is_doing("fence")
         )
-        kept = (a for a in step.actions if getattr(a, "pod_uid", "") not in others)
-        return replace(step, actions=(*kept, *expelled))
+        return replace(step, actions=called_only_by(others, expelled, step.actions))
 
 
-def pins_of(observed: FleetObserved, wanted: Target | None) -> Pins:
-    """The pins of a fleet, with those that its workers' reports add now. `wanted`: as asked for."""
+def pins_of(observed: FleetObserved, wanted: Checkpoint | None) -> Pins:
+    """The pins of a fleet, with new ones from the reports of its workers. `wanted`: the desired weights."""
     stored = observed.status.pinned if observed.stored_pins is None else observed.stored_pins
     digests = {(e.version, e.run_id): e.digest for e in stored}
     if observed.is_external:
         return Pins(stored=digests)
     model = observed.spec.model
-    used = [Target(version=model.version, source=model.source)]
+    used = [Checkpoint(version=model.version, source=model.source)]
     if observed.status.applied is not None:
-        used.append(Target.recorded(observed.status.applied))
+        used.append(Checkpoint.recorded(observed.status.applied))
     if wanted is not None:
         used.append(wanted)
     known = {(e.version, e.run_id) for e in observed.status.pinned}
-    asked: dict[_Key, Target] = {}
+    asked: dict[_Key, Checkpoint] = {}
     for target in used:
         if (target.version, target.run_id) not in known:
             asked.setdefault((target.version, target.run_id), target)
@@ -137,30 +143,27 @@ def pins_of(observed: FleetObserved, wanted: Target | None) -> Pins:
     return Pins(entries=_bounded(entries, kept), stored=digests)
 
 
-def _first_reports(
-    workers: Iterable[WorkerView], asked: Mapping[_Key, Target]
-) -> tuple[PinnedWeights, ...]:
-    """What workers report of versions that have no pin yet. What most of those that serve have counts
-    more than what one has staged.
+def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
+    """New pins of versions that have none, from the reports of workers.
+
+    The digest that most open workers serve wins over one that is only staged.
     """
     votes: dict[_Key, Counter[str]] = {}
     commits: dict[_Key, str] = {}
     many = 1_000_000
-    for worker in workers:
-        state = worker.state
-        if state is None:
-            continue
-        loaded, staged = worker.loaded, worker.staged
+    for worker, number in workers.kinds.items():
+        loaded_from, staged_from = worker.sources
         reports = [
-            (loaded, state.source, many if worker.standing is Standing.OPEN else 1),
-            (staged, state.staged.source if state.staged else None, 1),
+            (worker.loaded, loaded_from, many if worker.standing is Standing.OPEN else 1),
+            (worker.staged, staged_from, 1),
         ]
         for weights, source, weight in reports:
             if weights is None or weights.digest is None or weights[:2] not in asked:
                 continue
-            votes.setdefault(weights[:2], Counter())[weights.digest] += weight
-            if source is not None and source.hugging_face is not None:
-                commits.setdefault(weights[:2], from_protocol(source).revision or "")
+            votes.setdefault(weights[:2], Counter())[weights.digest] += number * weight
+            _, repository = source or (None, None)
+            if repository is not None:
+                commits.setdefault(weights[:2], repository.revision)
     return tuple(
         PinnedWeights(
             version=key[0],
@@ -178,7 +181,7 @@ def _other_revision(source: WeightSource, reported: str) -> str:
 
 
 def _committed(source: WeightSource, pin: PinnedWeights) -> WeightSource:
-    """The source, with the commit in place of a revision that may move."""
+    """The source with the pinned commit instead of a revision that may move, such as a branch."""
     repository = source.hugging_face
     if not pin.commit or repository is None or source != pin.source:
         return source

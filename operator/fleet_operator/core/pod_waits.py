@@ -1,12 +1,12 @@
-"""What a pod waits for that the cluster may still bring: a gate, a node, its volumes, an image.
+"""Waits of pods that the cluster may still end: for a gate, a node, volumes, an image.
 
-A wait is progress until `spec.progressDeadlineSeconds` have passed; then it needs attention. A
-scheduling gate belongs to whoever has set it, such as a queue of jobs: a pod behind one never needs
-attention.
+A wait counts as progress for `spec.progressDeadlineSeconds`. After that it needs attention. A
+scheduling gate belongs to the component that has set it, such as a job queue: a pod behind a gate
+never needs attention.
 
-The pod says since when it waits, by the wall clock of another machine, and not always: a gate that
-is removed does not move the transition time of `PodScheduled`. So what this leader has seen itself
-counts more, on its monotonic clock.
+The pod's own start of a wait comes from the clock of another machine, and can be missing or wrong: a
+removed gate does not change the transition time of `PodScheduled`. So the time that this leader has
+seen, on its monotonic clock, counts more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fleet_operator.core.counts import agree, counted
 
 
 class Awaited(Enum):
-    """What a pod waits for."""
+    """The kinds of waits."""
 
     GATE = "a scheduling gate"
     NODE = "a node"
@@ -33,11 +33,11 @@ class PodWait:
     """One wait of one pod.
 
     Fields:
-        reason: the cluster's own word, such as `Unschedulable`.
-        message: the cluster's own sentence; may be empty.
-        since: when it began by the pod's own account; None if the pod does not say.
-        watched_seconds: how long this leader has seen it.
-        saw_it_begin: this leader has seen the pod without it before.
+        reason: as the cluster reports it, such as `Unschedulable`.
+        message: as the cluster reports it; may be empty.
+        since: when it began, as the pod reports it; None if the pod does not.
+        watched_seconds: how long this leader has seen the wait.
+        saw_it_begin: this leader has seen the pod before the wait.
     """
 
     awaited: Awaited
@@ -48,8 +48,10 @@ class PodWait:
     saw_it_begin: bool = False
 
     def lasted_seconds(self, now: datetime) -> float:
-        """How long it has lasted. Clocks differ and jump: a wait that this leader saw begin is
-        measured by the leader alone, and no wait is shorter than what the leader has seen of it.
+        """How long the wait has lasted.
+
+        Clocks differ and jump. So this leader alone measures a wait that it saw begin, and no wait
+        is shorter than the time that the leader has seen.
         """
         if self.saw_it_begin or self.since is None:
             return self.watched_seconds
@@ -64,9 +66,9 @@ class PodWait:
 
 
 def waiting(pods: Sequence[tuple[str, PodWait]]) -> str:
-    """What pods wait for, in one clause: `1 pod waits for a node. policy-2: Unschedulable: …`.
+    """The waits of pods as one message: `1 pod waits for a node. policy-2: Unschedulable: …`.
 
-    `pods`: name and wait; empty gives an empty text.
+    `pods`: name and wait of each. Without pods the message is empty.
     """
     if not pods:
         return ""

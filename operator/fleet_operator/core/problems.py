@@ -1,156 +1,182 @@
-"""Says in words why workers do not take a version, and what a person can do."""
+"""Problems outside of a rollout, and how they become the condition Stalled.
+
+A `Problem` is one failure: a write that the API server refuses, a taken name, an unreadable object, a
+defect of the operator. The runtime notes problems (`runtime.problems`)
+and `decide` adds its own. Only `with_problems` turns them into `Stalled`. Each decision computes the
+whole status, so that the condition disappears with its problem.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
 
-from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import calls
-from fleet_operator.core.counts import agree, counted
-from fleet_operator.core.identity import short
-from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.step import Problem
-from fleet_worker.protocol import Reason
+from fleet_operator.api.conditions import (
+    Condition,
+    ConditionReason,
+    ConditionType,
+    condition_of,
+    new_condition,
+)
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 
 _NAMED_AT_MOST = 3
-_REFUSALS = frozenset(reason.value for reason in ConditionReason)
+
+S = TypeVar("S", FleetStatus, WeightsStatus)
+T = TypeVar("T")
 
 
-def problem_of(
-    failed: Sequence[WorkerView],
-    goal: Target,
-    phase: RolloutPhase,
-    *,
-    may_fail: int,
-    halt: bool,
-) -> Problem:
-    """The problem that more workers than allowed, `may_fail`, failed to take the goal."""
-    reason = _reason(failed, goal, phase)
-    if reason is ConditionReason.VERSION_REUSED:
-        return Problem(reason=reason, message=_rewritten(failed, goal), halt=halt)
-    way_out = (
-        "It will not be tried again: publish another version."
-        if halt
-        else f"Checked again every {calls.RETRY_SECONDS:.0f} s; repair the source or publish "
-        "another version."
-    )
-    many = len(failed) > may_fail
-    limit = f"{may_fail} may fail" if many else "and no other worker is there"
-    message = (
-        f"{counted(len(failed), 'worker')} cannot take version {goal}, {limit}. "
-        f"{_causes(failed, goal)}. The applied version keeps serving. {way_out}"
-    )
-    return Problem(reason=reason, message=message, halt=halt)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that failed.
+
+    Fields:
+        part: the part that failed, such as `Service policy`; its next success ends the problem.
+        leaves_ready: the spec is in effect nevertheless, as when an Event cannot be posted.
+        concerns_weights: the WeightVersions of the fleet report it, too.
+    """
+
+    part: str
+    reason: ConditionReason
+    message: str
+    leaves_ready: bool = False
+    concerns_weights: bool = False
 
 
-def problem_of_joiners(failed: Sequence[WorkerView], goal: Target) -> Problem:
-    """The problem that workers cannot join, since they cannot take what the fleet serves."""
-    return _problem_of_some(failed, goal, f"cannot join at version {goal}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """A part of the operator that raised.
+
+    Fields:
+        error: for the log. Conditions name only its type, because its text may hold secrets.
+    """
+
+    part: str
+    error: Exception
+
+    def problem(self) -> Problem:
+        """The problem that reports this defect."""
+        return Problem(
+            part=self.part,
+            reason=ConditionReason.INTERNAL_ERROR,
+            message=(
+                f"{self.part} failed with {type(self.error).__name__}, a defect of rlfleet. The other "
+                "parts continue, and pauses are renewed. Report the traceback from the operator's "
+                "log; until it is repaired, undo the last change of the spec"
+            ),
+            concerns_weights=True,
+        )
 
 
-def problem_of_stragglers(failed: Sequence[WorkerView], goal: Target) -> Problem:
-    """The problem that workers go on with an older version, since they cannot take this one."""
-    serve = agree(len(failed), "serves", "serve")
-    return _problem_of_some(failed, goal, f"cannot take version {goal} and {serve} an older one")
+def exhausted_epochs(pods: Sequence[str]) -> tuple[Problem, ...]:
+    """The problem that pods have accepted an epoch of the highest term; empty without pods.
 
-
-def problem_of_missing(
-    missing: int, at_once: int, behind: Sequence[WorkerView], goal: Target
-) -> Problem:
-    """The problem that nobody may be taken away for a swap, since others are away already."""
-    message = (
-        f"{some(behind)} {agree(len(behind), 'waits', 'wait')} with version {goal.label}: "
-        f"{counted(missing, 'worker')} {agree(missing, 'does', 'do')} not serve, and maxUnavailable lets {at_once} be away. See the fleet's laggards, and repair or delete their "
-        "pods, or raise maxUnavailable."
-    )
-    return Problem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
-
-
-def problem_of_absent(goal: Target, seconds: int) -> Problem:
-    """The problem that a version has waited for its directory for longer than it may."""
-    message = (
-        f"{goal.source} does not exist, for longer than {seconds} s. Version {goal.label} keeps "
-        "waiting for it, and what is applied keeps serving. Write the checkpoint, correct "
-        "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
-    )
-    return Problem(reason=ConditionReason.SOURCE_NOT_FOUND, message=message, halt=False)
-
-
-def _problem_of_some(failed: Sequence[WorkerView], goal: Target, what: str) -> Problem:
-    reason = _reason(failed, goal, RolloutPhase.STAGING)
-    if reason is ConditionReason.VERSION_REUSED:
-        return Problem(reason=reason, message=_rewritten(failed, goal), halt=False)
-    message = (
-        f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. Checked again every "
-        f"{calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
-    )
-    if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
-        reason = ConditionReason.WORKERS_FAILING
-    return Problem(reason=reason, message=message, halt=False)
-
-
-def _rewritten(failed: Sequence[WorkerView], goal: Target) -> str:
+    `pods`: their names.
+    """
+    if not pods:
+        return ()
+    named = ", ".join(pods[:_NAMED_AT_MOST])
+    more = f" and {len(pods) - _NAMED_AT_MOST} more" if len(pods) > _NAMED_AT_MOST else ""
     return (
-        f"version {goal} stands for files with digest {short(goal.digest)}, and {some(failed)} "
-        f"found others: {_causes(failed, goal)}. What is applied keeps serving. Restore the files, "
-        "publish these under another version, or set another spec.runID if another run has made "
-        "them. Delete a pod whose process has seen the other files already."
+        Problem(
+            part="epochs",
+            reason=ConditionReason.EPOCH_EXHAUSTED,
+            message=(
+                f"{named}{more}: every call is refused, because the worker has accepted an epoch of the "
+                "highest term. Another client of the admin port, or the worker image, has sent it. "
+                "Delete these pods: new ones accept calls again"
+            ),
+        ),
     )
 
 
-def why(worker: WorkerView, goal: Target) -> str:
-    """Why this worker does not take the goal."""
-    failure = calls.last_answer(worker, goal)
-    if failure is not None:
-        return f"{failure.reason}: {failure.message}"
-    if worker.standing is Standing.UNKNOWN:
-        return f"does not answer: {worker.silence}"
-    doing = worker.operation or (str(worker.state.phase) if worker.state else "starting")
-    return f"not done within the time-out, it is at {doing!r}"
+class Parts:
+    """Runs the parts of a decision. A part that raises becomes a defect, and the others still run."""
+
+    def __init__(self) -> None:
+        self.defects: list[Defect] = []
+
+    def run(self, part: str, work: Callable[[], T], instead: Callable[[], T]) -> T:
+        """The result of `work`, or of `instead` if `work` raises."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - any defect of one part
+            self.defects.append(Defect(part=part, error=error))
+            return instead()
 
 
-def unready(workers: Sequence[WorkerView], goal: Target) -> str:
-    """What workers wait for that cannot stage yet; empty if nobody does."""
-    waiting = [(w, said) for w in workers if (said := calls.waits(w, goal))]
-    if not waiting:
-        return ""
-    first = waiting[0][1]
-    wait = agree(len(waiting), "waits", "wait")
-    return f"; {some([w for w, _ in waiting])} {wait} ({first.reason}): {first.message}"
+def with_problems(
+    status: S,
+    before: Sequence[Condition],
+    problems: Sequence[Problem],
+    *,
+    generation: int,
+    now: datetime,
+) -> S:
+    """The status with `Stalled` for these problems. `before`: the conditions of the last status.
+
+    If the status is already stalled, its reason stays and its message comes first. `Ready` becomes
+    False unless every problem leaves it.
+    """
+    if not problems:
+        return status
+    stalled = condition_of(status.conditions, ConditionType.STALLED)
+    messages = [t.message for t in problems]
+    reason = problems[0].reason
+    if stalled is not None:
+        reason = stalled.reason
+        messages.insert(0, stalled.message)
+    made = {c.type: c for c in status.conditions}
+    made[ConditionType.STALLED] = new_condition(
+        before,
+        ConditionType.STALLED,
+        holds=True,
+        reason=reason,
+        message=" Also: ".join(messages),
+        generation=generation,
+        now=now,
+    )
+    serious = next((t for t in problems if not t.leaves_ready), None)
+    ready = made.get(ConditionType.READY)
+    if serious is not None and (ready is None or ready.status != "False"):
+        made[ConditionType.READY] = new_condition(
+            before,
+            ConditionType.READY,
+            holds=False,
+            reason=serious.reason,
+            message=serious.message,
+            generation=generation,
+            now=now,
+        )
+    return status.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": tuple(made[kind] for kind in ConditionType if kind in made),
+        }
+    )
 
 
-def _causes(failed: Sequence[WorkerView], goal: Target) -> str:
-    by_cause: dict[str, list[WorkerView]] = {}
-    for worker in failed:
-        by_cause.setdefault(why(worker, goal), []).append(worker)
-    named = list(by_cause.items())[:_NAMED_AT_MOST]
-    return "; ".join(f"{cause} ({some(workers)})" for cause, workers in named)
+def kept_fleet_status(before: FleetStatus) -> FleetStatus:
+    """The last status of a fleet, for a decision that cannot compute a new one.
+
+    Without `Stalled`, which the caller adds again.
+    """
+    return before.model_copy(update={"conditions": _without_stalled(before.conditions)})
 
 
-def some(workers: Sequence[WorkerView]) -> str:
-    """The first few names, and how many more."""
-    names = ", ".join(w.pod.name for w in workers[:_NAMED_AT_MOST])
-    more = len(workers) - _NAMED_AT_MOST
-    return f"{names} and {more} more" if more > 0 else names
+def kept_weights_status(before: WeightsStatus, *, generation: int) -> WeightsStatus:
+    """The last status of a WeightVersion, for a decision that cannot compute a new one.
+
+    Phase and times stay, so that timeouts continue. A version that was abandoned in an earlier
+    generation is pending in this one.
+    """
+    kept = before.model_copy(update={"conditions": _without_stalled(before.conditions)})
+    halted_before = kept.phase is RolloutPhase.HALTED and kept.observed_generation != generation
+    return kept.model_copy(update={"phase": RolloutPhase.PENDING}) if halted_before else kept
 
 
-def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
-    """All names, in the order given."""
-    return tuple(w.pod.name for w in workers)
-
-
-def _reason(failed: Sequence[WorkerView], goal: Target, phase: RolloutPhase) -> ConditionReason:
-    failures = [f for w in failed if (f := calls.failure_of(w, goal))]
-    if not failures:
-        return ConditionReason.DEADLINE_EXCEEDED
-    reasons = {f.reason for f in failures}
-    if Reason.VERSION_REUSED in reasons or (goal.pinned and Reason.DIGEST_MISMATCH in reasons):
-        return ConditionReason.VERSION_REUSED
-    said = failures[0].reason
-    if said is Reason.SOURCE_ABSENT:
-        said = Reason.SOURCE_NOT_FOUND
-    # A word that this release does not know is no reason of a condition, whatever it spells.
-    if phase is RolloutPhase.STAGING and isinstance(said, Reason) and said.value in _REFUSALS:
-        return ConditionReason(said.value)
-    return ConditionReason.FAILURE_BUDGET_EXCEEDED
+def _without_stalled(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    return tuple(c for c in conditions if c.type is not ConditionType.STALLED)

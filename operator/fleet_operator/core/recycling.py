@@ -1,11 +1,11 @@
-"""Makes failed workers anew, with back-off and within a budget, so that nothing thrashes.
+"""Recreates failed workers, with a backoff and within `spec.recycle`.
 
-A quarantined or ended pod is deleted and created again. The same worker is given twice as long each
-time; when it, or the fleet as a whole, has used up its budget within the window, nothing is deleted
-any more and a person is asked.
+A quarantined or ended pod is deleted and created again. The wait doubles each time for the same
+worker. When the worker or the fleet has reached its limit within the window, no pod is deleted, and
+Stalled reports it.
 
-What was done stands in the fleet's status, by the pod's name. The list is bounded: what is oldest
-is counted together in a last entry without a name, so that the fleet's budget holds nevertheless.
+The status of the fleet records the recreations by pod name. The list is bounded: the oldest are
+counted together in a last entry without a name, so that the limit of the fleet still holds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet_operator.api.fleet import MAX_RECYCLED, RecycledWorker
+from fleet_operator.api.fleet_status import MAX_RECYCLED, RecycledWorker
 from fleet_operator.core.actions import DeletePod
-from fleet_operator.core.amounts import rounded_up
 from fleet_operator.core.counts import agree, counted
-from fleet_operator.core.observed import FleetObserved, WorkerView
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.percentages import rounded_up
+from fleet_operator.core.worker_view import WorkerView
 
 FIRST_WAIT_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 300.0
@@ -26,7 +27,7 @@ LONGEST_WAIT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recycling:
-    """What to delete now, what was deleted within the window, and why there is no more."""
+    """The pods to delete now, the recreations within the window, and why no more pods are deleted."""
 
     actions: tuple[DeletePod, ...] = ()
     recycled: tuple[RecycledWorker, ...] = ()
@@ -35,10 +36,10 @@ class Recycling:
 
 
 def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datetime) -> Recycling:
-    """Decide which of the failed workers are made anew now."""
+    """Decide which failed workers are recreated now."""
     settings, allowed = observed.spec.recycle, _allowed_per_fleet(observed)
     begin = now - timedelta(seconds=settings.window_seconds)
-    known = {r.pod: _not_to_come(r, now) for r in observed.status.recycled if r.last_at > begin}
+    known = {r.pod: _not_in_future(r, now) for r in observed.status.recycled if r.last_at > begin}
     used = sum(r.count for r in known.values())
     actions: list[DeletePod] = []
     waits: list[float] = []
@@ -47,7 +48,9 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
         entry = known.get(worker.pod.name)
         count = entry.count if entry else 0
         if entry and entry.uid == worker.pod.uid:
-            actions.append(_delete(worker))  # decided before; perhaps it did not get through
+            actions.append(
+                _delete(worker)
+            )  # decided before; the API server may not have received it
             continue
         if count >= settings.max_per_worker or used >= allowed:
             exhausted.append(worker)
@@ -69,9 +72,10 @@ def recycle(observed: FleetObserved, failed: Sequence[WorkerView], *, now: datet
     )
 
 
-def _not_to_come(entry: RecycledWorker, now: datetime) -> RecycledWorker:
-    """What another clock has recorded, as of now where that is still to come: counted from there the
-    back-off could last for as long as the clocks differ.
+def _not_in_future(entry: RecycledWorker, now: datetime) -> RecycledWorker:
+    """The entry, with a time in the future moved to now.
+
+    Another clock may have recorded it. The backoff would last for as long as the clocks differ.
     """
     return entry.model_copy(update={"last_at": now}) if entry.last_at > now else entry
 
@@ -100,9 +104,9 @@ def _problem(observed: FleetObserved, exhausted: Sequence[WorkerView]) -> str:
     first = exhausted[0].pod
     return (
         f"{counted(len(exhausted), 'failed worker')} {agree(len(exhausted), 'is', 'are')} not "
-        f"recreated: {counted(settings.max_per_worker, 'time')} a worker and "
-        f"{counted(_allowed_per_fleet(observed), 'time')} a fleet are allowed within "
-        f"{settings.window_seconds} s. {first.name}: {first.quarantine or first.trouble}. Find the "
+        f"recreated: {counted(settings.max_per_worker, 'time')} per worker and "
+        f"{counted(_allowed_per_fleet(observed), 'time')} per fleet are allowed within "
+        f"{settings.window_seconds} s. {first.name}: {first.quarantine or first.problem}. Find the "
         "cause, then delete the pod."
     )
 
@@ -116,5 +120,5 @@ def _delete(worker: WorkerView) -> DeletePod:
     if pod.quarantine:
         reason = f"it was quarantined: {pod.quarantine}"
     else:
-        reason = f"it ended: {pod.trouble or pod.phase}"
-    return DeletePod(name=pod.name, uid=pod.uid, reason=reason)
+        reason = f"it ended: {pod.problem or pod.phase}"
+    return DeletePod(pod_name=pod.name, pod_uid=pod.uid, reason=reason)

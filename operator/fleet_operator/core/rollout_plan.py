@@ -1,9 +1,9 @@
-"""Which weights a fleet should serve now, and the next step there.
+"""Plans the rollout of a fleet: the desired and applied weights, and the next step.
 
-`plan_rollout(observed, now)` has no memory: desired comes from the WeightVersion, applied from the
-workers themselves while they speak with one voice, else from the fleet's status. What cannot be
-read off the workers stands in the WeightVersion's status: which phase it is, and that a generation
-was halted. How long the phase has lasted is what this leader has seen of it (`Watched`).
+`plan_rollout(observed, now)` stores no state. The desired weights come from the WeightVersion. The
+applied weights come from the workers while all report the same, otherwise from the fleet's status.
+The status of the WeightVersion records the phase, and whether a generation was halted. The duration
+of the phase is the time that this leader has seen (`Watched`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fleet_operator.api.fleet import PinnedWeights, Rollout
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core.adapter_goals import goals_of
-from fleet_operator.core.applied import applied_of, came_before, opened_by
-from fleet_operator.core.awaiting import awaited, wait
-from fleet_operator.core.observed import (
-    FleetObserved,
-    Standing,
-    Target,
-    WeightsView,
-    WorkerView,
-)
-from fleet_operator.core.one_voice import expel_strays, keep_out
+from fleet_operator.core.applied import applied_after, applied_of, came_before
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.lora_goals import lora_goals_of
+from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
+from fleet_operator.core.no_mixing import fence_other_versions, quarantine_before_opening
+from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pins import Pins, pins_of
-from fleet_operator.core.reuse import reuse_problem
-from fleet_operator.core.rewind import rewind_problem
-from fleet_operator.core.roots import roots_problem
-from fleet_operator.core.step import Problem, RolloutView, Step, Strategy
+from fleet_operator.core.reused_versions import reuse_problem
+from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
+from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
+from fleet_operator.core.weight_roots import roots_problem
+from fleet_operator.core.worker_view import Standing
 
+_MEMBERS = frozenset({Standing.OPEN, Standing.HELD, Standing.UNKNOWN})
 STRATEGIES: Mapping[str, Strategy] = {
     "Synchronized": synchronized.step,
     "InFlight": in_flight.step,
@@ -45,18 +44,18 @@ class RolloutPlan:
     """The step that a fleet's rollout takes now.
 
     Fields:
-        desired: what the trainer wants, or the applied weights if nobody wants anything.
-        applied: what the fleet served last with one voice; joiners come in at these.
-        serving: the version that every admitted worker serves right now; None while they differ
-            or nobody serves.
-        halted: the desired version was given up in this generation.
-        suspended: the rollout is held back.
-        pinned: what versions stand for, for the status.
-        waits_for_pin: calls wait until this is stored.
+        desired: the weights of the spec; the applied weights without a WeightVersion.
+        applied: the weights that all workers served last; joining workers load these.
+        serving: the version that every admitted worker serves now; None while they differ, or
+            without an admitted worker.
+        halted: the desired version was abandoned in this generation.
+        suspended: `spec.suspend` holds the rollout back.
+        pinned: the pins of versions, for the status.
+        waits_for_pin: calls wait until the pins are stored.
     """
 
-    desired: Target
-    applied: Target
+    desired: Checkpoint
+    applied: Checkpoint
     serving: str | None
     halted: bool
     suspended: bool
@@ -77,12 +76,12 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     strategy = external.step if observed.is_external else _strategy(view.settings)
     refused = reuse or _refusal(observed, weights, view)
     if refused is not None:
-        step = replace(strategy(replace(view, target=view.applied)), problem=refused)
+        step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         return _plan(observed, view, pins, step, halted=False)
     step = _waiting(strategy(view), view)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
-        # From the moment of the decision on the rollout works its way back; nobody is late yet.
+        # The rollback begins with this decision, so that no worker is late yet.
         back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
@@ -90,9 +89,9 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
 
 
 def _waiting(step: Step, view: RolloutView) -> Step:
-    return wait(
+    return wait_for_source(
         step,
-        (*view.members, *view.joiners),
+        view.there,
         view.settings,
         phase=view.phase,
         phase_seconds=view.phase_seconds,
@@ -101,10 +100,10 @@ def _waiting(step: Step, view: RolloutView) -> Step:
 
 def _refusal(
     observed: FleetObserved, weights: WeightsView | None, view: RolloutView
-) -> Problem | None:
+) -> RolloutProblem | None:
     if weights is None:
         return None
-    return rewind_problem(weights, view.applied) or roots_problem(view.target, observed)
+    return rollback_problem(weights, view.applied) or roots_problem(view.desired, observed)
 
 
 def _strategy(settings: Rollout) -> Strategy:
@@ -116,56 +115,58 @@ def _strategy(settings: Rollout) -> Strategy:
 def _view(
     observed: FleetObserved,
     weights: WeightsView | None,
-    wanted: Target | None,
+    wanted: Checkpoint | None,
     pins: Pins,
     now: datetime,
 ) -> RolloutView:
-    members = tuple(w for w in observed.workers if _is_member(w))
+    members = observed.workers.where(lambda f: f.standing in _MEMBERS)
     settings = observed.spec.rollout
     if weights is not None:
         settings = weights.spec.rollout.over(settings)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
-    one_voice = last == "Synchronized" or observed.is_external
-    applied = pins.resolved(applied_of(observed, members, wanted, one_voice=one_voice))
+    forbids_mixing = last == "Synchronized" or observed.is_external
+    applied = pins.resolved(applied_of(observed, members, wanted, forbids_mixing=forbids_mixing))
     if wanted is not None and not wanted.reused and not observed.is_external:
         seen = pins.of(wanted) is not None
-        wanted = awaited(wanted, applied, observed.workers, seen=seen)
+        wanted = mark_awaited(wanted, applied, observed.workers, seen=seen)
     return RolloutView(
-        target=wanted or applied,
+        desired=wanted or applied,
         applied=applied,
         halted=weights is not None and is_halted(weights),
         suspended=weights is not None and weights.spec.suspend,
         settings=settings,
         members=members,
-        joiners=tuple(w for w in observed.workers if w.standing is Standing.CLOSED),
-        one_voice=one_voice,
+        joining=observed.workers.where(lambda f: f.standing is Standing.CLOSED),
+        forbids_mixing=forbids_mixing,
         replicas=observed.expected_workers,
         phase=_recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=_rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
-        adapters=goals_of(observed),
+        lora_goals=lora_goals_of(observed),
+        workers=observed.workers,
     )
 
 
 def _plan(
     observed: FleetObserved, view: RolloutView, pins: Pins, step: Step, *, halted: bool
 ) -> RolloutPlan:
-    desired = view.target
-    if view.one_voice and not observed.is_external:
-        step = keep_out(step, [w for w in observed.workers if w.may_reopen])
-        loaded = {m.loaded for m in view.members} - {None}
+    desired = view.desired
+    if view.forbids_mixing and not observed.is_external:
+        absent = observed.workers.where(lambda f: f.standing is Standing.ABSENT)
+        step = quarantine_before_opening(step, [w for w in absent if w.may_reopen])
+        loaded = {f.loaded for f in view.members.kinds} - {None}
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
-        step = expel_strays(step, view, older=older)
+        step = fence_other_versions(step, view, older=older)
     step = pins.expel_others(step, view.members, view.settings)
     step, waits = pins.gate(step, view.held)
-    behind = any(not m.has_loaded(desired) for m in view.members)
+    behind = view.members.any(lambda f: not f.has_loaded(desired))
     return RolloutPlan(
         desired=desired,
-        applied=opened_by(step, view.members, view.applied),
+        applied=applied_after(step, view.members, view.applied),
         serving=_serving(view.members, view.applied),
         halted=halted,
-        suspended=view.suspended and behind and not step.disturbed,
+        suspended=view.suspended and behind and not step.holds_requests,
         step=step,
         pinned=pins.entries,
         waits_for_pin=waits,
@@ -173,22 +174,18 @@ def _plan(
 
 
 def is_halted(weights: WeightsView) -> bool:
-    """Whether this very generation was given up, and nobody has asked to try it again."""
+    """Whether this generation was abandoned, without a request to retry since then."""
     status = weights.status
-    spoken_of = (status.observed_generation, status.retried) == (weights.generation, weights.retry)
-    return status.phase is RolloutPhase.HALTED and spoken_of
+    is_current = (status.observed_generation, status.retried) == (weights.generation, weights.retry)
+    return status.phase is RolloutPhase.HALTED and is_current
 
 
-def _is_member(worker: WorkerView) -> bool:
-    return worker.standing in {Standing.OPEN, Standing.HELD, Standing.UNKNOWN}
+def _serving(members: Workers, applied: Checkpoint) -> str | None:
+    forbids_mixing = bool(members) and members.all(lambda f: f.has_loaded(applied))
+    return applied.version if forbids_mixing else None
 
 
-def _serving(members: tuple[WorkerView, ...], applied: Target) -> str | None:
-    one_voice = bool(members) and all(m.has_loaded(applied) for m in members)
-    return applied.version if one_voice else None
-
-
-def _recorded_phase(weights: WeightsView | None, wanted: Target | None) -> RolloutPhase:
+def _recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> RolloutPhase:
     if (
         weights is None
         or wanted is None
@@ -198,7 +195,9 @@ def _recorded_phase(weights: WeightsView | None, wanted: Target | None) -> Rollo
     return weights.status.phase
 
 
-def _rollout_seconds(weights: WeightsView | None, wanted: Target | None, now: datetime) -> float:
+def _rollout_seconds(
+    weights: WeightsView | None, wanted: Checkpoint | None, now: datetime
+) -> float:
     if weights is None or wanted is None:
         return math.inf
     status, watched = weights.status, weights.watched
@@ -206,5 +205,5 @@ def _rollout_seconds(weights: WeightsView | None, wanted: Target | None, now: da
         return 0
     if watched.saw_it_begin or status.started_at is None:
         return watched.attempt_seconds
-    # What failed before this leader came counts, if it did by the clock of the one that began.
+    # Failures under a former leader count, by the clock of the leader that began the attempt.
     return max(watched.seconds_since(status.started_at, now), watched.attempt_seconds)

@@ -1,7 +1,7 @@
-"""Notices what others do to a fleet's endpoints: a Service that is deleted is made again at once.
+"""Watches a fleet's Services, disruption budgets and router, so that a deleted one is recreated at once.
 
-Only kinds that clients feel the loss of are followed. The ConfigMap and the Secret are looked at
-with every sweep: watching them would take the right to list everybody's.
+The ConfigMap and the Secret are read with every sweep instead: a watch of them would need the right
+to list all ConfigMaps and Secrets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterable
 
 from fleet_operator.api import names
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.informer import FleetKey
 from fleet_operator.runtime.list_watch import ListWatch, OnRead
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.router_objects import RouterObjects
 
-FOLLOWED = (("/api/v1", "services"), ("/apis/policy/v1", "poddisruptionbudgets"))
+FOLLOWED = (
+    ("/api/v1", "services"),
+    ("/apis/policy/v1", "poddisruptionbudgets"),
+    ("/apis/apps/v1", "deployments"),
+)
 
 
 class ChildWatch:
@@ -23,9 +28,10 @@ class ChildWatch:
     Args:
         kube: The API.
         namespaces: Where.
-        differs: Whether what is at a path now (None: nothing) is not what was written there.
-        on_change: Told of the fleet if so.
-        on_read: Takes how each list and watch ends.
+        differs: Returns whether the object at a path (None: no object) differs from what was written there.
+        on_change: Called with the fleet if so.
+        on_read: Called with the outcome of each list and watch.
+        routers: Takes in the objects of routers.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class ChildWatch:
         differs: Callable[[str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
         on_read: OnRead,
+        routers: RouterObjects,
     ) -> None:
         self._streams = [
             ListWatch(
@@ -42,7 +49,7 @@ class ChildWatch:
                 root,
                 plural,
                 namespace,
-                _Children(root, plural, differs, on_change),
+                _Children(root, plural, differs, on_change, routers),
                 on_read,
             )
             for namespace in namespaces
@@ -57,7 +64,7 @@ class ChildWatch:
 
 
 class _Children:
-    """Children of one kind: no more is kept than who they are."""
+    """Children of one kind. Only path and fleet are kept."""
 
     def __init__(
         self,
@@ -65,7 +72,9 @@ class _Children:
         plural: str,
         differs: Callable[[str, Json | None], bool],
         on_change: Callable[[FleetKey], None],
+        routers: RouterObjects,
     ) -> None:
+        self._routers = routers
         self._root = root
         self._plural = plural
         self._differs = differs
@@ -81,12 +90,16 @@ class _Children:
         namespace, name = metadata["namespace"], metadata["name"]
         path = f"{self._root}/namespaces/{namespace}/{self._plural}/{name}"
         self._known[metadata["uid"]] = path, (namespace, fleet)
-        if self._differs(path, body):
+        changed = self._routers.put((namespace, fleet), path, body)
+        if self._differs(path, body) or changed:
             self._on_change((namespace, fleet))
 
     def remove(self, uid: str) -> None:
         path, key = self._known.pop(uid, ("", ("", "")))
-        if path and self._differs(path, None):
+        if not path:
+            return
+        changed = self._routers.remove(key, path)
+        if self._differs(path, None) or changed:
             self._on_change(key)
 
     def uids_in(self, namespace: str | None) -> set[str]:

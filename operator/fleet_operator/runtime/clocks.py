@@ -1,4 +1,4 @@
-"""The clock that leadership is counted on."""
+"""The clock that measures leadership."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 
 
 def boot_seconds() -> float:
-    """Seconds since the host was booted, with the time in which it was suspended.
+    """Seconds since the host was booted, including the time in which it was suspended.
 
-    A virtual machine that is paused and a host that sleeps stop CLOCK_MONOTONIC, which the event
-    loop counts on: to such a process its Lease would be as fresh as before. Where the system has
-    no CLOCK_BOOTTIME it is the monotonic clock. Source: clock_gettime(2).
+    The event loop's CLOCK_MONOTONIC stops while a virtual machine is paused or a host sleeps. By that
+    clock, an expired Lease would still look fresh. The fallback without CLOCK_BOOTTIME is the monotonic
+    clock. Source: clock_gettime(2).
     """
     return time.clock_gettime(_CLOCK)
 

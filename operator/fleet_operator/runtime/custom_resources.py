@@ -1,7 +1,7 @@
-"""Keeps the store of custom resources filled: one whole list at the start, then kopf's watches.
+"""Keeps the store of custom resources filled: one list at the start, page by page, then kopf's watches.
 
-kopf ends when the API server refuses one of its reads. The operator goes on with what it knows then,
-reports the refusal on the fleets, and reads everything anew once it is allowed.
+kopf ends when the API server refuses one of its reads. The operator then keeps the last state,
+reports the refusal on the fleets, and reads everything again once the reads are allowed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import logging
 from collections.abc import Callable
 
 from fleet_operator.api import names
-from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime import triggers
-from fleet_operator.runtime.list_watch import OnRead, collection, probe
+from fleet_operator.runtime import kopf_watch
+from fleet_operator.runtime.backoff import Backoff
+from fleet_operator.runtime.list_watch import OnRead, collection, pages, probe
 from fleet_operator.runtime.store import Store
 
 logger = logging.getLogger(__name__)
 
 ROOT = f"/apis/{names.GROUP}/{names.VERSION}"
-RETRY_SECONDS = 1.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 10.0
 REFUSED_SECONDS = 15.0
 """Between two probes of a read that is refused."""
 NO_CRDS = (
@@ -30,13 +31,13 @@ NO_CRDS = (
 
 
 class CustomResources:
-    """The InferenceFleets and WeightVersions of some namespaces, or of all.
+    """Fills the store with the InferenceFleets and WeightVersions of some namespaces, or of all.
 
     Args:
         kube: The API.
-        store: What is filled.
-        namespaces: Where; empty for all.
-        on_read: Takes how a list or a watch ends.
+        store: The store to fill.
+        namespaces: The watched namespaces; empty for all.
+        on_read: Called with the outcome of each list and watch.
     """
 
     def __init__(
@@ -48,32 +49,33 @@ class CustomResources:
         self._on_read = on_read
 
     async def fill(self) -> None:
-        """Bring the store to what is there now. Errors: Terminal without CRDs or without rights."""
+        """List everything into the store. Errors: Terminal without CRDs or without rights."""
         seen: set[str] = set()
         for namespace in self._namespaces or (None,):
             for plural, put in (
                 (names.FLEET_PLURAL, self._store.put_fleet),
                 (names.WEIGHTS_PLURAL, self._store.put_weights),
             ):
-                for item in await self._list(collection(ROOT, plural, namespace)):
-                    seen.add(item["metadata"]["uid"])
-                    put(item)
+                seen |= await self._take(collection(ROOT, plural, namespace), put)
         self._store.forget_all_but(seen)
 
     async def follow(self, watching: asyncio.Event, take_signals: Callable[[], None]) -> None:
         """Watch until cancelled; sets `watching` once kopf has started.
 
         `take_signals` takes SIGTERM and SIGINT back from kopf whenever it has started again.
-        Errors: whatever ended kopf, unless the API server refuses the reads.
+        Errors: the error that ended kopf, unless the API server refuses the reads.
         """
         while True:
             taking = asyncio.create_task(_after(watching, take_signals))
             try:
-                return await triggers.run(self._store, self._namespaces, watching)
-            except Exception as error:  # whatever kopf ends with; raised again unless refused
+                return await kopf_watch.run(self._store, self._namespaces, watching)
+            except Exception as error:  # any error of kopf; raised again unless reads are refused
                 if not any(isinstance(e, Terminal) for e in await self._probe()):
                     raise
-                logger.error("the custom resources cannot be read: %s", error)
+                logger.error(
+                    "the custom resources cannot be read: %s. The operator keeps the last state and tries again",
+                    error,
+                )
             finally:
                 taking.cancel()
             take_signals()
@@ -97,18 +99,26 @@ class CustomResources:
             for error in await probe(self._kube, ROOT, plural, namespace, self._on_read)
         ]
 
-    async def _list(self, path: str) -> list[Json]:
+    async def _take(self, path: str, put: Callable[[Json], None]) -> set[str]:
+        """Put every object of a list into the store, page by page. Returns: their uids."""
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while True:
+            seen: set[str] = set()
             try:
-                found: list[Json] = (await self._kube.get(path))["items"]
+                async for page in pages(self._kube, path):
+                    for body in page["items"]:
+                        seen.add(body["metadata"]["uid"])
+                        put(body)
             except NotFound as error:
                 raise Terminal(NO_CRDS) from error
-            except Retryable as error:
-                # A server that has just been given the CRDs answers 429 for a while.
-                logger.info("%s; again in %.0f s", error, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
+            except (Retryable, Conflict) as error:
+                # A server that has just received the CRDs answers 429 for a while.
+                asked_seconds = error.after_seconds if isinstance(error, Retryable) else None
+                delay = backoff.next_seconds(asked_seconds=asked_seconds)
+                logger.info("%s; next attempt in %.1f s", error, delay)
+                await asyncio.sleep(delay)
             else:
-                return found
+                return seen
 
 
 async def _after(event: asyncio.Event, act: Callable[[], None]) -> None:

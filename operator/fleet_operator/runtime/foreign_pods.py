@@ -1,14 +1,14 @@
-"""Pods that carry a fleet's labels and belong to something else."""
+"""Pods that carry a fleet's labels and belong to another object."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet_operator.core.observed import PodView
+from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import NameTaken
-from fleet_operator.runtime.informer import FleetKey
-from fleet_operator.runtime.troubles import Troubles
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.problems import Problems
 
 _POD = "Pod "
 
@@ -19,21 +19,21 @@ def is_foreign(pod: PodView, fleet_uid: str) -> bool:
 
 
 def judged(pod: PodView, fleet_uid: str) -> PodView:
-    """The pod as planners see it. One that belongs to another object, say to an earlier fleet of this
-    name, is on its way out: it holds its name, and nothing else is done with it.
+    """The pod as planners see it. A pod of another object, for example of an earlier fleet of this name,
+    counts as being deleted: its name is taken, and the operator leaves it alone.
     """
     return replace(pod, deleting=True) if is_foreign(pod, fleet_uid) else pod
 
 
-def note_foreign(troubles: Troubles, key: FleetKey, pods: Sequence[PodView]) -> None:
-    """Note foreign pods as troubles of a fleet, until they are gone. Those of an earlier fleet of this
-    name go with it soon.
+def note_foreign(problems: Problems, key: FleetKey, pods: Sequence[PodView]) -> None:
+    """Note foreign pods as problems of a fleet until they are gone. Those of an earlier fleet of this name
+    disappear soon.
     """
     parts = {f"{_POD}{p.name}" for p in pods if not p.deleting}
     for part in parts:
         message = (
-            f"{part} carries this fleet's labels and belongs to another object: it is left as it "
-            "is. Delete it, or make the fleet under another name"
+            f"{part} carries this fleet's labels and belongs to another object, so the operator "
+            "leaves it as it is. Delete it, or create the fleet under another name"
         )
-        troubles.note(key, part, NameTaken(message, may_pass=True))
-    troubles.forget_all_but(key, _POD, parts)
+        problems.note(key, part, NameTaken(message, may_pass=True))
+    problems.forget_all_but(key, _POD, parts)

@@ -1,12 +1,13 @@
 """Leader election on a coordination.k8s.io Lease.
 
-kopf's peering is not used: of equal priorities everybody freezes, and nothing fences. A holder that
-cannot renew within its deadline stops *being* the leader before another can become it: the
-deadline is shorter than the lease, is counted from before the request on a clock that also counts
-suspended time, and its end is the end of the process.
+kopf's peering is not used: peers of equal priority all freeze, and it fences nothing.
 
-The term (`leaseTransitions`) grows with every new holder; workers refuse calls of older terms. No
-answer of a worker changes the Lease or its term: what a fleet needs above it stands in `epochs`.
+A holder that cannot renew within its deadline stops being the leader before another process can take
+over. The deadline is shorter than the lease. It counts from before the request, on a clock that also
+counts suspended time, and the process ends with it.
+
+The term (`leaseTransitions`) grows with every new holder, and workers refuse calls of older terms. No
+answer of a worker changes the Lease or its term: `epochs` keeps a higher term per fleet.
 
 Source: Kubernetes coordination/v1 Lease; client-go tools/leaderelection for the timing rules.
 """
@@ -18,9 +19,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from fleet_operator.errors import Conflict, FleetError, NotFound
+from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal
 from fleet_operator.ports import Kube
 from fleet_operator.runtime.clocks import boot_seconds
 from fleet_worker.protocol import MAX_TERM
@@ -31,30 +32,6 @@ DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 REQUEST_SECONDS = 4.0
-
-
-class Leadership(Protocol):
-    """What the operator needs of its Lease, whatever thread renews it."""
-
-    @property
-    def held(self) -> bool:
-        """Whether this process may act as the leader right now. Readable from every thread."""
-
-    @property
-    def term(self) -> int:
-        """Number of this leadership; 0 before the first one."""
-
-    async def acquire(self) -> None:
-        """Wait until this process is the leader."""
-
-    async def hold(self) -> None:
-        """Renew until leadership is lost."""
-
-    async def release(self) -> None:
-        """Let a standby take over at once."""
-
-    async def confirm(self) -> bool:
-        """Read the Lease again. Returns: whether it names this process, read after this call."""
 
 
 class Lease:
@@ -85,6 +62,7 @@ class Lease:
         self._missing_since: float | None = None
         self._last_term = 0
         self._term = 0
+        self._written: dict[str, Any] | None = None
 
     @property
     def held(self) -> bool:
@@ -101,13 +79,13 @@ class Lease:
         waiting = False
         while not await self._attempt(self._try_acquire):
             if not waiting:
-                logger.info("another operator leads; standing by")
+                logger.info("another operator process leads; this one is a standby")
                 waiting = True
             await asyncio.sleep(RETRY_SECONDS)
-        logger.info("leading, term %d", self.term)
+        logger.info("this process is the leader, term %d", self.term)
 
     async def hold(self) -> None:
-        """Renew until leadership is lost; returns at the deadline, whatever a request does."""
+        """Renew until leadership is lost. Returns at the deadline, even if a request hangs."""
         try:
             while self.held:
                 with contextlib.suppress(TimeoutError):
@@ -119,13 +97,14 @@ class Lease:
             self._answer(confirmed=False)
 
     async def confirm(self) -> bool:
-        """Read the Lease again, as part of the renewals in `hold`.
+        """Renew once more, as part of the renewals in `hold`. A renewal reads the Lease, or replaces it at
+        the resourceVersion that this process knows.
 
-        A worker has refused a call as older than one that it has obeyed. Either another process
-        leads by now, and this one must end; or the Lease was deleted and made again, or a worker
-        says what is not so. The Lease tells which, if it is read after the refusal.
+        Call it after a worker has refused a call as older than one that it has obeyed. Another process
+        may lead now, so that this one must end. Or the Lease was deleted and recreated, or the worker's
+        answer is wrong. Only a renewal after the refusal shows which.
 
-        Returns: whether the Lease names this process, read after this call. Waits while the API
+        Returns: whether the Lease names this process, seen after this call. Waits while the API
         server does not answer, at most until leadership is lost.
         """
         if not self.held:
@@ -136,7 +115,7 @@ class Lease:
         return await question
 
     async def release(self) -> None:
-        """Let a standby take over at once."""
+        """Release the Lease, so that a standby takes over at once."""
         if not self.held:
             return
         self._renewed_at = 0.0
@@ -147,10 +126,13 @@ class Lease:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._kube.replace(self._path, lease)
         except (FleetError, TimeoutError) as error:
-            logger.warning("the lease could not be released: %s", error)
+            logger.warning(
+                "the Lease could not be released, so a standby waits until it expires: %s",
+                _message(error),
+            )
 
     def _left_seconds(self) -> float:
-        """Seconds until leadership ends by itself; not positive if it has ended."""
+        """Seconds until leadership ends without another renewal; zero or less if it has ended."""
         renewed_at = self._renewed_at
         return renewed_at + DEADLINE_SECONDS - self._clock() if renewed_at > 0 else 0.0
 
@@ -169,7 +151,7 @@ class Lease:
                     question.set_result(True)
 
     async def _rest(self) -> None:
-        """Wait until the next renewal is due, or is asked for."""
+        """Wait until the next renewal is due or requested."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RETRY_SECONDS):
                 await self._asked.wait()
@@ -188,10 +170,10 @@ class Lease:
         except Conflict:
             return False
         except (FleetError, TimeoutError) as error:
-            logger.warning("lease %s: %s", self._name, error or "no answer in time")
+            logger.warning("Lease %s: %s", self._name, _message(error))
             return False
         if done:
-            # Counted from before the request: what others see is never older than this.
+            # Counted from before the request: other processes never see an older renewal.
             self._renewed_at = started
         return done
 
@@ -202,28 +184,30 @@ class Lease:
             return await self._make_after_its_holder()
         self._missing_since = None
         spec = lease["spec"]
-        # It may be held by this very process, which took it and did not hear the answer.
+        # This process may hold it already, if the answer to its request was lost.
         by_another = spec.get("holderIdentity") not in {None, "", self._identity}
         self._last_term = self._next_term(spec) - 1
         if by_another and not self._has_expired(lease):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + 1
         if transitions > MAX_TERM:
-            # Not counted by us. Begun again, it is what a Lease that was deleted is.
+            # No operator counts this far. Beginning at 1 equals a Lease that was deleted.
             logger.warning(
-                "lease %s counts %d transitions; beginning at 1", self._name, transitions
+                "Lease %s has %d leaseTransitions, beyond the limit; beginning at 1",
+                self._name,
+                transitions,
             )
             transitions = 1
         lease["spec"] = self._spec(transitions=transitions, acquired=True)
-        await self._kube.replace(self._path, lease)
+        await self._replace(lease)
         self._term = transitions
         return True
 
     async def _make_after_its_holder(self) -> bool:
-        """Make a Lease that is not there.
+        """Create a missing Lease, unless its last holder may still lead.
 
-        One that was there is left to its holder for as long as that may lead: it makes it again
-        at its next renewal, and two would lead until then.
+        The holder recreates a deleted Lease at its next renewal. Until its deadline has passed, a
+        second process that creates it would lead at the same time.
         """
         now = self._clock()
         self._missing_since = now if self._missing_since is None else self._missing_since
@@ -234,26 +218,39 @@ class Lease:
         return True
 
     def _next_term(self, spec: dict[str, Any]) -> int:
-        """The term of the next holder. A count beyond every term is not ours: begun again, it is
-        what a Lease that was deleted is.
-        """
+        """The term of the next holder. A count beyond the limit begins again at 1, as after a deletion."""
         transitions = int(spec.get("leaseTransitions") or 0)
         return transitions + 1 if 0 <= transitions < MAX_TERM else 1
 
     async def _try_renew(self) -> bool:
+        """Renew with one request: replace the Lease as this process wrote it last. The API server refuses
+        that if the Lease has changed. Only then does this process read it. This halves the work of a
+        slow API server before leadership is lost. Source: client-go, `tryAcquireOrRenew`.
+        """
+        written, self._written = self._written, None
+        if written is not None:
+            with contextlib.suppress(Conflict, NotFound, Terminal):
+                await self._replace_with_renewed(written)
+                return True
         try:
             lease = await self._kube.get(self._path)
         except NotFound:
-            # Somebody deleted it. Whoever makes it first leads; terms go on from here.
+            # It was deleted. The first process to recreate it leads, and terms continue from here.
             await self._make(transitions=self._term)
             return True
         if lease["spec"].get("holderIdentity") != self._identity:
-            logger.error("lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
+            logger.error("Lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
             self._renewed_at = 0.0
             return False
-        lease["spec"] |= self._spec(transitions=self._term, acquired=False)
-        await self._kube.replace(self._path, lease)
+        await self._replace_with_renewed(lease)
         return True
+
+    async def _replace_with_renewed(self, lease: dict[str, Any]) -> None:
+        lease["spec"] |= self._spec(transitions=self._term, acquired=False)
+        await self._replace(lease)
+
+    async def _replace(self, lease: dict[str, Any]) -> None:
+        self._written = await self._kube.replace(self._path, lease)
 
     async def _make(self, *, transitions: int) -> None:
         body = {
@@ -262,10 +259,10 @@ class Lease:
             "metadata": {"name": self._name},
             "spec": self._spec(transitions=transitions, acquired=True),
         }
-        await self._kube.create(self._collection, body)
+        self._written = await self._kube.create(self._collection, body)
 
     def _has_expired(self, lease: dict[str, Any]) -> bool:
-        """Judged by our own clock from when we first saw this renewal: clocks differ."""
+        """Whether the holder has not renewed for the lease's duration, by this process's own clock: clocks differ."""
         seen_version, seen_at = self._seen
         version = lease["metadata"]["resourceVersion"]
         now = self._clock()
@@ -284,3 +281,8 @@ class Lease:
             "renewTime": now,
         }
         return spec | {"acquireTime": now} if acquired else spec
+
+
+def _message(error: Exception) -> str:
+    """The message of an error. A timeout has none of its own."""
+    return str(error) or "no answer in time"

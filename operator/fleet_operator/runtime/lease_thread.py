@@ -1,8 +1,8 @@
 """Renews the Lease from a thread of its own, with an event loop and a connection of its own.
 
-The operator's loop is busy for seconds at a time: thousands of answers at once, a large fleet to
-plan. A renewal that waits behind that would end the process for no fault of its own. A loop that
-stands still for good is not kept alive by this thread: `/livez` is answered by that loop.
+The operator's loop can be busy for seconds: thousands of answers at once, or a large fleet to plan.
+A renewal that waits for it would end a healthy process. This thread does not keep a hanging loop
+alive: that loop answers `/livez`, and the kubelet restarts the container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OwnKube(Kube, Protocol):
 
 
 class LeaseThread:
-    """Implements `Leadership`. Use `start`, and `stop` when it is not needed any more."""
+    """Implements `Leadership`. Create it with `start`, and end it with `stop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, kube: OwnKube) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class LeaseThread:
         Errors: those of `connect`.
         """
         loop = asyncio.new_event_loop()
-        # A daemon: a process that ends does not wait for a request that hangs.
+        # A daemon thread: the end of the process does not wait for a hanging request.
         threading.Thread(target=_run, args=(loop,), name="lease", daemon=True).start()
 
         async def build() -> tuple[Lease, OwnKube]:
@@ -85,7 +85,7 @@ class LeaseThread:
         await _in(self._loop, self._lease.hold())
 
     async def release(self) -> None:
-        """Let a standby take over at once."""
+        """Release the Lease, so that a standby takes over at once."""
         await _in(self._loop, self._lease.release())
 
     async def confirm(self) -> bool:
@@ -102,5 +102,5 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the other loop; cancelled here, it is cancelled there."""
+    """Run a coroutine in the other loop. Cancelling it here cancels it there."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,26 +1,32 @@
-"""Follows our objects of one kind, in one namespace or in all: list, then watch, whatever happens.
+"""Lists and watches the objects of one kind that carry rlfleet's label, in one namespace or in all.
 
-A list is taken in chunks; a watch goes on from its resourceVersion with bookmarks, so that a broken
-stream resumes; 410 lists anew.
+A list comes in pages. A watch uses bookmarks, so that a broken stream resumes at its resourceVersion. On
+410 the objects are listed again.
+
+Streams that broke together return one by one. Each waits for a random time that doubles with every
+failure, and at least as long as the server asks for. Streams that began together end at different times.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fleet_operator.api import names
-from fleet_operator.errors import Conflict, FleetError, NotFound, Terminal
+from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 500
-SERVER_TIMEOUT_SECONDS = 300
-RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)
+SERVER_TIMEOUT_SECONDS = (300, 600)
+"""A stream ends by itself after a time between these. Source: client-go, `minWatchTimeout`."""
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.4, 10.0
 PROBE_SECONDS = 2.0
 
 
@@ -38,15 +44,15 @@ class Read:
 
 
 OnRead = Callable[[Read, FleetError | None], None]
-"""Takes how a read ended: with an error, or well (None)."""
+"""Called with the outcome of a read: an error, or None for success."""
 
 
 async def probe(
     kube: Kube, root: str, plural: str, namespace: str | None, on_read: OnRead
 ) -> list[FleetError]:
-    """Try whether a resource can be listed and watched. `root`: as of `ListWatch`.
+    """Check whether a resource can be listed and watched. `root`: as of `ListWatch`.
 
-    Returns: the errors; none if both are allowed.
+    Returns: the errors; empty if both are allowed.
     """
     path = collection(root, plural, namespace)
     list_, watch = Read("list", plural, namespace), Read("watch", plural, namespace)
@@ -60,9 +66,9 @@ async def probe(
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             async for _ in kube.watch(path, params):
-                pass  # A watch that is refused brings nothing.
+                pass  # A refused watch raises before its first event.
     except (Conflict, TimeoutError):
-        pass  # It was not refused.
+        pass  # The watch was not refused.
     except FleetError as error:
         on_read(watch, error)
         return [error]
@@ -76,8 +82,25 @@ def collection(root: str, plural: str, namespace: str | None) -> str:
     return f"{root}{scope}/{plural}"
 
 
+async def pages(
+    kube: Kube, path: str, params: Mapping[str, str] | None = None
+) -> AsyncIterator[Json]:
+    """Yield the pages of a list. All 10,000 pods at once would be 276 MiB of raw objects.
+
+    Errors: those of the API; Conflict if the next page came too late, so that the list must begin again.
+    """
+    asked = {**(params or {}), "limit": str(CHUNK)}
+    while True:
+        page = await kube.get(path, asked)
+        yield page
+        follow = page["metadata"].get("continue")
+        if not follow:
+            return
+        asked["continue"] = follow
+
+
 class Sink(Protocol):
-    """Where it goes."""
+    """Takes the objects of a `ListWatch`."""
 
     def put(self, body: Json) -> None:
         """Take in an object that was listed, added or modified."""
@@ -90,15 +113,15 @@ class Sink(Protocol):
 
 
 class ListWatch:
-    """List and watch of what carries our label.
+    """List and watch of the objects that carry rlfleet's label.
 
     Args:
         kube: The API.
         root: `/api/v1`, or `/apis/GROUP/VERSION`.
         plural: The resource.
         namespace: None for all.
-        sink: Where objects go.
-        on_read: Takes how each list and watch ends.
+        sink: Takes the objects.
+        on_read: Called with the outcome of each list and watch.
     """
 
     def __init__(
@@ -119,15 +142,15 @@ class ListWatch:
         self._kube = kube
         self._sink = sink
         self._version = ""
-        self._failures = 0
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.synced = asyncio.Event()
         self.tried = asyncio.Event()
-        """Set when the first list was read, or refused. A server that is not ready yet is waited for."""
+        """Set when the first list was read or refused. It stays unset while the server is not ready."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
         while True:
-            told = "it ended before anything came"
+            message, asked_seconds = "the stream ended before its first event", None
             read = self._watch_read if self._version else self._list_read
             try:
                 if not self._version:
@@ -138,19 +161,19 @@ class ListWatch:
                     continue
                 self._on_read(self._watch_read, None)
             except (Conflict, NotFound) as error:
-                self._version = ""  # Too old to go on from: list anew.
-                told = str(error)
-                self._note(read, error)
+                self._version = ""  # Too old to resume from: list again.
+                message = str(error)
+                self._report(read, error)
             except FleetError as error:
-                told = str(error)
-                self._note(read, error)
-            delay = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
-            self._failures += 1
-            logger.warning("watch of %s: %s; again in %.1f s", self._plural, told, delay)
+                message = str(error)
+                asked_seconds = error.after_seconds if isinstance(error, Retryable) else None
+                self._report(read, error)
+            delay = self._backoff.next_seconds(asked_seconds=asked_seconds)
+            logger.warning("watch of %s: %s; next attempt in %.1f s", self._plural, message, delay)
             await asyncio.sleep(delay)
 
-    def _note(self, read: Read, error: FleetError) -> None:
-        # A watch that broke goes on at once and may be quiet for a minute: only a refusal counts.
+    def _report(self, read: Read, error: FleetError) -> None:
+        # A broken watch resumes at once and may be quiet for a minute: only a refusal counts.
         passes = read is self._watch_read and not isinstance(error, Terminal)
         self._on_read(read, None if passes else error)
         if isinstance(error, Terminal):
@@ -158,37 +181,33 @@ class ListWatch:
 
     async def _list(self) -> None:
         selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-        params = {"labelSelector": selector, "limit": str(CHUNK)}
         seen: set[str] = set()
-        while True:
-            page = await self._kube.get(self._path, params)
-            # Each page goes to the sink as it comes: 10,000 pods are 276 MiB of raw objects.
+        version = ""
+        async for page in pages(self._kube, self._path, {"labelSelector": selector}):
             for body in page["items"]:
                 seen.add(body["metadata"]["uid"])
                 self._sink.put(body)
-            follow = page["metadata"].get("continue")
-            if not follow:
-                break
-            params["continue"] = follow
+            version = page["metadata"]["resourceVersion"]
         for uid in self._sink.uids_in(self._namespace) - seen:
             self._sink.remove(uid)
-        self._version = page["metadata"]["resourceVersion"]
+        self._version = version
         self.synced.set()
         self.tried.set()
 
     async def _watch(self) -> bool:
-        """Follow one stream to its end. Returns: whether it brought anything."""
+        """Follow one stream to its end. Returns: whether it delivered an event."""
         params = {
             "labelSelector": f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(SERVER_TIMEOUT_SECONDS),
+            "timeoutSeconds": str(random.randint(*SERVER_TIMEOUT_SECONDS)),  # noqa: S311 - no secret
         }
         alive = False
         async for event in self._kube.watch(self._path, params):
             if not alive:
                 self._on_read(self._watch_read, None)
-            alive, self._failures = True, 0
+            alive = True
+            self._backoff.reset()
             body = event["object"]
             self._version = body["metadata"]["resourceVersion"]
             match event["type"]:

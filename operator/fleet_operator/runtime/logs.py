@@ -1,40 +1,35 @@
-"""Log lines as JSON in a cluster, as text at a desk. Values go in as fields, not into the text."""
+"""The operator's log lines: the schema of the worker, and the objects that lines are about."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
-from datetime import UTC, datetime
+from typing import Any
 
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+from fleet_operator.api import names
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_worker.logs import LogFormat, fields, handler
 
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what was given as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Render a record."""
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+_FIELD_OF = {names.FLEET_KIND: "fleet", names.WEIGHTS_KIND: "weightversion"}
 
 
-def set_up(*, log_format: str, log_level: str) -> None:
+def fleet_fields(event: str, key: FleetKey, **values: Any) -> dict[str, Any]:
+    """The fields of a line about one fleet."""
+    return fields(event, namespace=key[0], fleet=key[1], **values)
+
+
+def set_up(*, log_format: LogFormat, log_level: str) -> None:
     """Configure the root logger of this process."""
-    handler = logging.StreamHandler(sys.stderr)
-    if log_format == "json":
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=log_level, handlers=[handler], force=True)
-    # These say at INFO what they do for every request or object.
+    written = handler(log_format)
+    written.addFilter(_name_object)
+    logging.basicConfig(level=log_level, handlers=[written], force=True)
+    # These log every request or object at INFO.
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _name_object(record: logging.LogRecord) -> bool:
+    """Give a line of kopf the name of the object that kopf was handling."""
+    if reference := getattr(record, "k8s_ref", None):
+        name = {_FIELD_OF.get(reference["kind"], "object"): reference["name"]}
+        record.__dict__.update(fields("watch", namespace=reference["namespace"]) | name)
+    return True

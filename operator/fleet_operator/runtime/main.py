@@ -2,8 +2,8 @@
 
     start → web port → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
 
-A process that loses the Lease ends at once with a non-zero code: whatever it still has in flight
-carries an old term, which workers refuse.
+A process that loses the Lease ends at once with a non-zero code. Its calls in flight carry an old term,
+which workers refuse.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ import signal
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
-from fleet_operator.adapters.kube import KubeClient
-from fleet_operator.adapters.workers import WorkerClient
 from fleet_operator.api import names
+from fleet_operator.clients.kube import KubeClient
+from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
-from fleet_operator.ports import Kube, Workers
-from fleet_operator.runtime import logs, permissions, web
-from fleet_operator.runtime.calls import Calls
+from fleet_operator.ports import Kube, Leadership, Workers
+from fleet_operator.runtime import health, logs, permissions
 from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
+from fleet_operator.runtime.dispatch import Dispatcher
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.fenced import FencedKube, FencedWorkers
-from fleet_operator.runtime.informer import FleetKey, PodInformer
-from fleet_operator.runtime.lease import Leadership
+from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.leader_guard import LeaderKube, LeaderWorkers
 from fleet_operator.runtime.lease_thread import LeaseThread
 from fleet_operator.runtime.list_watch import Read
+from fleet_operator.runtime.loop_lag import LoopLag
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.other_operators import OtherOperators
+from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reconcile import Reconciler
-from fleet_operator.runtime.recorder import Recorder
-from fleet_operator.runtime.rivals import Rivals
 from fleet_operator.runtime.settings import Settings
-from fleet_operator.runtime.statuses import Statuses
+from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
-from fleet_operator.runtime.troubles import Troubles
-from fleet_operator.runtime.worker_book import WorkerBook
+from fleet_operator.runtime.traces import RolloutTraces
+from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.runtime.workqueue import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ SWEEP_SECONDS = 300.0
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 STUCK_SECONDS = 600.0
-"""A fleet that is due, or being worked on, for so long will not be done by this process. Requests of
+"""A process that has not reconciled a due fleet for this long is stuck, and `/livez` fails. Requests of
 a reconcile end after 15 s each, and a leader without its API server ends after 10 s."""
 EXIT_LOST_LEASE = 3
 EXIT_CANNOT_START = 2
@@ -65,6 +66,7 @@ class Operator:
         kube: Kube,
         worker_client: Workers,
         lease: Leadership,
+        traces: RolloutTraces | None = None,
     ) -> None:
         self._settings = settings
         self._kube = kube
@@ -72,25 +74,32 @@ class Operator:
         self.queue: WorkQueue[FleetKey] = WorkQueue()
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
-        kube = FencedKube(kube, lambda: self.lease.held)
-        self.troubles = Troubles()
-        self.recorder = Recorder(kube, metrics, self.troubles, instance=settings.identity)
+        kube = LeaderKube(kube, lambda: self.lease.held)
+        self.problems = Problems()
+        self.recorder = EventRecorder(kube, metrics, self.problems, instance=settings.identity)
         self.store = Store(self.queue.add)
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
         self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read)
-        self.book = WorkerBook()
-        self.objects = Objects(kube, metrics)
+        self.worker_cache = WorkerCache()
+        self.objects = KubeWriter(kube, metrics)
         self.children = ChildWatch(
-            kube, scopes, self.objects.differs, self.queue.add, self._note_read
+            kube,
+            scopes,
+            self.objects.differs,
+            self.queue.add,
+            self._note_read,
+            self.objects.routers,
         )
         self.resources = CustomResources(
             self._kube, self.store, settings.namespaces, self._note_read
         )
-        self.calls = Calls(
-            FencedWorkers(worker_client, lambda: self.lease.held),
-            self.book,
+        statuses = StatusWriter(self.objects, self.recorder)
+        metrics.show_statuses(statuses.shown)
+        self.calls = Dispatcher(
+            LeaderWorkers(worker_client, lambda: self.lease.held),
+            self.worker_cache,
             metrics,
-            again=self._again,
+            requeue=self._requeue,
             stale=self.epochs.note_refusal,
             is_settling=self.epochs.is_settling,
             denied=self._denied,
@@ -98,33 +107,34 @@ class Operator:
         self.reconcile = Reconciler(
             store=self.store,
             pods=self.pods,
-            book=self.book,
+            worker_cache=self.worker_cache,
             calls=self.calls,
             objects=self.objects,
-            statuses=Statuses(self.objects, self.recorder),
+            statuses=statuses,
             epochs=self.epochs,
-            rivals=Rivals(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
+            rivals=OtherOperators(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
             metrics=metrics,
-            troubles=self.troubles,
+            problems=self.problems,
             templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),
             default_image=settings.default_image,
             resync_seconds=settings.resync_seconds,
-            again=self._again,
+            requeue=self._requeue,
+            traces=traces,
         )
         self.fit = False
         self.synced = False
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Run until told to stop. Returns: the exit code."""
+        """Run until `stop` is set. Returns: the exit code."""
         async with AsyncExitStack() as stack:
-            runner = await web.serve(
+            runner = await health.serve(
                 self._settings.port, self.metrics, live=self._not_live, ready=self._not_ready
             )
             stack.push_async_callback(runner.cleanup)
             place = permissions.LeasePlace(
                 namespace=self._settings.lease_namespace, name=self._settings.lease_name
             )
-            rights = permissions.Rights(self._kube, self._settings.namespaces, place)
+            rights = permissions.Permissions(self._kube, self._settings.namespaces, place)
             if not await _first(self._check(rights), stop.wait()):
                 return 0
             self.fit = True
@@ -135,7 +145,7 @@ class Operator:
             return await self._lead(stop)
 
     async def _lead(self, stop: asyncio.Event) -> int:
-        # Whatever is started after kopf is waited for by kopf when it ends: ours comes before.
+        # At its end, kopf waits for all tasks that were started after it. So it starts last.
         holding = asyncio.create_task(self.lease.hold(), name="lease")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
@@ -155,7 +165,9 @@ class Operator:
                 logger.info("stopping")
                 return 0
             if holding in done:
-                logger.error("leadership is lost; ending so that nothing old is written")
+                logger.error(
+                    "leadership is lost; this process ends, so that it writes nothing outdated"
+                )
                 return EXIT_LOST_LEASE
             for task in done:
                 logger.error("%s ended by itself", task.get_name(), exc_info=task.exception())
@@ -168,10 +180,10 @@ class Operator:
             await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await self.recorder.flush()
 
-    async def _check(self, rights: permissions.Rights) -> None:
-        """Find out whether this process could lead: a standby that could not is none.
+    async def _check(self, rights: permissions.Permissions) -> None:
+        """Fail early if this process could never lead.
 
-        Errors: Terminal, with what is missing.
+        Errors: Terminal, naming the missing CRDs or permissions.
         """
         while True:
             try:
@@ -180,16 +192,16 @@ class Operator:
             except NotFound as error:
                 raise Terminal(NO_CRDS) from error
             except Retryable as error:
-                logger.warning("%s; again in %.0f s", error, RETRY_SECONDS)
+                logger.warning("%s; next attempt in %.0f s", error, RETRY_SECONDS)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
     async def _fill(self) -> None:
-        """Fill the caches before anything is decided on them.
+        """Fill the caches before the first decision.
 
-        Pods that cannot be listed end the waiting: their fleets report it, and are left alone until
-        they are listed.
+        Pods that cannot be listed do not block it. Their fleets report it, and their workers are left
+        alone until the list succeeds.
         """
         await self.resources.fill()
         await self.pods.tried()
@@ -199,24 +211,24 @@ class Operator:
         await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
 
     async def _settle_terms(self) -> None:
-        await self.epochs.settle(self.lease.confirm, self._again)
+        await self.epochs.settle(self.lease.confirm, self._requeue)
 
     async def _sweep(self) -> None:
-        """Now and then look at everything again, and drop what is gone."""
+        """Reconcile every fleet from time to time, and forget objects that are gone."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.objects.forget_written()
             self.reconcile.forget_tokens()
             self.recorder.forget_all_but(set(self.store.fleet_keys()))
-            self.book.forget_all_but(set(self.pods.uids()))
+            self.worker_cache.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
                 self.queue.add(key)
 
-    def _again(self, key: FleetKey, after_seconds: float) -> None:
+    def _requeue(self, key: FleetKey, after_seconds: float) -> None:
         self.queue.add(key, after_seconds=after_seconds)
 
     def _note_read(self, read: Read, error: FleetError | None) -> None:
-        if self.troubles.note_read(read, error):
+        if self.problems.note_read(read, error):
             for key in self.store.fleet_keys():
                 if read.namespace in {None, key[0]}:
                     self.queue.add(key)
@@ -225,9 +237,9 @@ class Operator:
         self.reconcile.forget_token(key)
 
     def _not_live(self) -> str:
-        # That this is answered at all proves that the loop turns: the Lease has a thread of its own.
+        # An answer proves that the loop runs. The Lease has a thread of its own.
         if self.synced and not self.lease.held:
-            return "the lease ran out"
+            return "the Lease has expired"
         stuck_seconds = self.queue.stuck_seconds()
         if stuck_seconds > STUCK_SECONDS:
             return f"a fleet has been waiting for {stuck_seconds:.0f} s"
@@ -237,8 +249,8 @@ class Operator:
         self.metrics.queue_depth.set(self.queue.depth())
         self.metrics.queue_stuck.set(self.queue.stuck_seconds())
         if not self.fit:
-            return "it is not known yet whether the API server allows what is needed"
-        return "the caches are being filled" if self.lease.held and not self.synced else ""
+            return "the operator's permissions are not checked yet"
+        return "the caches are not filled yet" if self.lease.held and not self.synced else ""
 
 
 def take_signals(stop: asyncio.Event) -> None:
@@ -249,7 +261,7 @@ def take_signals(stop: asyncio.Event) -> None:
 
 
 async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
-    """Run two awaitables until one is done; whether it was the first."""
+    """Run two awaitables until one is done. Returns: whether the first one is done."""
     tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -259,6 +271,24 @@ async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
     return tasks[0] in done
 
 
+def _tracing(endpoint: str, stack: AsyncExitStack) -> RolloutTraces | None:
+    """Spans for this endpoint, the last of which leave when the stack ends; None without an endpoint.
+
+    Errors: Terminal without OpenTelemetry.
+    """
+    if not endpoint:
+        return None
+    try:
+        from fleet_operator.runtime.tracing import Tracing  # noqa: PLC0415 - not needed to run
+    except ImportError as error:
+        raise Terminal(
+            f"--otlp-endpoint needs OpenTelemetry, install rlfleet-server[tracing]: {error}"
+        ) from error
+    tracing = Tracing.to_endpoint(endpoint)
+    stack.push_async_callback(asyncio.to_thread, tracing.shut_down)
+    return tracing
+
+
 async def run(settings: Settings) -> int:
     """Run an operator process. Returns: its exit code."""
     logs.set_up(log_format=settings.log_format, log_level=settings.log_level)
@@ -266,6 +296,7 @@ async def run(settings: Settings) -> int:
     take_signals(stop)
     try:
         async with AsyncExitStack() as stack:
+            traces = _tracing(settings.otlp_endpoint, stack)
             kube, workers = await KubeClient.connect(), WorkerClient()
             for client in (kube, workers):
                 stack.push_async_callback(client.close)
@@ -276,7 +307,12 @@ async def run(settings: Settings) -> int:
                 identity=settings.identity,
             )
             stack.push_async_callback(lease.stop)
-            return await Operator(settings, kube, workers, lease).run(stop)
+            operator, lag = Operator(settings, kube, workers, lease, traces), LoopLag()
+            operator.metrics.loop_lag.set_function(lag.worst_seconds)
+            operator.metrics.loop_busy.set_function(lag.worst_busy_seconds)
+            sampling = asyncio.create_task(lag.run(), name="loop lag")
+            stack.callback(sampling.cancel)
+            return await operator.run(stop)
     except Terminal as error:
         logger.error("cannot start: %s", error)
         return EXIT_CANNOT_START

@@ -1,20 +1,27 @@
-"""Metrics of the operator. Labels are fleets, phases and outcomes, never pods or versions that
-would grow without bound; `version` stands on one info series a fleet, which is replaced.
+"""Metrics of one operator process: counters, durations and states of its own parts.
+
+Labels come from fixed sets and from objects that exist, never from pods or versions, whose number
+would grow without bound. `status_metrics` has the series of statuses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import cache
+from platform import python_version
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from fleet_operator.api.fleet import FleetStatus
-from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.identity import short
-from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.api.weights import RolloutTimings, WeightsStatus
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.status_metrics import Shown, StatusMetrics
+from fleet_operator.runtime.templates import release
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 _FLEET = ("namespace", "fleet")
-_STATES = ("serving", "joining", "staging", "paused", "loading", "broken", "quarantined")
+SILENT = "silent"
+"""The outcome of a call without an answer. Its duration is a timeout, not a latency."""
 
 
 class Metrics:
@@ -35,10 +42,16 @@ class Metrics:
             "rlfleet_reconcile_failures", "Reconciles that ended with an error.", ("kind",),
             registry=registry,
         )  # fmt: skip
-        self.calls = Counter(
+        calls = Counter(
             "rlfleet_worker_calls", "Calls to workers by outcome.", ("kind", "outcome"),
             registry=registry,
         )  # fmt: skip
+        self._calls = cache(calls.labels)
+        durations = Histogram(
+            "rlfleet_worker_call_seconds", "Duration of calls that a worker answered.", ("kind",),
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self._call_seconds = cache(durations.labels)
         self.writes = Counter(
             "rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",), registry=registry
         )
@@ -49,88 +62,72 @@ class Metrics:
             "rlfleet_queue_stuck_seconds",
             "Longest time that a fleet has been due, or being reconciled.", registry=registry,
         )  # fmt: skip
+        self.loop_lag = Gauge(
+            "rlfleet_event_loop_lag_seconds",
+            "Longest delay of the event loop in the last one to two minutes.", registry=registry,
+        )  # fmt: skip
+        self.loop_busy = Gauge(
+            "rlfleet_event_loop_busy_seconds",
+            "The same, without time in which the process did not get the processor.",
+            registry=registry,
+        )  # fmt: skip
         self.left_to_others = Gauge(
             "rlfleet_fleets_of_other_operators",
             "Fleets in the watched namespaces that another release drives.", registry=registry,
         )  # fmt: skip
-        self._replicas = Gauge(
-            "rlfleet_fleet_replicas", "Workers of a fleet by state.", (*_FLEET, "state"),
-            registry=registry,
-        )  # fmt: skip
-        self._versions = Gauge(
-            "rlfleet_fleet_version_info",
-            "Desired and applied version of a fleet, their runs, and the applied digest.",
-            (*_FLEET, "desired", "applied", "desired_run_id", "applied_run_id", "applied_digest"),
-            registry=registry,
+        self._rollouts = Counter(
+            "rlfleet_rollouts", "Rollouts that have ended, by result.",
+            (*_FLEET, "kind", "result"), registry=registry,
         )  # fmt: skip
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
-            (*_FLEET, "phase"), buckets=_SECONDS, registry=registry,
+            (*_FLEET, "kind", "phase"), buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._pauses = Histogram(
             "rlfleet_rollout_worker_pause_seconds", "Longest pause of a worker in a rollout.",
-            _FLEET, buckets=_SECONDS, registry=registry,
+            (*_FLEET, "kind"), buckets=_SECONDS, registry=registry,
         )  # fmt: skip
-        self._superseded = Gauge(
-            "rlfleet_rollout_superseded_versions", "Versions overtaken before they were applied.",
-            _FLEET, registry=registry,
-        )  # fmt: skip
-        self._changed = Gauge(
-            "rlfleet_rollout_changed_share",
-            "Share of the model's elements that the last applied version changed, at the precision "
-            "that is served; smallest and largest over the workers, absent if none could compare.",
-            (*_FLEET, "bound"), registry=registry,
-        )  # fmt: skip
-        self._shown: dict[FleetKey, tuple[str, ...]] = {}
+        Gauge(
+            "rlfleet_build_info", "1 for the operator's release and its Python.",
+            ("version", "python"), registry=registry,
+        ).labels(release(), python_version()).set(1)  # fmt: skip
 
     def render(self) -> bytes:
         """All series in the Prometheus text format."""
         return generate_latest(self._registry)
 
-    def show_fleet(self, key: FleetKey, status: FleetStatus) -> None:
-        """Take over a fleet's status."""
-        counts = status.workers
-        for state in _STATES:
-            self._replicas.labels(*key, state).set(getattr(counts, state))
-        applied = status.applied if status.applied_version else None
-        shown = (
-            status.desired_version or "",
-            status.applied_version or "",
-            status.desired_run_id or "",
-            (applied.run_id if applied else None) or "",
-            short(applied.digest) if applied and applied.digest else "",
-        )
-        if (before := self._shown.get(key)) != shown:
-            if before is not None:
-                self._versions.remove(*key, *before)
-            self._versions.labels(*key, *shown).set(1)
-            self._shown[key] = shown
+    def count_call(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count a call to a worker that took so long. `outcome`: from a fixed list."""
+        self._calls(kind, outcome).inc()
+        if outcome != SILENT:
+            self._call_seconds(kind).observe(seconds)
 
-    def show_rollout(self, key: FleetKey, status: WeightsStatus) -> None:
-        """Count a rollout that has just been applied."""
-        timings = status.timings
+    def show_statuses(self, shown: Callable[[], Iterable[Shown]]) -> None:
+        """Compute series from these statuses at each scrape. `shown`: the last of each object."""
+        self._registry.register(StatusMetrics(shown))
+
+    def count_rollouts(
+        self, key: FleetKey, adapter: str, before: WeightsStatus, after: WeightsStatus
+    ) -> None:
+        """Count the rollouts that ended between two statuses of one WeightVersion."""
+        if after.history == before.history:
+            return
+        kind = "lora" if adapter else "base"
+        for entry in after.history:
+            if entry in before.history:
+                break  # the newest come first
+            self._rollouts.labels(*key, kind, entry.result).inc()
+            if entry.result == "Applied":
+                self._observe(key, kind, after.timings)
+
+    def _observe(self, key: FleetKey, kind: str, timings: RolloutTimings) -> None:
         for phase in ("stage", "pause", "load", "resume", "total"):
             seconds = getattr(timings, f"{phase}_seconds")
-            self._phases.labels(*key, phase).observe(seconds)
-        self._pauses.labels(*key).observe(timings.max_worker_pause_seconds)
-        self._superseded.labels(*key).set(status.superseded_versions)
-        self._changed.remove_by_labels({"namespace": key[0], "fleet": key[1]})
-        effect = status.effect
-        if effect is not None and effect.min_changed_share is not None:
-            self._changed.labels(*key, "min").set(effect.min_changed_share)
-        if effect is not None and effect.max_changed_share is not None:
-            self._changed.labels(*key, "max").set(effect.max_changed_share)
+            self._phases.labels(*key, kind, phase).observe(seconds)
+        self._pauses.labels(*key, kind).observe(timings.max_worker_pause_seconds)
 
     def forget_fleet(self, key: FleetKey) -> None:
-        """Drop the series of a fleet that is gone."""
+        """Drop the series of a fleet that is gone. Those of its statuses go with the statuses."""
         labels = {"namespace": key[0], "fleet": key[1]}
-        for metric in (
-            self._replicas,
-            self._versions,
-            self._phases,
-            self._pauses,
-            self._superseded,
-            self._changed,
-        ):
+        for metric in (self._rollouts, self._phases, self._pauses):
             metric.remove_by_labels(labels)
-        self._shown.pop(key, None)

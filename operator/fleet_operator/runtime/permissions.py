@@ -1,6 +1,6 @@
-"""Asks, before anything is started, whether the API server will allow what the operator needs.
+"""Checks the operator's permissions before it starts.
 
-A missing right would otherwise show as a watch that never comes, minutes later.
+Otherwise a missing permission would show minutes later, as a watch without events.
 
 Source: Kubernetes authorization/v1 SelfSubjectAccessReview.
 """
@@ -20,7 +20,8 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (names.GROUP, names.WEIGHTS_PLURAL, ("list", "watch")),
     (names.GROUP, f"{names.WEIGHTS_PLURAL}/status", ("patch",)),
     ("", "pods", ("list", "watch", "create", "delete", "patch")),
-    ("", "services", ("get", "list", "watch", "create", "patch")),
+    ("", "services", ("get", "list", "watch", "create", "patch", "delete")),
+    ("apps", "deployments", ("get", "list", "watch", "create", "patch", "delete")),
     ("", "configmaps", ("get", "create", "patch")),
     ("apps", "controllerrevisions", ("get", "list", "create", "delete")),
     ("policy", "poddisruptionbudgets", ("get", "list", "watch", "create", "patch")),
@@ -37,7 +38,7 @@ LEASE_VERBS = ("get", "create", "update")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasePlace:
-    """Where the Lease lies."""
+    """Namespace and name of the Lease."""
 
     namespace: str
     name: str
@@ -47,8 +48,8 @@ Question = tuple[str, str, str, str, str]
 """Namespace, group, resource, verb and name."""
 
 
-class Rights:
-    """What the API server allows this process, asked as often as it takes to be told."""
+class Permissions:
+    """Permission checks of this process, retried until all are answered."""
 
     def __init__(self, kube: Kube, namespaces: tuple[str, ...], lease: LeasePlace) -> None:
         self._kube = kube
@@ -58,7 +59,7 @@ class Rights:
             for group, resource, verbs in NEEDED
             for verb in verbs
         ]
-        # Without these it would stand by for ever, as if another one led.
+        # Without these the process would stay a standby forever.
         asked += [
             (lease.namespace, LEASE_GROUP, "leases", verb, lease.name if verb != "create" else "")
             for verb in LEASE_VERBS
@@ -66,12 +67,11 @@ class Rights:
         self._answers: dict[Question, bool | None] = dict.fromkeys(asked)
 
     async def check(self) -> None:
-        """Compare what is needed with what is allowed.
+        """Check that every needed permission is granted.
 
-        What was answered is not asked again by another call, so that a busy server is through at
-        some time.
+        Answers are cached, so that retries make progress on a busy server.
 
-        Errors: Terminal, naming every verb that is missing; Retryable while an answer is.
+        Errors: Terminal, naming every missing verb; Retryable while an answer is missing.
         """
         open_ = [question for question, answer in self._answers.items() if answer is None]
         answers = await asyncio.gather(
@@ -84,11 +84,14 @@ class Rights:
                 raise answer
         missing = [question for question, allowed in self._answers.items() if not allowed]
         if missing:
-            told = ", ".join(
+            verbs_missing = ", ".join(
                 f"{verb} {resource}{'.' if group else ''}{group} in {namespace or 'all namespaces'}"
                 for namespace, group, resource, verb, _ in missing
             )
-            raise Terminal(f"the operator's service account may not: {told}. See the chart's RBAC")
+            raise Terminal(
+                f"the operator's service account has no permission to: {verbs_missing}. "
+                "Grant them as the chart's role does (docs/reference/rbac.md)"
+            )
 
 
 async def _allowed(

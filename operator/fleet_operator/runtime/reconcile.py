@@ -1,54 +1,57 @@
 """One fleet: observe → plan → apply → status. The page to read first.
 
-Level-triggered: nothing here knows what changed. Everything that is decided is decided in `core`;
-everything that is known stands in the cluster, in the workers, or can be asked again.
+Level-triggered: a reconcile does not depend on what changed. `core` makes all decisions. All state is
+in the cluster or in the workers, and can be read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from fleet_operator.api import names
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
-from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.actions import CreatePod, Quarantine
-from fleet_operator.core.decision import Decision, decide, report_undecided
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.fallback_plan import fallback_plan
 from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
-from fleet_operator.core.standstill import standstill
-from fleet_operator.core.transitions import just_applied
-from fleet_operator.core.troubles import (
+from fleet_operator.core.problems import (
     Defect,
-    deaf_workers,
+    exhausted_epochs,
     kept_fleet_status,
-    with_troubles,
+    with_problems,
 )
-from fleet_operator.runtime.calls import Caller, Calls
+from fleet_operator.core.unreadable import report_undecided
+from fleet_operator.runtime.admin_tokens import AdminTokens
+from fleet_operator.runtime.background_writes import BackgroundWrites
+from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Caller, Dispatcher, Sent
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
-from fleet_operator.runtime.informer import FleetKey, PodInformer
+from fleet_operator.runtime.kube_writer import KubeWriter, Write
+from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects, Write
-from fleet_operator.runtime.orphans import Orphans
-from fleet_operator.runtime.pod_changes import PodChanges
-from fleet_operator.runtime.pod_watch import PodWatch
-from fleet_operator.runtime.rivals import Rivals, left_to
-from fleet_operator.runtime.statuses import NEVER, Statuses
+from fleet_operator.runtime.other_operators import OtherOperators, left_to
+from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.pod_timers import PodTimers
+from fleet_operator.runtime.pod_writer import PodWriter
+from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
+from fleet_operator.runtime.rollout_timers import RolloutTimers
+from fleet_operator.runtime.status_writer import NEVER, StatusWriter
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.templates import TEMPLATE, Templates
-from fleet_operator.runtime.troubles import PODS, STATUS, Troubles, status_part
-from fleet_operator.runtime.watch import Watch
-from fleet_operator.runtime.worker_book import WorkerBook
-from fleet_operator.runtime.writes import Writes
+from fleet_operator.runtime.traces import CallTrace, RolloutTraces
+from fleet_operator.runtime.unowned_weights import UnownedWeights
+from fleet_operator.runtime.worker_cache import WorkerCache
 
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 1.0
-"""How old an answer may be, and how soon to look again, while something is under way."""
+"""The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
 QUICKLY_SECONDS = 0.0
 RECONCILE = "the reconcile"
 _TOKEN = "the admin token"  # noqa: S105 - the name of a part
@@ -62,22 +65,24 @@ class Reconciler:
         *,
         store: Store,
         pods: PodInformer,
-        book: WorkerBook,
-        calls: Calls,
-        objects: Objects,
-        statuses: Statuses,
+        worker_cache: WorkerCache,
+        calls: Dispatcher,
+        objects: KubeWriter,
+        statuses: StatusWriter,
         epochs: Epochs,
-        rivals: Rivals,
+        rivals: OtherOperators,
         metrics: Metrics,
-        troubles: Troubles,
+        problems: Problems,
         templates: Templates,
         default_image: str,
         resync_seconds: float,
-        again: Callable[[FleetKey, float], None],
+        requeue: Callable[[FleetKey, float], None],
+        traces: RolloutTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._store = store
         self._pods = pods
-        self._book = book
+        self._worker_cache = worker_cache
         self._calls = calls
         self._objects = objects
         self._statuses = statuses
@@ -87,36 +92,37 @@ class Reconciler:
         self._templates = templates
         self._default_image = default_image
         self._resync_seconds = resync_seconds
-        self._again = again
-        self._tokens: dict[FleetKey, tuple[str, str]] = {}
-        self._stale_tokens: set[FleetKey] = set()
-        self._troubles = troubles
-        self._writes = Writes(troubles, metrics, again)
+        self._requeue = requeue
+        self._tokens = AdminTokens(objects)
+        self._problems = problems
+        self._writes = BackgroundWrites(problems, metrics, requeue)
         self._reported: dict[FleetKey, set[tuple[str, type[Exception]]]] = {}
-        self._watch = Watch()
-        self._pod_watch = PodWatch()
-        self._orphans = Orphans()
+        self._watch = RolloutTimers()
+        self._pod_watch = PodTimers()
+        self._orphans = UnownedWeights()
         self._others: dict[FleetKey, str] = {}
-        self._restless: set[FleetKey] = set()
-        self._pod_changes = PodChanges(objects)
+        self._polled_often: dict[FleetKey, Collection[str]] = {}
+        """Uids of workers whose state is read every `BUSY_SECONDS`: in a rollout all of the fleet."""
+        self._unwritten_since: dict[FleetKey, float] = {}
+        self._pod_changes = PodWriter(objects)
 
     async def __call__(self, key: FleetKey) -> None:
-        """Reconcile one fleet and say when to look again. Never raises but for cancellation."""
+        """Reconcile one fleet, and schedule the next reconcile. Raises nothing except cancellation."""
         try:
             with self._metrics.reconciles.time():
                 after_seconds = await self._reconcile(key)
-        except Exception as error:  # noqa: BLE001 - a defect of one fleet must not stop the others
+        except Exception as error:  # noqa: BLE001 - a defect in one fleet must not stop the others
             self._report(key, Defect(part=RECONCILE, error=error))
-            self._troubles.note(key, RECONCILE, error)
+            self._problems.note(key, RECONCILE, error)
             after_seconds = BUSY_SECONDS
             await self._stand_still(key)
         else:
-            self._troubles.note(key, RECONCILE, None)
+            self._problems.note(key, RECONCILE, None)
         if after_seconds is not None:
-            self._again(key, after_seconds)
+            self._requeue(key, after_seconds)
 
     async def stop(self) -> None:
-        """Give up the writes in flight."""
+        """Cancel the writes in flight."""
         await self._writes.stop()
 
     async def _reconcile(self, key: FleetKey) -> float | None:
@@ -140,107 +146,133 @@ class Reconciler:
         rollout = decision.rollout
         for uid, status in decision.weights.items():
             self._watch.decided(key, uid, status, asyncio.get_running_loop().time())
-        sent, failures = await asyncio.gather(
-            self._call(key, caller, observed, decision),
-            self._writes.run(key, self._writes_of(key, observed, decision)),
-        )
-        self._metrics.show_fleet(key, decision.fleet)
-        busy = not decision.at_rest or any(w.busy or not w.pod.ready for w in observed.workers)
-        (self._restless.add if busy else self._restless.discard)(key)
+        if caller is not None:
+            caller = replace(caller, trace=self._trace(key, observed, decision, now))
+        calling = asyncio.create_task(self._call(key, caller, observed, decision))
+        # After the calls, and without waiting: a slow API server must not prolong a pause.
+        self._writes.begin(key, self._writes_of(key, observed, decision))
+        parts = self._take_statuses(key, observed, decision)
+        sent = await calling
+        if not self._leaves_statuses(key, sent):
+            awaited = (
+                {status_part(names.FLEET_KIND, observed.name)} if rollout.waits_for_pin else ()
+            )
+            self._writes.begin(key, self._due(key, parts), awaited=awaited)
+        unsettled = observed.workers.where(lambda f: f.busy or not f.pod.ready)
+        polled_often = unsettled if decision.at_rest else observed.workers
+        self._polled_often[key] = {w.pod.uid for w in polled_often}
+        busy = bool(unsettled) or not decision.at_rest
+        refused = self._problems.has(key, PODS)
         logger.log(
-            logging.INFO if sent or (decision.pod_actions and not failures) else logging.DEBUG,
+            logging.INFO if sent or (decision.pod_actions and not refused) else logging.DEBUG,
             "fleet %s/%s: %s",
             *key,
             rollout.step.note,
-            extra={
-                "generation": observed.generation,
-                "desired": rollout.desired.label,
-                "applied": rollout.applied.label,
-                "phase": rollout.step.phase,
-                "calls": len(decision.worker_calls),
-                "pod_actions": len(decision.pod_actions),
-            },
+            extra=fleet_fields(
+                "reconciled",
+                key,
+                generation=observed.generation,
+                desired=rollout.desired.label,
+                applied=rollout.applied.label,
+                phase=rollout.step.phase,
+                calls=len(decision.worker_calls),
+                pod_actions=len(decision.pod_actions),
+            ),
         )
         if sent:
-            return QUICKLY_SECONDS
-        if rollout.waits_for_pin and self._statuses.is_written(observed.uid):
-            return QUICKLY_SECONDS  # it is stored now
+            return QUICKLY_SECONDS if sent is Sent.ENDED else self._calls.fold_seconds(key)
         waits = [BUSY_SECONDS if busy or caller is None else self._resync_seconds]
         asked = (rollout.step.requeue_after_seconds, decision.pods.requeue_after_seconds)
         waits += [s for s in asked if s is not None]
-        waits += [self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)]
-        return min(waits)
+        return min([*waits, self._statuses.held_back_seconds(key)])
 
     async def _with_template(self, key: FleetKey, observed: FleetObserved) -> FleetObserved:
-        """With the template that its pods are made from; None while that is not known."""
+        """Add the template of the fleet's pods; None until it is read."""
         if self._templates.known(key, observed) is None:
             in_use = {w.pod.revision for w in observed.workers if not w.pod.deleting}
             work = partial(self._templates.ensure, key, observed, in_use)
             await self._writes.run(key, {TEMPLATE: work})
         else:
-            self._troubles.note(key, TEMPLATE, None)  # the spec is back at one that is recorded
+            self._problems.note(key, TEMPLATE, None)  # the spec has a recorded template again
         template = self._templates.known(key, observed)
         return replace(observed, template=template, release=self._templates.release)
 
     async def _call(
         self, key: FleetKey, caller: Caller | None, observed: FleetObserved, decision: Decision
-    ) -> bool:
-        """Send the calls to workers. Returns: whether any was sent."""
+    ) -> Sent:
+        """Send the calls to workers. Waits up to `SETTLE_SECONDS`."""
         if caller is None:
-            return False
+            return Sent.NOTHING
         if decision.is_planned:
             goal = decision.rollout.step.goal
             caller = replace(caller, epoch=self._epochs.for_step(key, goal))
         views = {w.pod.uid: w.pod for w in observed.workers}
         return await self._calls.act(caller, decision.worker_calls, views)
 
+    def _trace(
+        self, key: FleetKey, observed: FleetObserved, decision: Decision, now: datetime
+    ) -> CallTrace | None:
+        if self._traces is None:
+            return None
+        return self._traces.look(key, observed.all_weights, decision.weights, now=now)
+
     def _writes_of(
         self, key: FleetKey, observed: FleetObserved, decision: Decision
     ) -> dict[str, Write]:
-        """What is to be written, part by part. Statuses are taken over here, written or not."""
+        """The writes other than statuses, by part."""
         actions = decision.pod_actions
-        if any(self._troubles.has(key, part) for part in (_TOKEN, _applied_part(key))):
-            # A worker would start on what is not the fleet's.
+        if any(self._problems.has(key, part) for part in (_TOKEN, _applied_part(key))):
+            # A new worker would start with a foreign token or ConfigMap.
             actions = tuple(a for a in actions if not isinstance(a, CreatePod))
         applied = decision.rollout.applied if decision.is_planned else None
-        writes = self._objects.children(observed, applied)
-        writes[PODS] = partial(self._pod_changes.run, key, actions)
-        return writes | self._statuses_of(key, observed, decision.fleet, decision.weights)
-
-    def _statuses_of(
-        self,
-        key: FleetKey,
-        observed: FleetObserved,
-        fleet: FleetStatus,
-        weights: Mapping[str, WeightsStatus],
-    ) -> dict[str, Write]:
-        uid = self._statuses.take_fleet(key, observed.uid, observed.status, fleet)
-        writes: dict[str, Write] = {
-            status_part(names.FLEET_KIND, observed.name): partial(self._statuses.write, uid)
-        }
-        for each in observed.all_weights:
-            status = weights[each.uid]
-            if just_applied(each.status, status):
-                self._show_rollout(key, each, status)
-            uid = self._statuses.take_weights(key, each, status)
-            part = status_part(names.WEIGHTS_KIND, each.name)
-            writes[part] = partial(self._statuses.write, uid)
-        self._troubles.forget_all_but(key, STATUS, set(writes))
+        has_failed = partial(self._problems.has, key)
+        writes = self._objects.children(observed, applied, failed=has_failed)
+        self._problems.note_gone(key, self._objects.router_parts(observed).difference(writes))
+        if actions or has_failed(PODS):
+            writes[PODS] = partial(self._pod_changes.run, key, actions)
         return writes
 
-    def _show_rollout(
-        self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
-    ) -> None:
-        if isinstance(weights, WeightsView) and not weights.spec.adapter:
-            self._metrics.show_rollout(key, status)
+    def _leaves_statuses(self, key: FleetKey, sent: Sent) -> bool:
+        """Whether the next reconcile writes the statuses. It follows at once, with the effect of the calls. So
+        a rollout of a small model costs no write per barrier, and the pin of a version does not wait
+        for an earlier write.
+        """
+        now = asyncio.get_running_loop().time()
+        if sent is Sent.ENDED:
+            since = self._unwritten_since.setdefault(key, now)
+            if now - since <= SETTLE_SECONDS:
+                return True
+        self._unwritten_since.pop(key, None)
+        return False
+
+    def _take_statuses(
+        self, key: FleetKey, observed: FleetObserved, decision: Decision
+    ) -> dict[str, str]:
+        """Pass the statuses to the writer. Returns: uids by part."""
+        uid = self._statuses.take_fleet(key, observed.uid, observed.status, decision.fleet)
+        parts = {status_part(names.FLEET_KIND, observed.name): uid}
+        for each in observed.all_weights:
+            status = decision.weights[each.uid]
+            if isinstance(each, WeightsView):
+                self._metrics.count_rollouts(key, each.spec.adapter, each.status, status)
+            uid = self._statuses.take_weights(key, each, status)
+            parts[status_part(names.WEIGHTS_KIND, each.name)] = uid
+        self._problems.forget_all_but(key, STATUS, set(parts))
+        return parts
+
+    def _due(self, key: FleetKey, parts: Mapping[str, str]) -> dict[str, Write]:
+        """The status writes that are due or have failed, by part. `parts`: uids by part."""
+        return {
+            part: partial(self._statuses.write, uid)
+            for part, uid in parts.items()
+            if self._statuses.is_due(uid) or self._problems.has(key, part)
+        }
 
     async def _report_undecided(self, key: FleetKey, record: FleetRecord) -> float:
-        """Write the conditions of a fleet whose spec, or whose pods, have not been read yet; its
-        workers are left alone.
-        """
-        troubles = self._troubles.of(key)
+        """Write the conditions of a fleet whose spec or pods are not read yet, without calls."""
+        problems = self._problems.of(key)
         unreadable = record.unreadable if record.spec is None else ""
-        if not (troubles or unreadable):
+        if not (problems or unreadable):
             return BUSY_SECONDS
         weights = self._all_weights(key)
         self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
@@ -250,23 +282,20 @@ class Reconciler:
             unreadable=unreadable,
             status=self._statuses.fleet(record),
             weights=weights,
-            troubles=troubles,
+            problems=problems,
             now=datetime.now(UTC),
         )
         uid = self._statuses.take_fleet(key, record.uid, record.status, made.fleet)
-        writes = {status_part(names.FLEET_KIND, key[1]): partial(self._statuses.write, uid)}
+        parts = {status_part(names.FLEET_KIND, key[1]): uid}
         for each in weights:
             uid = self._statuses.take_weights(key, each, made.weights[each.uid])
-            part = status_part(names.WEIGHTS_KIND, each.name)
-            writes[part] = partial(self._statuses.write, uid)
-        failures = await self._writes.run(key, writes)
-        waits = [self._resync_seconds, self._statuses.held_back_seconds(key)]
-        return min([*waits, *map(_retry_seconds, failures)])
+            parts[status_part(names.WEIGHTS_KIND, each.name)] = uid
+        self._writes.begin(key, self._due(key, parts))
+        return min(self._resync_seconds, self._statuses.held_back_seconds(key))
 
     async def _stand_still(self, key: FleetKey) -> None:
-        """After a defect of the reconcile itself: renew pauses, and write that it failed.
-
-        Each of the two is tried whatever becomes of the other one.
+        """After a defect in the reconcile itself: renew pauses, and report the failure. One does not depend
+        on the other.
         """
         record = self._store.fleet(key)
         if record is None or record.spec is None or key in self._others:
@@ -278,25 +307,25 @@ class Reconciler:
             generation=record.generation,
             spec=record.spec,
             status=record.status,
-            troubles=self._troubles.of(key),
+            problems=self._problems.of(key),
         )
         for attempt in (self._renew_pauses, self._report_standstill):
             try:
                 await attempt(key, record, observed)
-            except Exception as error:  # noqa: BLE001 - the last resort has failed, too
+            except Exception as error:  # noqa: BLE001 - log it; there is no further fallback
                 self._report(key, Defect(part=f"{RECONCILE} ({attempt.__name__})", error=error))
 
     async def _renew_pauses(
         self, key: FleetKey, record: FleetRecord, observed: FleetObserved
     ) -> None:
-        uid, token = self._tokens.get(key, ("", ""))
-        if uid != record.uid:
+        token = self._tokens.of(key, record.uid)
+        if token is None:
             return
         now = asyncio.get_running_loop().time()
         caller = self._caller_with(key, observed.spec, token)
         await self._ask(key, caller)
-        workers = tuple(self._book.view(p, now) for p in self._pods.pods_of(key))
-        calls = standstill(replace(observed, workers=workers)).step.actions
+        workers = Workers([self._worker_cache.view(p, now) for p in self._pods.pods_of(key)])
+        calls = fallback_plan(replace(observed, workers=workers)).step.actions
         views = {w.pod.uid: w.pod for w in workers}
         worker_calls = [c for c in calls if not isinstance(c, Quarantine)]
         await self._calls.act(caller, worker_calls, views)
@@ -304,16 +333,15 @@ class Reconciler:
     async def _report_standstill(
         self, key: FleetKey, record: FleetRecord, observed: FleetObserved
     ) -> None:
-        status = with_troubles(
+        status = with_problems(
             kept_fleet_status(self._statuses.fleet(record)),
             record.status.conditions,
-            observed.troubles,
+            observed.problems,
             generation=record.generation,
             now=datetime.now(UTC),
         )
         uid = self._statuses.take_fleet(key, record.uid, record.status, status)
-        part = status_part(names.FLEET_KIND, key[1])
-        await self._writes.run(key, {part: partial(self._statuses.write, uid)})
+        self._writes.begin(key, self._due(key, {status_part(names.FLEET_KIND, key[1]): uid}))
 
     def _report_defects(self, key: FleetKey, defects: Sequence[Defect]) -> None:
         for defect in defects:
@@ -322,7 +350,7 @@ class Reconciler:
         self._reported[key] = {r for r in self._reported.get(key, set()) if r in known}
 
     def _report(self, key: FleetKey, defect: Defect) -> None:
-        """Log a defect with its traceback when it is new, since it may come back each second."""
+        """Log a defect with its traceback if it is new. It may repeat every second."""
         self._metrics.failures.labels("defect").inc()
         reported = self._reported.setdefault(key, set())
         known = (defect.part, type(defect.error))
@@ -332,42 +360,24 @@ class Reconciler:
             *key,
             defect.part,
             exc_info=defect.error,
+            extra=fleet_fields("defect", key, part=defect.part),
         )
         reported.add(known)
 
     def forget_token(self, key: FleetKey) -> None:
-        """Read a fleet's token again: a worker does not take the one that is known."""
-        self._stale_tokens.add(key)
+        """Read a fleet's token again, after a worker has refused it."""
+        self._tokens.note_stale([key])
 
     def forget_tokens(self) -> None:
-        """Read all tokens again: somebody may have changed or deleted one."""
-        self._stale_tokens |= set(self._store.fleet_keys())
+        """Read all tokens again, since one may have changed."""
+        self._tokens.note_stale(self._store.fleet_keys())
 
     async def _caller(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
-        """Who calls the fleet's workers; None while there is no token.
-
-        A token that is known serves until another one is read, so that nothing that is wrong with
-        the Secret keeps pauses from being renewed.
-        """
-        uid, _ = self._tokens.get(key, ("", ""))
-        if uid != record.uid or key in self._stale_tokens:
-            await self._writes.run(key, {_TOKEN: partial(self._read_token, key, record, spec)})
-        uid, token = self._tokens.get(key, ("", ""))
-        return self._caller_with(key, spec, token) if uid == record.uid else None
-
-    async def _read_token(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> None:
-        uid, token = self._tokens.get(key, ("", ""))
-        bare = FleetObserved(
-            name=key[1],
-            namespace=key[0],
-            uid=record.uid,
-            generation=record.generation,
-            spec=spec,
-        )
-        known = token if uid == record.uid else ""
-        token = await self._objects.ensure_token(bare, known=known)
-        self._tokens[key] = (record.uid, token)
-        self._stale_tokens.discard(key)
+        """Token, port and epoch for calls to the fleet's workers; None without a token."""
+        if self._tokens.is_due(key, record.uid):
+            await self._writes.run(key, {_TOKEN: partial(self._tokens.read, key, record, spec)})
+        token = self._tokens.of(key, record.uid)
+        return None if token is None else self._caller_with(key, spec, token)
 
     def _caller_with(self, key: FleetKey, spec: FleetSpec, token: str) -> Caller:
         return Caller(
@@ -380,20 +390,26 @@ class Reconciler:
     async def _ask(self, key: FleetKey, caller: Caller) -> None:
         pods = self._pods.pods_of(key)
         now = asyncio.get_running_loop().time()
-        age = BUSY_SECONDS * 0.9 if key in self._restless else self._resync_seconds * 0.9
-        due = [p for p in pods if self._book.is_due(p, now, max_age_seconds=age)]
+        polled_often = self._polled_often.get(key, ())
+        ages = {True: BUSY_SECONDS * 0.9, False: self._resync_seconds * 0.9}
+        due = [
+            p
+            for p in pods
+            if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in polled_often])
+        ]
         await self._calls.ask(caller, due)
 
     def _observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
         now = asyncio.get_running_loop().time()
         seen = self._pod_watch.look(key, self._pods.pods_of(key), now)
-        note_foreign(self._troubles, key, [p for p in seen if is_foreign(p, record.uid)])
-        # Of two pods with one name the one that is going is not a worker any more.
+        note_foreign(self._problems, key, [p for p in seen if is_foreign(p, record.uid)])
+        # Of two pods with the same name, the one that is being deleted is not a worker any more.
         pods = (judged(p, record.uid) for p in self._pod_changes.laid_over(key, seen))
-        workers = {p.ordinal: self._book.view(p, now) for p in pods}
+        # The pods come in order of ordinal.
+        workers = Workers({p.ordinal: self._worker_cache.view(p, now) for p in pods}.values())
         weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
         self._watch.forget_all_but(key, {w.uid for w in weights})
-        deaf = deaf_workers(self._epochs.beyond(key, (w.pod for w in workers.values())))
+        deaf = exhausted_epochs(self._epochs.beyond(key, (w.pod for w in workers)))
         unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
         observed = FleetObserved(
             name=key[1],
@@ -405,10 +421,11 @@ class Reconciler:
             operator=self._rivals.own,
             stored_pins=self._statuses.stored_pins(record),
             weights=weights,
-            workers=tuple(workers[n] for n in sorted(workers)),
+            workers=workers,
             unread=unread,
             unreadable=record.unreadable,
-            troubles=(*self._troubles.of(key), *deaf),
+            problems=(*self._problems.of(key), *deaf),
+            router=self._objects.routers.of(key),
         )
         uids = (w.uid for w in observed.all_weights)
         self._statuses.forget_all_but(key, {record.uid, *uids})
@@ -422,7 +439,7 @@ class Reconciler:
         return found
 
     def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
-        """The WeightVersion with its last status, and how long we have watched its rollout."""
+        """The WeightVersion with its last status and the times of its rollout."""
         known = self._statuses.weights(weights)
         calling = not self._epochs.is_settling(key)
         return replace(
@@ -430,52 +447,52 @@ class Reconciler:
         )
 
     def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
-        """Leave a fleet to another release, and report it once. Returns: seconds to the next look."""
+        """Leave a fleet to another operator, and report it once. Returns: seconds to the next look."""
         if self._others.get(key) != other:
             self._others[key] = other
             self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
         self._metrics.left_to_others.set(len(self._others))
         self._metrics.forget_fleet(key)
-        # What is computed next begins with what the other one has written.
+        # The next status begins with the one that the other operator has written.
         self._statuses.forget_all_but(key, set())
         self._watch.forget_all_but(key, ())
         self._pod_watch.forget(key)
-        self._restless.discard(key)
+        if self._traces is not None:
+            self._traces.forget(key)
+        self._polled_often.pop(key, None)
         return self._resync_seconds
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
-        """Tell WeightVersions without a fleet so, and forget the fleet."""
+        """Report on WeightVersions without a fleet, and forget the fleet."""
         orphans = self._all_weights(key)
         self._metrics.forget_fleet(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
-        self._tokens.pop(key, None)
-        self._troubles.forget_fleet(key)
+        self._tokens.forget(key)
+        self._problems.forget_fleet(key)
         self._reported.pop(key, None)
-        self._stale_tokens.discard(key)
-        self._restless.discard(key)
+        self._polled_often.pop(key, None)
+        self._unwritten_since.pop(key, None)
         self._pod_changes.forget(key)
         self._templates.forget(key)
         self._epochs.forget(key)
         self._watch.forget_all_but(key, ())
         self._pod_watch.forget(key)
+        if self._traces is not None:
+            self._traces.forget(key)
         self._others.pop(key, None)
         self._metrics.left_to_others.set(len(self._others))
         seconds = asyncio.get_running_loop().time()
         made, left_seconds = self._orphans.look(key, orphans, seconds, now=datetime.now(UTC))
-        writes: dict[str, Write] = {}
-        for orphan in orphans:
-            uid = self._statuses.take_weights(key, orphan, made[orphan.uid])
-            part = status_part(names.WEIGHTS_KIND, orphan.name)
-            writes[part] = partial(self._statuses.write, uid)
-        failures = await self._writes.run(key, writes)
-        waits = [self._statuses.held_back_seconds(key), *map(_retry_seconds, failures)]
-        after_seconds = min([*waits, NEVER if left_seconds is None else left_seconds])
+        parts = {
+            status_part(names.WEIGHTS_KIND, o.name): self._statuses.take_weights(
+                key, o, made[o.uid]
+            )
+            for o in orphans
+        }
+        self._writes.begin(key, self._due(key, parts))
+        held_back_seconds = self._statuses.held_back_seconds(key)
+        after_seconds = min(held_back_seconds, NEVER if left_seconds is None else left_seconds)
         return None if after_seconds == NEVER else after_seconds
-
-
-def _retry_seconds(failure: Exception) -> float:
-    """Seconds until what failed should be tried again."""
-    return getattr(failure, "after_seconds", None) or BUSY_SECONDS
 
 
 def _applied_part(key: FleetKey) -> str:

@@ -2,89 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import socket
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from fleet_operator.command_line import parse
+from fleet_worker.logs import LogFormat
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What an operator process is told at start.
-
-    Fields:
-        namespaces: watched namespaces; empty means all.
-        lease_namespace: where the Lease lies.
-        default_image: worker image of fleets that name none.
-        identity: new for every process, so that a restarted one never inherits a Lease.
-    """
-
-    namespaces: tuple[str, ...]
-    lease_namespace: str
-    lease_name: str
-    default_image: str
-    port: int
-    log_format: str
-    log_level: str
-    resync_seconds: float
-    identity: str
-
-
-def parse_settings(arguments: Sequence[str] | None = None) -> Settings:
-    """Read the command line; ends the process with a message when it does not fit."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fleet_operator",
-        description="Keeps InferenceFleets on the weights that WeightVersions ask for.",
-        epilog="Every flag can be given as a variable instead: --log-level as RLFLEET_LOG_LEVEL.",
-    )
-
-    def add(flag: str, default: str, text: str) -> None:
-        variable = "RLFLEET_" + flag.strip("-").replace("-", "_").upper()
-        parser.add_argument(flag, default=os.environ.get(variable, default), help=text)
-
-    add("--namespaces", "", "comma-separated namespaces to watch (default: all)")
-    add("--lease-namespace", _own_namespace(), "namespace of the Lease (default: the pod's own)")
-    add("--lease-name", "rlfleet-operator", "name of the Lease")
-    add("--default-image", "", "worker image of fleets that name none")
-    add("--port", "8080", "port of /metrics, /livez and /readyz")
-    add("--log-format", "json", "how log lines look: json or text")
-    add("--log-level", "INFO", "least level that is logged: DEBUG, INFO or WARNING")
-    add("--resync-seconds", "30", "how often a quiet fleet is looked at")
-    parsed = parser.parse_args(arguments)
-    for flag, fits, told in (
-        # By hand: argparse checks choices and types of flags, not those of variables.
-        ("--log-format", parsed.log_format in {"json", "text"}, "json or text"),
-        ("--log-level", parsed.log_level in {"DEBUG", "INFO", "WARNING"}, "DEBUG, INFO or WARNING"),
-        ("--port", parsed.port.isdecimal() and _is_between(parsed.port, 1, 65_535), "a port"),
-        ("--resync-seconds", _is_between(parsed.resync_seconds, 1, 3600), "1 to 3600 seconds"),
-        ("--lease-namespace", parsed.lease_namespace, "a namespace"),
-    ):
-        if not fits:
-            parser.error(f"{flag}: must be {told}")
-    namespaces = parsed.namespaces.replace(" ", "").split(",")
-    return Settings(
-        namespaces=tuple(dict.fromkeys(n for n in namespaces if n)),
-        lease_namespace=parsed.lease_namespace,
-        lease_name=parsed.lease_name,
-        default_image=parsed.default_image,
-        port=int(parsed.port),
-        log_format=parsed.log_format,
-        log_level=parsed.log_level,
-        resync_seconds=float(parsed.resync_seconds),
-        identity=f"{socket.gethostname()}_{uuid.uuid4()}",
-    )
-
-
-def _is_between(text: str, least: float, most: float) -> bool:
-    try:
-        return least <= float(text) <= most
-    except ValueError:
-        return False
+def _namespaces(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    names = text.replace(" ", "").split(",") if isinstance(text, str) else text
+    return tuple(dict.fromkeys(n for n in names if n))
 
 
 def _own_namespace() -> str:
@@ -92,3 +26,44 @@ def _own_namespace() -> str:
         return SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip()
     except OSError:
         return "default"
+
+
+class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
+    """The settings of an operator process. Each is a flag, and its description is the help."""
+
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = Field(
+        (), description="comma-separated namespaces to watch (default: all)"
+    )
+    lease_namespace: str = Field(
+        default_factory=_own_namespace,
+        min_length=1,
+        description="namespace of the Lease (default: the pod's own)",
+    )
+    lease_name: str = Field("rlfleet-operator", description="name of the Lease")
+    default_image: str = Field("", description="worker image of fleets without one")
+    port: int = Field(8080, ge=1, le=65_535, description="port of /metrics, /livez and /readyz")
+    log_format: LogFormat = Field("json", description="format of log lines: json or text")
+    log_level: Literal["DEBUG", "INFO", "WARNING"] = Field(
+        "INFO", description="lowest level that is logged: DEBUG, INFO or WARNING"
+    )
+    resync_seconds: float = Field(
+        30, ge=1, le=3600, description="how often an idle fleet is reconciled"
+    )
+    otlp_endpoint: str = Field(
+        "",
+        pattern="^(https?://.*)?$",
+        description="http:// or https:// address of an OTLP collector, for spans of rollouts (default: none)",
+    )
+    identity: str = Field(default_factory=lambda: f"{socket.gethostname()}_{uuid.uuid4()}")
+    """New for every process, so that a restarted one never inherits a Lease. It has no flag."""
+
+
+def parse_settings(arguments: Sequence[str] | None = None) -> Settings:
+    """Read the command line. Ends the process with a message if a value is invalid."""
+    return parse(
+        Settings,
+        program="python -m fleet_operator",
+        description="Keeps InferenceFleets on the weights that WeightVersions ask for.",
+        variables="RLFLEET_",
+        arguments=arguments,
+    )

@@ -1,8 +1,8 @@
-"""The two custom resources as last seen, parsed once.
+"""Holds the two custom resources as last read, parsed once.
 
-Filled by a list at start, so that nothing is decided on half of the objects, and by kopf's watch
-from then on. kopf handles each uid by itself: what it says of a deleted object may come after its
-successor of the same name, and must not hide that.
+A list fills it at start, so that no decision uses an incomplete set of objects. kopf's watch updates it
+from then on. kopf handles each uid separately: an event of a deleted object may come after a new object
+of the same name, and must not replace it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fleet_operator.api import names
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
-from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.runtime.logs import fleet_fields
+from fleet_operator.runtime.pod_informer import FleetKey
 
 logger = logging.getLogger(__name__)
 
 RawObject = Mapping[str, Any]
 S = TypeVar("S", FleetStatus, WeightsStatus)
-_NAMED_AT_MOST = 3
-_ODD = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
-"""What reading an object of an unknown shape may raise."""
+_MAX_NAMED_FIELDS = 3
+_UNREADABLE = (ValidationError, KeyError, TypeError, ValueError, AttributeError)
+"""The errors of reading an object of an unknown shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,8 @@ class FleetRecord:
 
     Fields:
         version: its resourceVersion.
-        unreadable: why this generation's spec cannot be read; empty if it can.
-        spec: the last one that could be read; None if none could.
+        unreadable: why this generation's spec is not readable; empty if it is.
+        spec: the last readable spec; None without one.
     """
 
     uid: str
@@ -52,8 +54,8 @@ class FleetRecord:
 class Store:
     """Fleets and the WeightVersions that refer to them.
 
-    An object that cannot be read is kept as such: its uid, its generation and why, beside the last
-    spec that could be read.
+    Of an unreadable object, the store keeps the uid, the generation, the cause and the last readable
+    spec.
     """
 
     def __init__(self, on_change: Callable[[FleetKey], None]) -> None:
@@ -63,7 +65,7 @@ class Store:
         self._weights_versions: dict[FleetKey, str] = {}
 
     def fleet(self, key: FleetKey) -> FleetRecord | None:
-        """The fleet, unless it is gone or going."""
+        """The fleet; None if it is gone or being deleted."""
         found = self._fleets.get(key)
         return None if found is None or found.deleting else found
 
@@ -76,7 +78,7 @@ class Store:
         return tuple(w for w in self._of(key) if isinstance(w, WeightsView))
 
     def unread_of(self, key: FleetKey) -> tuple[UnreadWeights, ...]:
-        """The WeightVersions that name this fleet and of which no spec could be read, oldest first."""
+        """The WeightVersions that name this fleet and have no readable spec, oldest first."""
         return tuple(w for w in self._of(key) if isinstance(w, UnreadWeights))
 
     def _of(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
@@ -93,10 +95,13 @@ class Store:
         unreadable = ""
         try:
             spec = FleetSpec.model_validate(body["spec"])
-        except _ODD as error:
+        except _UNREADABLE as error:
             unreadable = _why(error)
             if known is None or known.unreadable != unreadable:
-                logger.error("InferenceFleet %s/%s cannot be read: %s", *key, unreadable)
+                fleet = fleet_fields("unreadable", key)
+                logger.error(
+                    "InferenceFleet %s/%s cannot be read: %s", *key, unreadable, extra=fleet
+                )
         self._fleets[key] = FleetRecord(
             uid=metadata["uid"],
             version=_version(body),
@@ -120,10 +125,15 @@ class Store:
         read: WeightsView | UnreadWeights
         try:
             read = _weights_view(body)
-        except _ODD as error:
+        except _UNREADABLE as error:
             read = _unread(body, known, _why(error))
             if known is None or known.unreadable != read.unreadable:
-                logger.error("WeightVersion %s/%s cannot be read: %s", *key, read.unreadable)
+                logger.error(
+                    "WeightVersion %s/%s cannot be read: %s",
+                    *key,
+                    read.unreadable,
+                    extra=fleet_fields("unreadable", (key[0], read.fleet), weightversion=key[1]),
+                )
         self._weights[key], self._weights_versions[key] = read, _version(body)
         for fleet in {w.fleet for w in (known, read) if w is not None}:
             self._on_change((read.namespace, fleet))
@@ -138,7 +148,7 @@ class Store:
         self._on_change(key)
 
     def forget_all_but(self, uids: set[str]) -> None:
-        """Forget every object that a whole list did not bring."""
+        """Forget every object that is missing in a complete list."""
         for fleet in [k for k, f in self._fleets.items() if f.uid not in uids]:
             del self._fleets[fleet]
             self._on_change(fleet)
@@ -156,8 +166,9 @@ class Store:
 
 
 def _weights_view(body: RawObject) -> WeightsView:
-    """Errors: any of `_ODD` if the spec cannot be read."""
+    """Errors: any of `_UNREADABLE` if the spec cannot be read."""
     metadata = body["metadata"]
+    annotations = metadata.get("annotations", {})
     view = WeightsView(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -165,17 +176,18 @@ def _weights_view(body: RawObject) -> WeightsView:
         generation=metadata["generation"],
         created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
         spec=WeightsSpec.model_validate(body["spec"]),
-        retry=metadata.get("annotations", {}).get(names.ANNOTATION_RETRY, ""),
+        retry=annotations.get(names.ANNOTATION_RETRY, ""),
+        traceparent=annotations.get(names.ANNOTATION_TRACEPARENT, ""),
         status=_status_in(body, WeightsStatus),
     )
-    view.spec.source.resolve(view.spec.version)  # its length, once the version is filled in
+    view.spec.source.resolve(view.spec.version)  # checks the length with the version filled in
     return view
 
 
 def _unread(
     body: RawObject, known: WeightsView | UnreadWeights | None, why: str
 ) -> WeightsView | UnreadWeights:
-    """What can be said of a WeightVersion that cannot be read: with the spec before, if known."""
+    """The view of an unreadable WeightVersion, with its last readable spec if there is one."""
     metadata = body["metadata"]
     if isinstance(known, WeightsView) and known.uid == metadata["uid"]:
         status = _status_in(body, WeightsStatus)
@@ -199,27 +211,31 @@ def _unread(
 
 
 def _why(error: Exception) -> str:
-    """Which fields are odd, and how; without their values, which may be secret."""
+    """The invalid fields and their errors, without the values, which may be secret."""
     if not isinstance(error, ValidationError):
-        return f"its shape is odd ({type(error).__name__})"
+        return f"its structure is invalid ({type(error).__name__})"
     found = [
         f"{'.'.join(('spec', *map(str, each['loc'])))}: {each['msg']}"
         for each in error.errors(include_input=False, include_url=False)
     ]
-    more = len(found) - _NAMED_AT_MOST
-    return "; ".join(found[:_NAMED_AT_MOST]) + (f"; and {more} more" if more > 0 else "")
+    more = len(found) - _MAX_NAMED_FIELDS
+    return "; ".join(found[:_MAX_NAMED_FIELDS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _status_in(body: RawObject, model: type[S]) -> S:
-    """The stored status, as far as it can be read: another release, say the one before a rollback
-    of the operator, may have written words into it that this one does not know.
+    """The readable fields of the stored status. Another release, for example before a rollback of the
+    operator, may have written values that this one does not know.
     """
     status = dict(body.get("status") or {})
     try:
         return model.model_validate(status)
     except ValidationError as error:
         unknown = {str(each["loc"][0]) for each in error.errors()}
-    logger.warning("status of %s/%s: %s cannot be read", *_key(body), ", ".join(sorted(unknown)))
+    logger.warning(
+        "status of %s/%s: %s cannot be read, and is ignored",
+        *_key(body),
+        ", ".join(sorted(unknown)),
+    )
     return model.model_validate({k: v for k, v in status.items() if k not in unknown})
 
 
@@ -228,8 +244,8 @@ def _is_going(body: RawObject) -> bool:
 
 
 def _is_of_an_older(body: RawObject, uid: str, version: str) -> bool:
-    """Whether this is of an object whose name another one has taken since: what is known has another
-    uid and a later resourceVersion (an API server's are comparable numbers), or this one is going.
+    """Whether a newer object has the same name: the known object has another uid and a later
+    resourceVersion (the API server's are comparable numbers), or this one is being deleted.
     """
     if body["metadata"]["uid"] == uid:
         return False

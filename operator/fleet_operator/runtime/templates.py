@@ -1,8 +1,7 @@
 """Records the template of a fleet's pods in a ControllerRevision, one for each revision of the spec.
 
-Not in a ConfigMap: whoever may write those in a namespace could have the operator make pods of their
-own design. The role `edit` of Kubernetes writes no ControllerRevisions, and the API server lets
-nothing change the data of one.
+A ConfigMap would not be safe: with the right to write one, a user could make the operator create any pod. The
+Kubernetes role `edit` cannot write ControllerRevisions, and the API server keeps their data immutable.
 """
 
 from __future__ import annotations
@@ -12,30 +11,30 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fleet_operator.api import names
-from fleet_operator.core import overlay, pods
+from fleet_operator.core.manifests import overlay, pods, revisions
+from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.templates import RecordedTemplate
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal
 from fleet_operator.ports import Json, Kube
-from fleet_operator.runtime.informer import FleetKey
+from fleet_operator.runtime.pod_informer import FleetKey
 
 TEMPLATE = "the pods' template"
-"""The part of a fleet under which failures are noted."""
+"""The part of a fleet that failures are noted under."""
 API_VERSION = "apps/v1"
 _AT_MOST = "500"
-"""Records looked at at a time: there are as many as revisions among the pods, and one more."""
+"""Records per read: there is one for each revision of the pods, and one more."""
 
 
 def release() -> str:
-    """Of this operator; `unknown` where it runs from its sources."""
+    """The release of this operator; `unknown` if it runs from its sources."""
     try:
-        return version("rlfleet")
+        return version("rlfleet-server")
     except PackageNotFoundError:
         return "unknown"
 
 
 class Templates:
-    """The recorded templates of all fleets, read once by each process. `on_write`: counts writes."""
+    """The recorded templates of all fleets, read once by each process. `on_write` counts writes."""
 
     def __init__(
         self, kube: Kube, default_image: str, on_write: Callable[[], None] = lambda: None
@@ -47,25 +46,25 @@ class Templates:
         self.release = release()
 
     def known(self, key: FleetKey, observed: FleetObserved) -> RecordedTemplate | None:
-        """The template for the fleet's spec, if it has been read or written."""
+        """The template for the fleet's spec; None before it was read or written."""
         uid, recorded = self._known.get(key, ("", None))
         if recorded is None or uid != observed.uid:
             return None
-        return recorded if recorded.revision == pods.revision_of(observed) else None
+        return recorded if recorded.revision == revisions.revision_of(observed) else None
 
     async def ensure(self, key: FleetKey, observed: FleetObserved, in_use: Collection[str]) -> None:
         """Read the template for the fleet's spec, or record today's.
 
-        `in_use`: revisions of pods that stay; records of others are deleted when a new one is made.
-        A spec that comes again after another one, when no pod has it any more, is recorded again:
-        `spec.update.restartedAt` gets pods as the operator makes them now, whatever its value.
+        `in_use`: revisions of pods that stay. Other records are deleted when a new one is written. A spec
+        that returns after another one is recorded again if no pod has it any more. So a change of
+        `spec.update.restartedAt` always gets pods of the current operator.
 
         Errors: Retryable while the record of an earlier fleet of this name waits for the garbage
-        collector; NameTaken; Terminal if a record holds no template.
+        collector. NameTaken. Terminal if a record holds no template.
         """
         if overlay.problem_of(observed.spec.pod_overlay):
             return
-        revision = pods.revision_of(observed)
+        revision = revisions.revision_of(observed)
         path = f"{_collection(observed)}/{observed.name}-{revision}"
         try:
             found = await self._kube.get(path)
@@ -81,7 +80,7 @@ class Templates:
     async def _record(
         self, observed: FleetObserved, revision: str, in_use: Collection[str]
     ) -> RecordedTemplate:
-        """Write today's template, unless another process has been quicker."""
+        """Write the current template, unless another process has written one."""
         await self._delete_unused(observed, {*in_use, revision})
         self._on_write()
         collection, manifest = _collection(observed), self._manifest(observed, revision)
@@ -101,7 +100,7 @@ class Templates:
         return any(o["revision"] > found["revision"] for o in others)
 
     def forget(self, key: FleetKey) -> None:
-        """The fleet is gone."""
+        """Forget a fleet that is gone."""
         self._known.pop(key, None)
 
     def _manifest(self, observed: FleetObserved, revision: str) -> Json:
@@ -120,9 +119,8 @@ class Templates:
                 "template": pods.template_of(observed, self._default_image),
                 # The successors of a template change are gated by the same queue: which pods it held
                 # back before cannot be seen later.
-                "heldBack": sum(
-                    w.pod.is_gated and w.pod.revision != revision and not w.pod.deleting
-                    for w in observed.workers
+                "heldBack": observed.workers.count(
+                    lambda f: f.pod.gated and f.pod.revision != revision and not f.pod.deleting
                 ),
             },
         }
@@ -158,8 +156,8 @@ def _read(found: Json, observed: FleetObserved, revision: str) -> RecordedTempla
         if any(o["kind"] == names.FLEET_KIND for o in owners):
             raise Retryable(f"{title} belongs to an earlier fleet of this name")
         raise NameTaken(
-            f"{title} exists already and does not belong to this fleet: it is left as it is. Delete "
-            "it, or make the fleet under another name"
+            f"{title} exists already and does not belong to this fleet. The operator leaves it as it "
+            "is. Delete it, or create the fleet under another name"
         )
     try:
         template, by = found["data"]["template"], str(found["data"]["release"])
@@ -167,7 +165,7 @@ def _read(found: Json, observed: FleetObserved, revision: str) -> RecordedTempla
     except (KeyError, TypeError):
         workers = []
     if not workers or not isinstance(template.get("metadata"), dict):
-        raise Terminal(f"{title} holds no template: delete it, and the operator records one")
+        raise Terminal(f"{title} holds no template: delete it, and the operator creates a new one")
     held_back = found["data"].get("heldBack")
     return RecordedTemplate(
         revision=revision,

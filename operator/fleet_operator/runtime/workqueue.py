@@ -1,7 +1,7 @@
 """Keys to reconcile: each at most once in the queue, never in two workers at a time.
 
-Adding a key that is being worked on makes it run once more afterwards, so that no change is lost;
-adding it ten times makes it run once. Delays keep the earliest time asked for.
+A key that is added while it is worked on runs once more afterwards, so that no change is lost. A key
+that is added ten times runs once, at the earliest time of the ten.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WorkQueue(Generic[Key]):
         self._changed = asyncio.Event()
 
     def add(self, key: Key, *, after_seconds: float = 0) -> None:
-        """Ask for the key to be worked on, at the latest after this long."""
+        """Queue a key, to be worked on after this long at the latest."""
         due = asyncio.get_running_loop().time() + max(after_seconds, 0)
         if key in self._due and self._due[key] <= due:
             return
@@ -35,13 +35,13 @@ class WorkQueue(Generic[Key]):
         self._changed.set()
 
     def depth(self) -> int:
-        """Keys that are due and not being worked on."""
+        """How many keys are due and not being worked on."""
         now = asyncio.get_running_loop().time()
         return sum(due <= now and key not in self._active for key, due in self._due.items())
 
     def stuck_seconds(self) -> float:
-        """How long a key has been worked on, or has been due with no worker to take it; the longest
-        of these. 0 if there is none.
+        """The longest time that a key has been worked on, or has been due without a worker; 0 for an empty
+        queue.
         """
         now = asyncio.get_running_loop().time()
         waiting = (due for key, due in self._due.items() if key not in self._active)
@@ -61,7 +61,7 @@ class WorkQueue(Generic[Key]):
                 await work(key)
             finally:
                 self._active.pop(key, None)
-                # A worker may sleep although this key is due again: wake one up.
+                # This key may be due again: wake a worker.
                 self._changed.set()
 
     async def _next(self) -> Key:
@@ -84,7 +84,7 @@ class WorkQueue(Generic[Key]):
             while self._heap:
                 due, serial, key = heapq.heappop(self._heap)
                 if self._due.get(key) != due:
-                    continue  # An earlier time was asked for since.
+                    continue  # Replaced by an earlier time.
                 if due > now:
                     heapq.heappush(self._heap, (due, serial, key))
                     return None, due - now

@@ -1,1 +1,1 @@
-"""One file a strategy; each turns a view of a rollout into its next step."""
+"""One file per strategy. A strategy turns a view of a rollout into its next step."""

@@ -1,34 +1,39 @@
-"""Strategies without a barrier: workers swap one by one, each by itself, in one call.
+"""The strategies without a barrier: each worker swaps by itself, in one call.
 
-    worker                                    next
-    behind, does not hold the bytes           Stage
-    behind, holds them, somebody may go       Apply (pause, load, resume in one)
-    swapping                                  leave it alone; it goes on whoever dies
-    held without work (an older leader's)     finish what was begun, or let it go
+    worker                                         next
+    behind, has not staged                         Stage
+    behind, has staged, another may be away        Apply (pause, load and resume in one call)
+    swaps                                          no call: a swap ends without the operator
+    held without a swap (by a former leader)       finish the swap, or resume
 
-How many may be away at once is all in which these strategies differ. A worker that is missing or
-held counts as away. A pod behind a scheduling gate counts as not there at all: its queue may hold it
-back for days, and the others would keep the old version meanwhile.
+The strategies differ only in how many workers may be away at once. A worker that is missing or held
+is away. A pod behind a scheduling gate is not counted: its queue may hold it back for days, and the
+other workers would keep the old version meanwhile.
 
-Failure. A refusal while staging stops new swaps and is said; who serves goes on serving. A swap
-that fails inside the engine counts against `maxFailures`; beyond it the rollout halts: with `Halt`
-everybody stays where he is, two versions go on serving, and it is said; with `Rollback` the goal is
-the applied version again. Those that may fail go on serving what they have; when nobody else is
-left to swap, it is said. So it is when too few serve for anybody to go, and when a swap comes to
-nothing again and again.
+Failures:
+* A worker that refuses to stage stops new swaps, and keeps serving. The problem is reported.
+* A swap that fails in the engine counts against `maxFailures`. Beyond that the rollout halts. With
+  `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
+  `Rollback` the goal is the applied version.
+* Up to `maxFailures` workers keep the version that they have.
+
+Stalled reports these cases, and also when no other worker can swap, when too few workers
+serve for a swap, and when swaps keep failing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import calls
+from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Apply
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted_of
-from fleet_operator.core.joiners import Admission
-from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import (
+from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
+from fleet_operator.core.joining import Admission
+from fleet_operator.core.messages import (
     names,
     problem_of_missing,
     problem_of_stragglers,
@@ -36,175 +41,166 @@ from fleet_operator.core.problems import (
     unready,
     why,
 )
-from fleet_operator.core.step import Problem, RolloutView, Step
+from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
-    broken,
-    has_bytes,
+    closed_by_load,
     is_held_too_long,
     late,
+    late_to_stage,
     over_budget,
+    readers,
+    refused_by,
     renew,
+    staged,
     with_joiners,
     without,
 )
+from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase
 
 
 def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
-    goal = view.applied if view.halted else view.target
+    goal = view.applied if view.halted else view.desired
     stays = view.suspended or (view.halted and view.settings.on_failure == "Halt")
-    behind = () if stays else tuple(m for m in view.members if not m.has_loaded(goal))
-    refused = [m for m in behind if view.failure_of(m, goal)]
-    lost = broken(view, goal)
-    stuck = [m for m in behind if _is_stuck(m, goal, view)]
-    waiting = [m for m in behind if not has_bytes(m, goal)]
-    overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
-    failed = list({m.pod.uid: m for m in (*refused, *lost, *stuck, *overdue)}.values())
+    behind = NO_WORKERS if stays else view.members.where(lambda f: not f.has_loaded(goal))
+    refused = refused_by(view, goal, behind)
+    closed = closed_by_load(view, goal)
+    swapping = behind.where(lambda f: f.is_doing("apply", goal))
+    stuck = [m for m in swapping if _is_stuck(m, view)]
+    waiting = behind.where(lambda f: not f.has_bytes(goal))
+    overdue = late_to_stage(view, goal, waiting)
+    failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind)
-    halt = bool(lost or stuck or overdue)
+    halt = bool(closed or stuck or overdue)
     under_way = behind or view.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
-    actions = _tidied(view, goal, behind) + _staged(view, goal, waiting)
+    idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))
+    actions = _finished(view, goal, behind) + staged(view, goal, idle)
     if problem is None:
         actions += _swapped(view, goal, without(behind, failed), at_once)
-        actions += tuple(calls.expel(m, reason=why(m, goal)) for m in stuck)
+        actions += tuple(worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in stuck)
     stopped = stays or problem is not None
-    left_behind = bool(behind) and not without(behind, failed)
-    if left_behind:
+    all_failed = bool(behind) and not without(behind, failed)
+    if all_failed:
         problem = problem or problem_of_stragglers(behind, goal)
-    problem = problem or _problem_of_the_slow(view, goal, behind, at_once)
+    problem = problem or _overdue(view, goal, behind, at_once)
     taken = Step(
         goal=goal,
         phase=phase,
         actions=actions,
-        note=_note(view, goal, behind),
+        note=_note(view, goal, behind, waiting),
         problem=problem,
         failed=names(failed),
-        disturbed=any(_is_away(m) or m.operation for m in behind)
+        holds_requests=behind.any(lambda f: _is_away(f) or bool(f.operation))
         or any(isinstance(a, Apply) for a in actions),
     )
     return with_joiners(view, taken, _admission(view, goal, stopped=stopped))
 
 
-def _staged(view: RolloutView, goal: Target, waiting: list[WorkerView]) -> Actions:
-    return tuple(
-        calls.stage(m, goal, view.settings, reason=f"version {goal.label} is wanted")
-        for m in waiting
-        if m.standing is Standing.OPEN
-        and not m.is_at("stage", goal)
-        and not _was_asked_to_swap(m)
-        and not view.failed_lately(m, goal)
-    )
-
-
-def _swapped(
-    view: RolloutView, goal: Target, behind: list[WorkerView], at_once: int | None
-) -> Actions:
-    ready = [m for m in behind if m.standing is Standing.OPEN and m.has_staged(goal)]
-    idle = [m for m in ready if not m.operation and not _is_away(m)]
+def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
+    ready = behind.where(lambda f: f.standing is Standing.OPEN and f.has_staged(goal))
+    idle: Sequence[WorkerView] = ready.where(lambda f: not f.operation and not _is_away(f))
     if at_once is not None:
-        # Those beyond the replicas, and those that drain, are about to go: they do not count.
-        kept = [m for m in view.members if m.pod.drains_since is None]
-        there = min(sum(m.standing is Standing.OPEN for m in kept), view.replicas)
-        swapping = {m.pod.uid for m in (*without(ready, idle), *filter(_may_swap, kept))}
-        serving = there - len(swapping)
+        # Workers beyond the replicas and workers that drain will go: they do not count.
+        kept = view.members.where(lambda f: not f.pod.drains)
+        admitted = min(kept.count(lambda f: f.standing is Standing.OPEN), view.replicas)
+        swapping = {m.pod.uid for m in (*without(ready, idle), *kept.where(_may_swap))}
+        serving = admitted - len(swapping)
         away = view.replicas - serving
         idle = idle[: max(0, at_once - away)]
-    reason = f"it holds version {goal.label}"
-    return tuple(calls.apply(m, goal, view.settings, reason=reason) for m in idle)
+    reason = f"it has staged version {goal.label}"
+    return tuple(worker_calls.apply(m, goal, view.settings, reason=reason) for m in idle)
 
 
-def _tidied(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Actions:
-    """Open, or bring to the end, what somebody has paused and left."""
+def _finished(view: RolloutView, goal: Checkpoint, behind: Workers) -> Actions:
+    """The calls that finish or end the pauses that a former leader or another strategy has begun."""
+    if not view.held:
+        return ()
     uids, slow = {m.pod.uid for m in behind}, is_held_too_long(view)
-    actions = [*renew(view)]  # also of what another strategy has begun: it has no end of its own
+    actions = [*renew(view)]
     for member in view.held:
-        if member.operation or member.state is None or member.call.startswith("apply"):
+        if member.operation or member.state is None or member.is_called_to("apply"):
             continue
         if member.pod.uid in uids and member.has_staged(goal) and not slow:
-            reason = "its swap was begun"
-            actions.append(calls.load(member, goal, view.settings, reason=reason))
+            reason = "its swap has begun"
+            actions.append(worker_calls.load(member, goal, view.settings, reason=reason))
         else:
-            reason = "nothing is left that it should wait for"
-            actions.append(calls.resume(member, reason=reason))
+            reason = "the rollout does not need the pause"
+            actions.append(worker_calls.resume(member, reason=reason))
     return tuple(actions)
 
 
-def _admission(view: RolloutView, goal: Target, *, stopped: bool) -> Admission:
+def _admission(view: RolloutView, goal: Checkpoint, *, stopped: bool) -> Admission:
     if not view.members and not view.halted and not view.suspended:
-        return Admission(version=goal, fallback=view.applied, open_now=True, first=True, mixed=True)
+        return Admission(
+            goal=goal, fallback=view.applied, open_now=True, no_members=True, allows_mixing=True
+        )
     version = view.applied if stopped else goal
-    return Admission(version=version, fallback=view.applied, open_now=True, mixed=True)
+    return Admission(goal=version, fallback=view.applied, open_now=True, allows_mixing=True)
 
 
-def _phase(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> RolloutPhase:
+def _phase(view: RolloutView, goal: Checkpoint, behind: Workers) -> RolloutPhase:
     if not view.members:
         return RolloutPhase.PENDING
     if not behind:
         return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
-    # A swap that came to nothing does not make it begin anew: it would never be late.
+    # A swap that failed does not set the phase back: otherwise the rollout would never be late.
     begun = view.phase is RolloutPhase.LOADING or len(behind) < len(view.members)
-    begun |= any(m.is_at("apply", goal) or m.standing is Standing.HELD for m in behind)
+    begun |= behind.any(lambda f: f.is_doing("apply", goal) or f.standing is Standing.HELD)
     return RolloutPhase.LOADING if begun else RolloutPhase.STAGING
 
 
-def _is_away(worker: WorkerView) -> bool:
-    """Whether it holds its requests, or was asked to swap and perhaps does not know it yet."""
-    return worker.standing is Standing.HELD or worker.call.startswith("apply")
+def _is_away(worker: Facts) -> bool:
+    """Whether the worker is held, or a call to swap is on its way to it."""
+    return worker.standing is Standing.HELD or worker.is_called_to("apply")
 
 
-def _may_swap(worker: WorkerView) -> bool:
-    """Whether it may be swapping although its latch is open: it was asked to, or its phase is one of
-    a newer release.
-    """
-    if worker.standing is not Standing.OPEN or worker.state is None:
+def _may_swap(worker: Facts) -> bool:
+    """Whether an open worker may be swapping: it was called to, or its phase is of a newer release."""
+    if worker.standing is not Standing.OPEN:
         return False
-    return _was_asked_to_swap(worker) or not isinstance(worker.state.phase, Phase)
+    return _was_asked_to_swap(worker) or not isinstance(worker.phase, Phase)
 
 
-def _was_asked_to_swap(worker: WorkerView) -> bool:
-    return worker.call.startswith("apply") or worker.operation.startswith("apply")
+def _was_asked_to_swap(worker: Facts) -> bool:
+    return worker.is_called_to("apply") or worker.is_doing("apply")
 
 
-def _is_stuck(worker: WorkerView, goal: Target, view: RolloutView) -> bool:
-    """Whether its swap has lasted longer than a load may; also if it does not answer meanwhile.
+def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:
+    """Whether a swap lasts longer than a load and a drain may. The time of silence counts too.
 
-    The age of its last answer does not count: a worker that was not asked since may have ended its
-    swap, and would be given up although it serves.
+    The age of the last answer does not count: a worker that got no call since then may have finished
+    its swap, and would be fenced although it serves.
     """
-    if not worker.is_at("apply", goal) or worker.state is None:
-        return False
-    operation = worker.state.operation
+    operation = worker.state.operation if worker.state is not None else None
     seconds = (operation.running_seconds if operation else 0) + worker.silent_seconds
     drain = view.settings.pause.drain_timeout_seconds if view.settings.pause.mode == "Wait" else 0
     return seconds > view.settings.timeouts.load_seconds + drain
 
 
-def _problem_of_the_slow(
-    view: RolloutView, goal: Target, behind: tuple[WorkerView, ...], at_once: int | None
-) -> Problem | None:
-    """What is to be said of a rollout that lasts longer than all of its groups may, one after the
-    other. It goes on all the same.
-    """
+def _overdue(
+    view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None
+) -> RolloutProblem | None:
+    """The problem that a rollout lasts longer than all of its groups together may. It continues."""
     timeouts, groups = view.settings.timeouts, ceil(view.replicas / (at_once or view.replicas or 1))
-    limit = timeouts.stage_seconds + groups * timeouts.load_seconds
+    limit = view.staging_seconds() + groups * timeouts.load_seconds
     if not (
         late(view, RolloutPhase.STAGING, limit, behind)
         or late(view, RolloutPhase.LOADING, limit, behind)
     ):
         return None
-    missing = view.replicas - sum(m.standing is Standing.OPEN for m in view.members)
+    missing = view.replicas - view.members.count(lambda f: f.standing is Standing.OPEN)
     if at_once is not None and missing >= at_once:
         return problem_of_missing(missing, at_once, behind, goal)
     return problem_of_stragglers(behind, goal)
 
 
-def _note(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> str:
+def _note(view: RolloutView, goal: Checkpoint, behind: Workers, waiting: Workers) -> str:
     if not view.members:
         return "no worker is admitted"
     done = len(view.members) - len(behind)
     share = counted_of(done, len(view.members), "worker", "serves", "serve")
-    told = f"{share} {goal.label}"
-    return f"{told}; next: {some(behind)}{unready(behind, goal)}" if behind else told
+    note = f"{share} {goal.label}{readers(view, waiting)}"
+    return f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note

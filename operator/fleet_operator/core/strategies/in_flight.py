@@ -1,11 +1,11 @@
 """InFlight: every worker swaps as soon as it has staged.
 
-For asynchronous training: the smallest pause, and for a moment two versions generate.
+For asynchronous training. The pause is the shortest, and two versions generate for a moment.
 """
 
 from __future__ import annotations
 
-from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.gradual import step_towards
 
 

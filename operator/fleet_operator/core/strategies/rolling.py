@@ -1,12 +1,12 @@
-"""Rolling: groups of `maxUnavailable` swap, one after the other.
+"""Rolling: groups of `maxUnavailable` workers swap, one group after the other.
 
-For serving-like use: the others go on serving, and for the whole rollout two versions generate.
+For fleets that must keep serving. Two versions generate during the whole rollout.
 """
 
 from __future__ import annotations
 
-from fleet_operator.core.amounts import at_most
-from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.percentages import at_most
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.gradual import step_towards
 
 

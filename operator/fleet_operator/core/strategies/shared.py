@@ -1,56 +1,71 @@
-"""What all strategies need: who holds the bytes, who failed, who is late, and the joiners."""
+"""Parts that all strategies share: failed and late workers, pauses, and the calls to joining workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import calls
+from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Quarantine, WorkerCall
-from fleet_operator.core.identity import WeightsId, fold, same_weights
-from fleet_operator.core.joiners import Admission, join
-from fleet_operator.core.observed import Target, WorkerView
-from fleet_operator.core.problems import problem_of
-from fleet_operator.core.step import Problem, RolloutView, Step
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.counts import agree
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
+from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
+from fleet_operator.core.messages import problem_of
+from fleet_operator.core.staging import within_places
+from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.worker_view import Standing, WorkerView
 
 Actions = tuple[WorkerCall | Quarantine, ...]
 
 
-def has_bytes(worker: WorkerView, goal: Target) -> bool:
-    """Whether a worker holds the goal's bytes, or is putting them into its engine."""
-    return worker.has_staged(goal) or worker.is_loading(goal)
+def has_bytes(worker: WorkerView, goal: Checkpoint) -> bool:
+    """Whether a worker has staged the goal, or is loading it."""
+    return worker.facts.has_bytes(goal)
 
 
-def loaded_beside(workers: Sequence[WorkerView], applied: Target) -> list[WeightsId]:
-    """The different weights that workers have in their engines, but for the applied ones."""
-    loaded = set(fold({w.loaded for w in workers}))
+def refused_by(view: RolloutView, goal: Checkpoint, workers: Workers) -> list[WorkerView]:
+    """The workers that could not take the goal in this attempt."""
+    return [w for w in workers.where(lambda f: f.refuses) if view.failure_of(w, goal)]
+
+
+def loaded_beside(workers: Workers, applied: Checkpoint) -> list[WeightsId]:
+    """The distinct weights that workers have in their engines, except for the applied ones."""
+    loaded = set(fill_digests({f.loaded for f in workers.kinds}))
     return [w for w in loaded if w is not None and not same_weights(w, applied)]
 
 
 def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
-    """Where the weights of a worker came from, by its own account."""
-    told = worker.state.source if worker.state else None
-    return from_protocol(told) if told is not None else view.target.source
+    """The source of a worker's weights, as the worker reports it; by default the desired source."""
+    reported = worker.state.source if worker.state else None
+    return from_protocol(reported) if reported is not None else view.desired.source
 
 
-def broken(view: RolloutView, goal: Target) -> list[WorkerView]:
-    """Workers that a load of the goal has closed: members no more, but failures of this rollout."""
+def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
+    """Workers whose latch closed because they failed to load the goal.
+
+    They are no members any more, and count as failures of this rollout.
+    """
     return [
         j
-        for j in view.joiners
+        for j in view.joining.where(lambda f: f.refuses)
         if (failure := view.failure_of(j, goal)) and j.state and failure == j.state.load_failure
     ]
 
 
-def without(workers: Iterable[WorkerView], others: Iterable[WorkerView]) -> list[WorkerView]:
-    """The workers that are not among the others. By uid: comparing the records themselves, each
-    with each, takes seconds for a thousand workers.
+def without(workers: Iterable[WorkerView], others: Collection[WorkerView]) -> Workers:
+    """The workers that are not among the others, by uid.
+
+    Comparing the records of a thousand workers pair by pair takes seconds.
     """
+    if not others:
+        return Workers.of(workers)
     uids = {o.pod.uid for o in others}
-    return [w for w in workers if w.pod.uid not in uids]
+    return Workers([w for w in workers if w.pod.uid not in uids])
 
 
 def late(
@@ -62,52 +77,113 @@ def late(
     return list(workers)
 
 
-def held_up(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
-    """The workers, if others have been holding their requests for them as long as a rollout and the
-    way back may take.
+def late_to_stage(
+    view: RolloutView, goal: Checkpoint, waiting: Sequence[WorkerView]
+) -> list[WorkerView]:
+    """The workers that should have staged the goal by now.
 
-    Phases begin anew with every newer version, and whenever an answer gets lost; pauses do not.
+    Once the phase has lasted as long as all groups of `maxStaging` may take, these are all workers.
+    Before that, these are the workers that stage, or are silent, for longer than one timeout.
+    """
+    limit = float(view.settings.timeouts.stage_seconds)
+    if not late(view, RolloutPhase.STAGING, limit, waiting):
+        return []
+    overdue = late(view, RolloutPhase.STAGING, view.staging_seconds(), waiting)
+    return overdue or late(
+        view, RolloutPhase.STAGING, limit, [w for w in waiting if _stages_longer(w, goal, limit)]
+    )
+
+
+def staged(view: RolloutView, goal: Checkpoint, waiting: Workers) -> Actions:
+    """The calls to stage the goal: to each of these workers that answers, does not stage it already and
+    does not rest after a failure.
+    """
+    reason = f"the goal is version {goal.label}"
+    able = waiting.where(
+        lambda f: f.standing is not Standing.UNKNOWN and not f.is_doing("stage", goal)
+    )
+    return tuple(
+        worker_calls.stage(m, goal, view.settings, reason=reason)
+        for m in able
+        if not view.failed_lately(m, goal)
+    )
+
+
+def _stages_longer(worker: WorkerView, goal: Checkpoint, limit_seconds: float) -> bool:
+    staging_seconds = worker.seconds_at("stage", goal)
+    return (worker.silent_seconds if staging_seconds is None else staging_seconds) > limit_seconds
+
+
+def readers(view: RolloutView, waiting: Sequence[WorkerView]) -> str:
+    """The part of a note that names `maxStaging`, if it keeps workers waiting; otherwise empty."""
+    most = view.max_staging
+    if most is None or len(waiting) <= most:
+        return ""
+    return f"; at most {most} {agree(most, 'reads', 'read')} it at once"
+
+
+def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
+    """The workers, if other workers stay paused for them longer than a rollout and a rollback may
+    take; otherwise none.
+
+    A phase starts again with each newer version and after each lost answer. A pause does not.
     """
     return list(by) if is_held_too_long(view) else []
 
 
 def is_held_too_long(view: RolloutView) -> bool:
-    """Whether a worker has been holding its requests as long as a rollout and the way back may take."""
+    """Whether a worker is paused for longer than a rollout and a rollback may take."""
     longest = max((m.held_seconds for m in view.held), default=0.0)
     return longest > view.settings.longest_hold_seconds
 
 
 def renew(view: RolloutView) -> Actions:
-    """Renew the pauses that would end soon. Of several calls to a worker the last one counts."""
+    """The calls that renew pauses whose lease ends soon."""
     return tuple(
-        calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
+        worker_calls.pause(m, view.settings, reason="the rollout needs longer than the pause lease")
         for m in view.held
-        if calls.needs_renewal(m)
+        if worker_calls.needs_renewal(m)
+    )
+
+
+def resumed_on_applied(view: RolloutView) -> Actions:
+    """The calls that resume held members on the applied version.
+
+    Empty while versions must not mix and a member may generate another version.
+    """
+    elsewhere = view.members.where(lambda f: not f.has_loaded(view.applied))
+    if view.forbids_mixing and elsewhere.any(lambda f: f.standing is not Standing.HELD):
+        return ()
+    reason = f"the rollout does not need the pause; version {view.applied.label} keeps serving"
+    return tuple(
+        worker_calls.resume(m, reason=reason)
+        for m in view.held.where(lambda f: f.has_loaded(view.applied) and not f.operation)
     )
 
 
 def over_budget(
     view: RolloutView,
-    goal: Target,
+    goal: Checkpoint,
     failed: list[WorkerView],
     phase: RolloutPhase,
     *,
     halt: bool,
     among: Sequence[WorkerView] = (),
-) -> Problem | None:
-    """The problem, if more workers failed to take the target than may, or if nobody else is left.
+) -> RolloutProblem | None:
+    """The problem that more workers failed than `maxFailures` allows, or that no other worker is left.
 
-    `among`: those who could take it; the members, or else the joiners, if nobody is named.
-
-    The way back, or out of an overtaken rollout, is not given up: who fails there is fenced. Nor
-    is a version that the fleet serves already: who comes late to it is left behind.
+    `among`: the workers that could load the goal; by default the members, or else the workers that
+    join. A rollback is never abandoned, nor the rest of a superseded rollout: a worker that fails
+    there is fenced. A version that the fleet serves already is not abandoned either.
     """
-    candidates = among or view.members or view.joiners
+    if not failed:
+        return None
+    candidates = among or view.members or view.joining
     others = {w.pod.uid for w in candidates} - {f.pod.uid for f in failed}
-    if not failed or (others and len(failed) <= view.may_fail):
+    if others and len(failed) <= view.may_fail:
         return None
     served = same_weights(goal, view.applied)
-    if not same_weights(goal, view.target) or view.halted or served:
+    if not same_weights(goal, view.desired) or view.halted or served:
         return None
     return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt)
 
@@ -115,13 +191,25 @@ def over_budget(
 def with_joiners(
     view: RolloutView, taken: Step, admission: Admission, *, but: AbstractSet[str] = frozenset()
 ) -> Step:
-    """The step, with the calls to the joiners, but for some uids."""
-    joiners = tuple(j for j in view.joiners if j.pod.uid not in but)
-    admission = replace(admission, adapters=view.adapters, may_fail=view.may_fail)
-    joining = join(joiners, admission, view.settings)
+    """The step, with the calls to the joining workers, and without reads beyond `maxStaging`.
+
+    `but`: uids of joining workers that get no call here.
+    """
+    joining = tuple(j for j in view.joining if j.pod.uid not in but)
+    admission = replace(admission, lora_goals=view.lora_goals, may_fail=view.may_fail)
+    joins = join(joining, admission, view.settings)
+    actions = within_places(taken.actions + joins.actions, view.workers, view.max_staging)
+    if len(actions) < len(taken.actions) + len(joins.actions):
+        called = {a.pod_uid for a in actions if not isinstance(a, Quarantine)}
+        postponed = {a.pod_uid for a in joins.actions} - called
+        actions += tuple(
+            worker_calls.admit(j, reason="it serves its version until it may read the next one")
+            for j in joining
+            if j.pod.uid in postponed and comes_in_meanwhile(j, admission)
+        )
     return replace(
         taken,
-        actions=taken.actions + joining.actions,
-        problem=taken.problem or joining.problem,
-        requeue_after_seconds=joining.requeue_after_seconds,
+        actions=actions,
+        problem=taken.problem or joins.problem,
+        requeue_after_seconds=joins.requeue_after_seconds,
     )

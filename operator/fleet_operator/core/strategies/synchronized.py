@@ -1,37 +1,39 @@
 """Synchronized: stage all → pause all → load all → verify → resume all.
 
-No two versions ever generate at the same time. For on-policy training.
+Two versions never generate at the same time. For on-policy training.
 
-States are not remembered, they are read off the workers, so that an operator that starts in the
-middle takes the next step:
+The strategy stores no state. It reads the state of the workers, so that an operator that starts in
+the middle of a rollout takes the next step:
 
     members behind the goal?    all of these staged?   any of these open?   phase
     yes                         no                     -                    Staging
     yes                         yes                    yes                  Pausing
     yes                         yes                    no                   Loading
     no                          -                      some are held        Resuming
-    no                          -                      none are held        Applied
+    no                          -                      none is held         Applied
 
 Invariants of every step:
- 1. A worker loads only when no member generates older weights.
- 2. A worker resumes on the goal only when every member reports the goal (this is the verification:
-    the worker sets its label after load and probe succeeded, and resume names the version again).
- 3. While staging, nobody is held: what an overtaken rollout has paused is let go.
+ 1. A worker loads only when no member generates with older weights.
+ 2. A worker resumes on the goal only when every member reports the goal. This is the verification:
+    the worker sets its label after the load and its check, and resume names the version again.
+ 3. No member stays held while others stage: workers that a superseded rollout paused resume.
 
-Overtaken (worked example). a, b, c serve 41; the target is 42, all are paused, a has loaded 42;
-now the trainer asks for 43. Nobody may resume: a has 42, b and c have 41, and 43 is not staged.
-Since b and c hold 42 in memory, the shortest way out is forward: the goal stays 42 until all three
-serve it, and becomes 43 with the next step. Had nobody loaded 42 yet, invariant 3 would have let
-all three go on with 41 at once.
+Superseded rollout (worked example). a, b and c serve 41. The desired version is 42, all three are
+paused, and a has loaded 42. Now the trainer asks for 43. No worker may resume: a has 42, b and c
+have 41, and 43 is not staged. b and c hold 42 in memory, so the shortest way is forward: the goal
+stays 42 until all three serve it, and becomes 43 with the next step. If no worker had loaded 42,
+invariant 3 would have resumed all three on 41 at once.
 
-Failure. A refusal while staging touches nothing: the old weights go on serving, the workers are
-asked again every 10 s, and the problem is said. Who serves and answers while the others pause does
-not know of it and is asked again; he is late after twice the time-out, others after one. A failure while pausing or loading halts the
-rollout when more workers than `maxFailures` fail: the goal becomes the applied version, so that
-workers which have loaded already go back and everybody serves again. Up to `maxFailures` workers
-are left behind, with their latch closed, and join again when they can. On the way back, or out of an
-overtaken rollout, nothing can be given up any more: for whom the others have been holding their
-requests twice as long as a rollout may take, he is left behind.
+Failures:
+* A worker that refuses to stage is untouched. The old weights keep serving, the worker is called
+  again every 10 s, and the problem is reported.
+* A worker that still serves while others pause missed the call. It is called again, and counts as
+  late only after twice the timeout. Other workers are late after the timeout.
+* If more than `maxFailures` workers fail to pause or load, the rollout halts. The goal becomes the
+  applied version: workers that have loaded roll back, and all workers serve again.
+* Up to `maxFailures` failed workers are fenced, and join again when they can.
+* A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. A worker that
+  keeps the others paused for twice as long as a rollout may take is fenced.
 """
 
 from __future__ import annotations
@@ -39,148 +41,149 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import calls
+from fleet_operator.core import worker_calls
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree, counted, counted_of
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
-from fleet_operator.core.joiners import Admission
-from fleet_operator.core.observed import Standing, Target, WorkerView
-from fleet_operator.core.problems import names, some, unready, why
-from fleet_operator.core.step import RolloutView, Step
+from fleet_operator.core.joining import Admission
+from fleet_operator.core.messages import names, some, unready, why
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
-    broken,
-    has_bytes,
-    held_up,
+    blocking,
+    closed_by_load,
     late,
+    late_to_stage,
     loaded_beside,
     over_budget,
+    readers,
+    refused_by,
     renew,
+    resumed_on_applied,
     source_of,
+    staged,
     with_joiners,
     without,
 )
+from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase
 
 
 def step(view: RolloutView) -> Step:
     """Decide the next step of a synchronized rollout."""
     goal = _goal(view)
-    behind = tuple(m for m in view.members if not m.has_loaded(goal))
+    behind = view.members.where(lambda f: not f.has_loaded(goal))
     if not behind:
         taken = _open(view, goal)
-    elif any(not has_bytes(m, goal) for m in behind):
+    elif behind.any(lambda f: not f.has_bytes(goal)):
         taken = _stage(view, goal, behind)
-    elif any(m.standing is not Standing.HELD for m in behind):
+    elif behind.any(lambda f: f.standing is not Standing.HELD):
         taken = _pause(view, goal, behind)
     else:
         taken = _load(view, goal, behind)
     return with_joiners(view, taken, _admission(view, taken, behind))
 
 
-def _goal(view: RolloutView) -> Target:
+def _goal(view: RolloutView) -> Checkpoint:
     if view.halted or (view.suspended and not view.held):
         return view.applied
-    ahead = [m for m in view.held if not m.goes_on_by_itself]
+    ahead = view.held.where(lambda f: not f.paused_unchanged)
     loaded = loaded_beside(ahead, view.applied)
-    if len(loaded) == 1 and not same_weights(loaded[0], view.target):
+    if len(loaded) == 1 and not same_weights(loaded[0], view.desired):
         (weights,) = loaded
         source = source_of(next(m for m in ahead if m.has_loaded(weights)), view)
-        overtaken = Target.passing(weights, source)
-        at_hand = all(m.has_loaded(overtaken) or has_bytes(m, overtaken) for m in view.members)
-        if at_hand and not broken(view, overtaken):
-            return overtaken
-    return view.target
+        superseded = Checkpoint.passing(weights, source)
+        at_hand = view.members.all(lambda f: f.has_loaded(superseded) or f.has_bytes(superseded))
+        if at_hand and not closed_by_load(view, superseded):
+            return superseded
+    return view.desired
 
 
-def _stage(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
-    waiting = [m for m in behind if not has_bytes(m, goal)]
-    refused = [m for m in waiting if view.failure_of(m, goal)]
-    overdue = late(view, RolloutPhase.STAGING, view.settings.timeouts.stage_seconds, waiting)
-    actions: Actions = tuple(
-        calls.stage(m, goal, view.settings, reason=f"version {goal.label} is wanted")
-        for m in waiting
-        if m.standing is not Standing.UNKNOWN
-        and not m.is_at("stage", goal)
-        and not view.failed_lately(m, goal)
-    )
+def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
+    waiting = behind.where(lambda f: not f.has_bytes(goal))
+    refused = refused_by(view, goal, waiting)
+    overdue = late_to_stage(view, goal, waiting)
+    actions = staged(view, goal, waiting)
     failed = [*refused, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
-        actions += _set_apart(failed, goal, view)
-    left = held_up(view, [m for m in waiting if m.standing is not Standing.OPEN])
-    left += without(_mute(view), left)
-    held = sum(has_bytes(m, goal) for m in behind)
-    share = counted_of(held, len(behind), "worker", "holds", "hold")
+        actions += _drained(failed, goal, view)
+    fenced = blocking(view, waiting.where(lambda f: f.standing is not Standing.OPEN))
+    fenced += without(_silent_members(view), fenced)
+    done = len(behind) - len(waiting)
+    share = counted_of(done, len(behind), "worker", "has", "have")
     return Step(
         goal=goal,
         phase=RolloutPhase.STAGING,
-        actions=actions + _let_go(view) + _left_behind(left, goal),
-        note=f"{share} {goal.label}{unready(waiting, goal)}",
+        actions=actions + renew(view) + resumed_on_applied(view) + _fenced(fenced, goal),
+        note=f"{share} staged {goal.label}{readers(view, waiting)}{unready(waiting, goal)}",
         problem=problem,
         failed=names(failed),
-        disturbed=bool(view.held),
+        holds_requests=bool(view.held),
     )
 
 
-def _mute(view: RolloutView) -> list[WorkerView]:
-    """Of whom nobody knows for longer than a pause may take to begin whether they generate something
-    else than the applied version: beside them nobody who holds his requests can go on.
+def _silent_members(view: RolloutView) -> list[WorkerView]:
+    """Members that are silent for longer than `pauseSeconds` and may run another version than the
+    applied one. Held workers cannot resume next to them.
     """
     if not view.held:
         return []
     limit = view.settings.timeouts.pause_seconds
     return [
         m
-        for m in view.members
-        if m.standing is Standing.UNKNOWN
-        and not m.has_loaded(view.applied)
-        and m.silent_seconds > limit
+        for m in view.members.where(
+            lambda f: f.standing is Standing.UNKNOWN and not f.has_loaded(view.applied)
+        )
+        if m.silent_seconds > limit
     ]
 
 
-def _pause(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
-    still = [m for m in behind if m.standing is not Standing.HELD]
+def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
+    unpaused = behind.where(lambda f: f.standing is not Standing.HELD)
     limit = float(view.settings.timeouts.pause_seconds)
     if view.settings.pause.mode == "Wait":
         limit += view.settings.pause.drain_timeout_seconds
-    # Who serves and answers does not know of it: our call was lost, and perhaps we were away since.
-    unaware = [
-        m for m in still if m.state and m.state.phase is Phase.SERVING and not m.silent_seconds
-    ]
-    aware = without(still, unaware)
+    # A worker that serves and answers missed the call, perhaps while no operator was the leader.
+    unaware = unpaused.where(lambda f: f.phase is Phase.SERVING and not f.silent)
+    aware = unpaused.where(lambda f: f.phase is not Phase.SERVING or f.silent)
     overdue = late(view, RolloutPhase.PAUSING, limit, aware)
     overdue += late(view, RolloutPhase.PAUSING, 2 * limit, unaware)
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
+    reason = f"all workers have staged version {goal.label}"
     actions: Actions = tuple(
-        calls.pause(m, view.settings, reason=f"all hold version {goal.label}")
-        for m in still
-        if m.standing is Standing.OPEN
+        worker_calls.pause(m, view.settings, reason=reason)
+        for m in unpaused.where(lambda f: f.standing is Standing.OPEN)
     )
-    out = (overdue or held_up(view, still)) if problem is None else []
+    fenced = (overdue or blocking(view, unpaused)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
-        actions=actions + renew(view) + _left_behind(out, goal),
-        note=f"waiting for {some(still)} to pause",
+        actions=actions + renew(view) + _fenced(fenced, goal),
+        note=f"waiting for {some(unpaused)} to pause",
         problem=problem,
         failed=names(overdue),
-        disturbed=True,
+        holds_requests=True,
     )
 
 
-def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> Step:
-    refused = [m for m in behind if view.failure_of(m, goal)]
-    broke = broken(view, goal)
+def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
+    refused = refused_by(view, goal, behind)
+    broke = closed_by_load(view, goal)
     overdue = late(view, RolloutPhase.LOADING, view.settings.timeouts.load_seconds, behind)
-    overdue = overdue or held_up(view, behind)
+    overdue = overdue or blocking(view, behind)
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     actions: Actions = renew(view)
     if problem is None:
-        asked = (m for m in without(behind, failed) if not m.operation.startswith("load"))
-        loads = tuple(calls.load(m, goal, view.settings, reason="all are paused") for m in asked)
-        # A renewal comes before a load, which may last longer than the lease.
-        actions = loads + actions + _left_behind(without(failed, broke), goal)
+        loading = without(behind.where(lambda f: not f.is_doing("load")), failed)
+        loads = tuple(
+            worker_calls.load(m, goal, view.settings, reason="all workers are paused")
+            for m in loading
+        )
+        # A renewal replaces the load of the same worker: a load may last longer than the lease.
+        actions = loads + actions + _fenced(without(failed, broke), goal)
     return Step(
         goal=goal,
         phase=RolloutPhase.LOADING,
@@ -188,35 +191,36 @@ def _load(view: RolloutView, goal: Target, behind: tuple[WorkerView, ...]) -> St
         note=f"waiting for {some(behind)} to load {goal.label}",
         problem=problem,
         failed=names(failed),
-        disturbed=True,
+        holds_requests=True,
     )
 
 
-def _set_apart(workers: Sequence[WorkerView], goal: Target, view: RolloutView) -> Actions:
-    """Leave them behind before anybody is paused: who serves may finish his requests first."""
+def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
+    """Take failed workers out of service before others pause. Running requests may finish first."""
     return tuple(
-        calls.set_apart(m, view.settings, reason=why(m, goal))
+        worker_calls.fence_after_drain(m, view.settings, reason=why(m, goal))
         if m.standing is Standing.OPEN
-        else calls.expel(m, reason=why(m, goal))
+        else worker_calls.take_out_of_service(m, reason=why(m, goal))
         for m in workers
     )
 
 
-def _left_behind(workers: Sequence[WorkerView], goal: Target) -> Actions:
-    """Take them out of service. Of several calls to a worker the last one counts: no renewal."""
-    return tuple(calls.expel(m, reason=why(m, goal)) for m in workers)
+def _fenced(workers: Sequence[WorkerView], goal: Checkpoint) -> Actions:
+    """Take workers out of service at once. These calls come last, so that they replace renewals."""
+    return tuple(worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in workers)
 
 
-def _open(view: RolloutView, goal: Target) -> Step:
+def _open(view: RolloutView, goal: Checkpoint) -> Step:
     held = view.held
-    served_already = any(m.standing is Standing.OPEN for m in view.members)
-    broke = [] if served_already else broken(view, goal)
-    if not held and len(broke) < len(view.joiners):
-        broke = []  # the rollout is over, or others are on their way
+    served_already = view.members.any(lambda f: f.standing is Standing.OPEN)
+    broke = [] if served_already else closed_by_load(view, goal)
+    if not held and len(broke) < len(view.joining):
+        broke = []  # the rollout is over, or other workers are joining
     problem = over_budget(view, goal, broke, RolloutPhase.LOADING, halt=True)
-    # Who is given up while he loads still does: his pause is renewed until he has, and can go back.
+    # A worker may still be loading an abandoned version. Its pause is renewed until it can roll back.
+    reason = f"all workers have loaded {goal.label}"
     actions: Actions = renew(view) + tuple(
-        calls.resume(m, reason=f"all members hold {goal.label}")
+        worker_calls.resume(m, reason=reason)
         for m in held
         if m.state is not None and not m.operation
     )
@@ -235,35 +239,22 @@ def _open(view: RolloutView, goal: Target) -> Step:
         note=note,
         problem=problem,
         failed=names(broke),
-        disturbed=bool(held),
+        holds_requests=bool(held),
     )
 
 
-def _admission(view: RolloutView, taken: Step, behind: tuple[WorkerView, ...]) -> Admission:
-    """At which version joiners come in, and whether now."""
+def _admission(view: RolloutView, taken: Step, behind: Workers) -> Admission:
+    """The version at which joining workers are admitted, and whether they may be admitted now."""
     goal = taken.goal
     if not view.members:
-        return Admission(version=goal, fallback=view.applied, open_now=True, first=True)
+        return Admission(goal=goal, fallback=view.applied, open_now=True, no_members=True)
     if not behind:
-        # Those that still load what was overtaken could not open beside it, and would be held long.
-        return Admission(version=goal, fallback=goal, open_now=view.agrees_on(goal))
+        # Members may still be loading a superseded version. Joining workers wait until all agree.
+        return Admission(goal=goal, fallback=goal, open_now=view.agrees_on(goal))
     if view.held or taken.phase is RolloutPhase.PAUSING:
-        # Their latch is closed: they may load the goal beside the members, and open with them. One
-        # that was left behind would come in at the old version again and again.
-        return Admission(version=goal, fallback=goal, open_now=False)
+        # Behind a closed latch they may load the goal together with the members, and open with them.
+        # At the old version, a worker that was fenced would be admitted and fenced repeatedly.
+        return Admission(goal=goal, fallback=goal, open_now=False)
     agree = view.agrees_on(view.applied)
     coming = None if taken.problem else goal
-    return Admission(version=view.applied, fallback=goal, open_now=agree, coming=coming)
-
-
-def _let_go(view: RolloutView) -> Actions:
-    """Let held members go on with the applied version, unless somebody generates another one."""
-    applied = view.applied
-    if any(m.standing is not Standing.HELD and not m.has_loaded(applied) for m in view.members):
-        return renew(view)
-    reason = f"nothing is left that keeps {applied.label} from serving"
-    return renew(view) + tuple(
-        calls.resume(m, reason=reason)
-        for m in view.held
-        if m.has_loaded(applied) and not m.operation
-    )
+    return Admission(goal=view.applied, fallback=goal, open_now=agree, rollout_goal=coming)

@@ -1,0 +1,124 @@
+"""The web application: health, the routes of fleets, and what holds for every request."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from fleet_api import audit
+from fleet_api.calls import AUDITED, Audited, Gate
+from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
+from fleet_api.problems import Problem, of_error, of_http
+from fleet_api.routes import PREFIX, READING_METHODS, Route
+from rlfleet.errors import RlfleetError
+
+logger = logging.getLogger(__name__)
+
+Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CLIENT_LEFT = 499
+"""The status in the audit of a request whose client closed the connection, as nginx writes it."""
+HEALTH_PATHS = frozenset({"/livez", "/readyz"})
+
+
+def application(
+    routes: Iterable[Route],
+    gate: Gate,
+    *,
+    rate: Rate,
+    places: Places,
+    not_ready: Callable[[], str],
+) -> web.Application:
+    """Build the application. `not_ready`: the problem; empty without one."""
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        problem = not_ready()
+        return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
+
+    app = web.Application(
+        client_max_size=MOST_BODY_BYTES, middlewares=[_audited, _explained, _limited(rate, places)]
+    )
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    for route in routes:
+        app.router.add_route(
+            route.method, PREFIX + route.path, gate.to(route.handler, route.access)
+        )
+    return app
+
+
+@web.middleware
+async def _audited(request: web.Request, handler: Handle) -> web.StreamResponse:
+    """Number the request, and write the audit line if it may change something."""
+    request_id = uuid.uuid4().hex
+    audited = request[AUDITED] = Audited()
+    status = CLIENT_LEFT
+    try:
+        response = await handler(request)
+        status = response.status
+        if not response.prepared:
+            response.headers["x-request-id"] = request_id
+            response.headers["Cache-Control"] = "no-store"
+        return response
+    finally:
+        resource = request.match_info.route.resource
+        if request.method not in READING_METHODS and resource is not None:
+            found = request.match_info
+            audit.write(
+                request_id=request_id,
+                caller=audited.caller,
+                address=request.remote or "",
+                method=request.method,
+                route=resource.canonical,
+                fleet=(found.get("namespace", ""), found.get("name", "")),
+                status=status,
+                reason=audited.reason,
+                seconds=time.monotonic() - audited.started,
+                asked=audited.asked,
+            )
+
+
+@web.middleware
+async def _explained(request: web.Request, handler: Handle) -> web.StreamResponse:
+    """Answer every error as a problem."""
+    try:
+        return await handler(request)
+    except Exception as error:  # noqa: BLE001 - a client gets an answer, and the log the trace
+        problem = _problem_of(error, request.method)
+        request[AUDITED].reason = problem.reason
+        return problem.response()
+
+
+def _problem_of(error: Exception, method: str) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case RlfleetError():
+            return of_error(error)
+        case web.HTTPException():
+            return of_http(error)
+        case _:
+            # The path may hold a token, so it is not logged.
+            logger.error("defect: a %s request failed", method, exc_info=error)
+            message = "the RL API has a defect; its log has the trace"
+            return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", message)
+
+
+def _limited(rate: Rate, places: Places) -> Middleware:
+    @web.middleware
+    async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
+        if request.path in HEALTH_PATHS:
+            return await handler(request)
+        rate.take(request.remote or "")
+        with places.one():
+            return await handler(request)
+
+    return limited

@@ -1,0 +1,111 @@
+"""The caller of a request, by its bearer token.
+
+A token is a static key of the fleet, or a token of Kubernetes, which the API server reviews. Reviews
+are cached by the token's digest for seconds: a token that was revoked works for so long.
+
+Source: Kubernetes, authentication.k8s.io/v1 TokenReview.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet_api.keys import StaticKeys
+from fleet_api.ports import Cluster
+from fleet_api.problems import unauthorized
+from fleet_api.ttl_cache import TtlCache
+
+REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCEPTED_SECONDS = 30.0
+REFUSED_SECONDS = 5.0
+MOST_REVIEWS = 4096
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")  # RFC 6750, b64token
+_REMEDY = (
+    "send Authorization: Bearer with a valid token of the cluster, or with a key of this fleet"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request.
+
+    Fields:
+        name: as in the audit.
+        fleet: the only fleet of a static key, as namespace and name; None for an account.
+    """
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = field(default_factory=dict)
+    fleet: tuple[str, str] | None = None
+
+    @property
+    def identity(self) -> str:
+        """Everything that a decision about rights depends on."""
+        return json.dumps([self.name, self.uid, self.groups, self.extra], sort_keys=True)
+
+
+class Authenticator:
+    """Knows callers. `audiences`: that tokens must be for; empty for the API server's own."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        keys: StaticKeys,
+        *,
+        monotonic: Callable[[], float],
+        audiences: tuple[str, ...] = (),
+    ) -> None:
+        self._cluster = cluster
+        self._keys = keys
+        self._audiences = audiences
+        self._reviews: TtlCache[bytes, Caller | str] = TtlCache(MOST_REVIEWS, monotonic)
+
+    async def caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
+        """The caller with this header `Authorization`.
+
+        Errors: Problem 401; those of `Cluster`.
+        """
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise unauthorized(f"there is no bearer token; {_REMEDY}")
+        if not _TOKEN.fullmatch(token):
+            raise unauthorized(f"the bearer token is malformed; {_REMEDY}")
+        if self._keys.allow(token, namespace, fleet):
+            return Caller(name=f"key:{namespace}/{fleet}", fleet=(namespace, fleet))
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._reviews.get(digest)
+        if known is None:
+            known = await self._review(token)
+            accepted = isinstance(known, Caller)
+            self._reviews.put(digest, known, ACCEPTED_SECONDS if accepted else REFUSED_SECONDS)
+        if isinstance(known, str):
+            raise unauthorized(f"{known}; {_REMEDY}")
+        return known
+
+    async def _review(self, token: str) -> Caller | str:
+        """The caller of a token, or why it is refused."""
+        spec: dict[str, Any] = {"token": token}
+        if self._audiences:
+            spec["audiences"] = list(self._audiences)
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = (await self._cluster.call("POST", REVIEWS_PATH, body=body)).get("status", {})
+        if not status.get("authenticated"):
+            return "the API server does not accept the token: it is malformed, expired or revoked"
+        # An authenticator that knows no audiences answers without them.
+        if self._audiences and not set(self._audiences) & set(status.get("audiences") or ()):
+            return f"the token is not for the audience {' or '.join(self._audiences)}"
+        user = status["user"]
+        return Caller(
+            name=user["username"],
+            uid=user.get("uid", ""),
+            groups=tuple(user.get("groups") or ()),
+            extra=user.get("extra") or {},
+        )

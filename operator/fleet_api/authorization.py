@@ -1,0 +1,90 @@
+"""Rights of callers, as the API server decides them.
+
+Source: Kubernetes, authorization.k8s.io/v1 SubjectAccessReview.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fleet_api.authentication import Caller
+from fleet_api.ports import Cluster
+from fleet_api.problems import Problem
+from fleet_api.ttl_cache import TtlCache
+from fleet_operator.api import names
+from rlfleet.ports import Kind
+
+REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+ALLOWED_SECONDS = 15.0
+DENIED_SECONDS = 5.0
+MOST_REVIEWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A verb on one object."""
+
+    verb: str
+    kind: Kind
+    namespace: str
+    name: str
+
+
+class Authorizer:
+    """Decides about rights; the decisions are cached for seconds."""
+
+    def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MOST_REVIEWS, monotonic)
+
+    async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:
+        """Return if the caller has the right on an object of this fleet.
+
+        Errors: Problem 403; those of `Cluster`.
+        """
+        if caller.fleet is not None:
+            # The key of a fleet permits everything on the fleet, and nothing elsewhere.
+            allowed = caller.fleet == fleet and right.namespace == fleet[0]
+        else:
+            allowed = await self._has(caller, right)
+        if not allowed:
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "Forbidden",
+                f"{caller.name} may not {right.verb} {right.kind} {right.name!r} in namespace "
+                f"{right.namespace!r}; give the account this right",
+            )
+
+    async def _has(self, caller: Caller, right: Right) -> bool:
+        key = (caller.identity, right)
+        known = self._reviews.get(key)
+        if known is None:
+            known = await self._review(caller, right)
+            self._reviews.put(key, known, ALLOWED_SECONDS if known else DENIED_SECONDS)
+        return known
+
+    async def _review(self, caller: Caller, right: Right) -> bool:
+        spec = {
+            "user": caller.name,
+            "uid": caller.uid,
+            "groups": list(caller.groups),
+            "extra": caller.extra,
+            "resourceAttributes": {
+                "group": names.GROUP,
+                "version": names.VERSION,
+                "resource": right.kind.value,
+                "namespace": right.namespace,
+                "name": right.name,
+                "verb": right.verb,
+            },
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        reviewed = await self._cluster.call("POST", REVIEWS_PATH, body=body)
+        status = reviewed.get("status", {})
+        return bool(status.get("allowed")) and not status.get("denied")

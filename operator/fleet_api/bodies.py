@@ -1,0 +1,77 @@
+"""Bodies of requests that change something, with the field names of the resources."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic.alias_generators import to_camel
+
+from fleet_api.problems import Problem
+from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
+
+B = TypeVar("B", bound="Body")
+
+
+class Body(BaseModel):
+    """Base of all bodies. A field that does not exist is an error, since it would have no effect."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=False
+    )
+
+
+class Nothing(Body):
+    """No fields."""
+
+
+class Waiting(Body):
+    """Whether the reply comes after the rollout has ended, and after how long at the latest."""
+
+    wait: StrictBool = True
+    timeout_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 600
+
+
+class Directory(Body):
+    """The directory of a version, as workers see it."""
+
+    path: AbsolutePath
+
+
+class Publication(Waiting):
+    """A version to serve. Without a source the WeightVersion's own names the files."""
+
+    version: VersionLabel
+    source: Directory | None = None
+    digest: ManifestDigest | None = None
+    run_id: Annotated[VersionLabel | None, Field(alias="runID")] = None
+
+
+class Rollback(Waiting):
+    """An earlier version to go back to. `source`: where it is, if the fleet has no record of it."""
+
+    version: VersionLabel
+    source: Directory | None = None
+
+
+async def read(request: web.Request, model: type[B]) -> B:
+    """The body of a request; an empty one has no fields. Errors: Problem 400, 422."""
+    content = await request.read()
+    try:
+        return model.model_validate_json(content or b"{}")
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        is_json = all(one["type"] != "json_invalid" for one in found)
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if is_json else HTTPStatus.BAD_REQUEST
+        raise Problem(
+            status,
+            "InvalidBody" if is_json else "BadRequest",
+            "; ".join(_sentence(one) for one in found[:10]),
+        ) from error
+
+
+def _sentence(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    return f"{where}: {error['msg']}" if where else str(error["msg"])

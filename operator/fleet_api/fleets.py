@@ -1,0 +1,95 @@
+"""Reads a fleet, its WeightVersion and its pods, always from the API server."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from fleet_api.ports import Cluster
+from fleet_api.problems import Problem
+from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet_status import FleetStatus
+from rlfleet.ports import Json, Kind
+from rlfleet.resources import WeightVersion
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """An InferenceFleet."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: FleetSpec
+    status: FleetStatus
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one worker that take part in a transfer of weights."""
+        return self.spec.engine.tensor_parallel_size * self.spec.engine.pipeline_parallel_size
+
+
+class Fleets:
+    """The fleets of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def fleet(self, namespace: str, name: str) -> Fleet:
+        """One fleet. Errors: Problem 404, 502; those of `Cluster`."""
+        found = await self._cluster.of(namespace).get(Kind.FLEETS, name)
+        try:
+            return Fleet(
+                namespace=namespace,
+                name=name,
+                uid=found["metadata"]["uid"],
+                generation=found["metadata"]["generation"],
+                spec=FleetSpec.model_validate(found["spec"]),
+                status=FleetStatus.model_validate(found.get("status") or {}),
+            )
+        except (ValidationError, RecursionError) as error:
+            raise Problem(
+                HTTPStatus.BAD_GATEWAY,
+                "UnreadableFleet",
+                f"InferenceFleet {name!r} in namespace {namespace!r} has fields that this release "
+                "cannot read; install the API and the CRDs of one release",
+            ) from error
+
+    async def weights(self, fleet: Fleet) -> WeightVersion | None:
+        """The WeightVersion that steers the fleet's base weights: the oldest one. None without one."""
+        found = [
+            WeightVersion.model_validate(raw)
+            for raw in await self._cluster.of(fleet.namespace).all(Kind.WEIGHTS)
+            if raw["spec"]["fleetRef"]["name"] == fleet.name and not raw["spec"].get("adapter")
+        ]
+        found.sort(key=lambda w: (w.metadata.creation_timestamp, w.metadata.name))
+        return found[0] if found else None
+
+    async def pods(self, fleet: Fleet) -> list[Json]:
+        """The fleet's pods. A pod that only carries the fleet's labels is not one of them."""
+        listed = await self._cluster.call(
+            "GET",
+            f"/api/v1/namespaces/{fleet.namespace}/pods",
+            {"labelSelector": names.fleet_selector(fleet.name)},
+        )
+        return [pod for pod in listed["items"] if _owner_uid(pod["metadata"]) == fleet.uid]
+
+
+def check_name(text: str, what: str) -> str:
+    """The name, if it can be one. Errors: Problem 404."""
+    if not _NAME.fullmatch(text):
+        raise Problem(HTTPStatus.NOT_FOUND, "NotFound", f"there is no {what} of this name")
+    return text
+
+
+def _owner_uid(metadata: dict[str, Any]) -> str:
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

@@ -1,0 +1,39 @@
+"""The end of a process: first it takes no more requests, and then its waiting ones end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fleet_api.problems import busy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """Fields:
+    stopping: SIGTERM has come; the Service should send no more requests.
+    ending: requests that wait are answered now.
+    """
+
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. Errors: those of the work; Problem 503 if the process ends first."""
+        task = asyncio.ensure_future(work)
+        ending = asyncio.ensure_future(self.ending.wait())
+        try:
+            await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            ending.cancel()
+            task.cancel()
+            await asyncio.wait({task, ending})
+        raise busy(
+            "Stopping", "this replica stops; send the request again, and another one answers"
+        )

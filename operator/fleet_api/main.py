@@ -1,0 +1,92 @@
+"""Builds everything, serves, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+from aiohttp import web
+
+from fleet_api.app import application
+from fleet_api.authentication import Authenticator
+from fleet_api.authorization import Authorizer
+from fleet_api.calls import Gate
+from fleet_api.fleets import Fleets
+from fleet_api.keys import StaticKeys
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.limits import Places, Rate
+from fleet_api.mutations import Mutations
+from fleet_api.ports import Cluster
+from fleet_api.reads import Reads
+from fleet_api.routes import routes
+from fleet_api.settings import Settings
+from fleet_worker.logs import handler
+from rlfleet.errors import NotConfigured
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import load_access
+
+logger = logging.getLogger(__name__)
+
+FIELD_MANAGER = "rlfleet-api"
+EXIT_CANNOT_START = 2
+SHUTDOWN_SECONDS = 10.0
+"""Requests that are in work after the drain have so long to end."""
+
+
+def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.Application:
+    """The application of one process."""
+    fleets = Fleets(cluster)
+    authenticator = Authenticator(
+        cluster,
+        StaticKeys(settings.keys_folder),
+        monotonic=time.monotonic,
+        audiences=settings.audiences,
+    )
+    gate = Gate(fleets, authenticator, Authorizer(cluster, monotonic=time.monotonic))
+    return application(
+        routes(Reads(fleets), Mutations(cluster, lifecycle)),
+        gate,
+        rate=Rate(settings.requests_per_second, time.monotonic),
+        places=Places(settings.concurrent_requests),
+        not_ready=lambda: "this replica stops" if lifecycle.stopping.is_set() else "",
+    )
+
+
+async def run(settings: Settings) -> int:
+    """Run the process. Returns: its exit code."""
+    written = [handler(settings.log_format)]
+    logging.basicConfig(level=settings.log_level, handlers=written, force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at INFO
+    try:
+        access = load_access()
+    except NotConfigured as error:
+        logger.error("cannot start: %s", error)
+        return EXIT_CANNOT_START
+    lifecycle = Lifecycle()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
+    kube = AsyncKube(access, FIELD_MANAGER)
+    runner = web.AppRunner(
+        build(settings, kube, lifecycle),
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+    try:
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, settings.host, settings.port).start()
+        except OSError as error:
+            logger.error("port %d is not available (%s)", settings.port, error.strerror)
+            return EXIT_CANNOT_START
+        logger.info("serving on port %d", settings.port)
+        await lifecycle.stopping.wait()
+        logger.info("stopping in %g s", settings.drain_seconds)
+        await asyncio.sleep(settings.drain_seconds)
+        return 0
+    finally:
+        lifecycle.ending.set()
+        await runner.cleanup()
+        await kube.close()

@@ -1,0 +1,115 @@
+"""Errors as clients get them: `application/problem+json`.
+
+Source: RFC 9457. Trainers read the status alone: they end at 4xx and send the request again at 5xx.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from rlfleet.errors import (
+    Forbidden,
+    NotFound,
+    Refused,
+    RlfleetError,
+    Superseded,
+    TimedOut,
+    Unavailable,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = 1
+_OF_THE_VERSION = ("Canary", "Checkpoint", "Digest", "Invalid", "Source")
+"""Reasons that begin so refuse the version itself: the same request will be refused again."""
+
+
+class Problem(Exception):
+    """A request that is not answered as asked.
+
+    Fields:
+        status: the HTTP status.
+        reason: one word in CamelCase, for programs.
+        message: the fact and the remedy.
+        headers: of the answer.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        reason: str,
+        message: str,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.headers = headers or {}
+
+    def response(self) -> web.Response:
+        """The answer."""
+        body: dict[str, Any] = {
+            "type": "about:blank",
+            "title": self.status.phrase,
+            "status": self.status.value,
+            "reason": self.reason,
+            "detail": self.message,
+        }
+        return web.Response(
+            status=self.status,
+            text=json.dumps(body),
+            content_type=MEDIA_TYPE,
+            headers=self.headers,
+        )
+
+
+def unauthorized(message: str) -> Problem:
+    """401: there are no valid credentials."""
+    headers = {"WWW-Authenticate": 'Bearer realm="rlfleet"'}
+    return Problem(HTTPStatus.UNAUTHORIZED, "Unauthorized", message, headers=headers)
+
+
+def invalid(message: str) -> Problem:
+    """400: the request cannot be read."""
+    return Problem(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+
+
+def busy(reason: str, message: str, seconds: float = RETRY_SECONDS) -> Problem:
+    """503: the same request may succeed in so many seconds."""
+    headers = {"Retry-After": str(max(1, round(seconds)))}
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, reason, message, headers=headers)
+
+
+def of_error(error: RlfleetError) -> Problem:  # noqa: PLR0911 - one for each kind
+    """The problem for an error of the client library."""
+    match error:
+        case Refused():
+            final = error.reason.startswith(_OF_THE_VERSION)
+            status = HTTPStatus.UNPROCESSABLE_ENTITY if final else HTTPStatus.CONFLICT
+            return Problem(status, error.reason, error.message)
+        case Superseded():
+            return Problem(HTTPStatus.CONFLICT, "Superseded", str(error))
+        case TimedOut():
+            return Problem(HTTPStatus.GATEWAY_TIMEOUT, "NotYetApplied", str(error))
+        case NotFound():
+            return Problem(HTTPStatus.NOT_FOUND, "NotFound", str(error))
+        case Forbidden():
+            message = f"the account of the RL API lacks a right: {error}"
+            return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "AccountForbidden", message)
+        case Unavailable():
+            return busy("Unavailable", str(error), error.retry_after_seconds or RETRY_SECONDS)
+        case _:
+            return Problem(HTTPStatus.BAD_GATEWAY, "ApiServerError", str(error))
+
+
+def of_http(error: web.HTTPException) -> Problem:
+    """The problem for an error of the web server, such as an unknown path."""
+    status = HTTPStatus(error.status)
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    reason = status.phrase.title().replace(" ", "").replace("-", "")
+    return Problem(status, reason, error.reason, headers=headers)

@@ -1,0 +1,55 @@
+"""Settings of the RL API's process, from flags or `RLFLEET_API_*` variables; flags win."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from fleet_operator.command_line import parse
+from fleet_worker.logs import LogFormat
+
+
+def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    words = text.replace(" ", "").split(",") if isinstance(text, str) else text
+    return tuple(word for word in words if word)
+
+
+class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
+    """The settings of a process. Each is a flag, and its description is the help."""
+
+    host: str = Field("0.0.0.0", description="address to listen on")
+    port: int = Field(8090, ge=1, le=65_535, description="port of the API, /livez and /readyz")
+    keys_folder: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
+        None,
+        description="folder of static keys, one file <namespace>.<fleet> each (default: none)",
+    )
+    audiences: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
+        (), description="comma-separated audiences of tokens (default: the API server's own)"
+    )
+    requests_per_second: float = Field(
+        50, ge=0.1, le=100_000, description="requests of one client address"
+    )
+    concurrent_requests: int = Field(
+        256, ge=1, le=100_000, description="requests that are in work at once"
+    )
+    drain_seconds: float = Field(
+        5, ge=0, le=600, description="how long to serve after SIGTERM, until no more requests come"
+    )
+    log_format: LogFormat = Field("json", description="format of log lines: json or text")
+    log_level: Literal["DEBUG", "INFO", "WARNING"] = Field(
+        "INFO", description="lowest level that is logged: DEBUG, INFO or WARNING"
+    )
+
+
+def parse_settings(arguments: Sequence[str] | None = None) -> Settings:
+    """Read the command line. Ends the process with a message if a value is invalid."""
+    return parse(
+        Settings,
+        program="python -m fleet_api",
+        description="Serves the RL API: state, discovery and weights of fleets over HTTP.",
+        variables="RLFLEET_API_",
+        arguments=arguments,
+    )

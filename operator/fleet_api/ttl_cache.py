@@ -1,0 +1,42 @@
+"""A cache whose entries end after a time, and of which there are only so many."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class TtlCache(Generic[K, V]):
+    """The oldest entry goes when there is no room.
+
+    Args:
+        most: Largest number of entries.
+        monotonic: Seconds of a clock that only grows.
+    """
+
+    def __init__(self, most: int, monotonic: Callable[[], float]) -> None:
+        self._most = most
+        self._monotonic = monotonic
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The value; None without one, or after its time."""
+        ends, value = self._entries.get(key, (0.0, None))
+        if value is None or self._monotonic() >= ends:
+            self._entries.pop(key, None)
+            return None
+        return value
+
+    def put(self, key: K, value: V, seconds: float) -> None:
+        """Keep a value for so many seconds."""
+        self._entries.pop(key, None)
+        self._entries[key] = (self._monotonic() + seconds, value)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,113 @@
+"""The rows of `GET v1/rl/workers`, as clients of Dynamo's engine routes read them: pure.
+
+A row with `error` is a worker that cannot be driven yet; its clients ask again. Source: package and
+documentation of ai-dynamo 1.6; the clients in prime-rl, which need integers that are not booleans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fleet_api.fleets import Fleet
+from fleet_operator.api import names
+from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
+from fleet_worker import protocol
+
+PROTOCOL_VERSION = 1
+
+
+def workers_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All workers of a fleet, by ordinal. That order is the order of ranks in a transfer."""
+    rows = [_row(fleet, pod) for pod in pods]
+    rows.sort(key=lambda row: (row["instance_id"], row["pod"]))
+    return {"protocol_version": PROTOCOL_VERSION, "namespace": fleet.namespace, "workers": rows}
+
+
+def _row(fleet: Fleet, pod: Mapping[str, Any]) -> dict[str, Any]:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    name = metadata["name"]
+    problem = _problem(metadata, status)
+    row: dict[str, Any] = {
+        "namespace": fleet.namespace,
+        "component": fleet.name,
+        "endpoint": "rl",
+        "instance_id": int(metadata["labels"][names.LABEL_ORDINAL]),
+        "transport": "http",
+        "request_plane_url": _address(status.get("podIP"), fleet.spec.serving.port),
+        "model": fleet.spec.model.name,
+        "world_size": fleet.world_size,
+        "routes": [] if problem else _routes(fleet),
+        "pod": name,
+        "pod_uid": metadata["uid"],
+        "ready": _is_ready(status) and not problem,
+    } | _weights(fleet, name)
+    if row["request_plane_url"] is None:
+        del row["request_plane_url"]
+    else:
+        system = _address(status["podIP"], fleet.spec.serving.admin_port)
+        row |= {"system_url": system, "admin_base_url": system}
+    if problem:
+        row["error"] = problem
+    return row
+
+
+def _routes(fleet: Fleet) -> list[str]:
+    """Names below `/engine/` that the worker answers. In a fleet of the operator those only read."""
+    external = fleet.spec.weights.management == "External"
+    return sorted(protocol.ENGINE_ROUTES if external else protocol.READING_ENGINE_ROUTES)
+
+
+def _weights(fleet: Fleet, pod: str) -> dict[str, Any]:
+    """Version, run and digest that the operator has seen in the worker; without those it has not.
+
+    `status.laggards` names the workers that differ, up to a number. Beyond it nothing is known of
+    a worker that is not named, unless all have the same weights.
+    """
+    lagging: Laggard | None = next((one for one in fleet.status.laggards if one.pod == pod), None)
+    versions = fleet.status.versions
+    if lagging is not None:
+        digests = {(v.run_id, v.digest) for v in versions if v.version == lagging.version}
+        found = {"weight_version": lagging.version, "lagging": lagging.reason}
+        run_id, digest = digests.pop() if len(digests) == 1 else (None, None)
+    elif len(versions) == 1:
+        found = {"weight_version": versions[0].version}
+        run_id, digest = versions[0].run_id, versions[0].digest
+    elif len(fleet.status.laggards) < MAX_LAGGARDS and fleet.status.desired_version:
+        found = {"weight_version": fleet.status.desired_version}
+        same = [
+            v
+            for v in versions
+            if (v.version, v.run_id) == (fleet.status.desired_version, fleet.status.desired_run_id)
+        ]
+        run_id = fleet.status.desired_run_id
+        digest = same[0].digest if len(same) == 1 else None
+    else:
+        return {}
+    found |= {"weight_run_id": run_id, "weight_digest": digest}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _problem(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Why the worker cannot be driven; empty if it can be."""
+    if "deletionTimestamp" in metadata:
+        return "the pod is being deleted"
+    if not status.get("podIP"):
+        return f"the pod has no address yet (phase {status.get('phase') or 'Pending'})"
+    containers = status.get("containerStatuses") or ()
+    worker = [c for c in containers if c["name"] == names.WORKER_CONTAINER]
+    if not any(container.get("started") for container in worker):
+        return "the engine is starting"
+    return ""
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    conditions = status.get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _address(ip: str | None, port: int) -> str | None:
+    """Clients tell workers apart by address, and one of them takes no names."""
+    if not ip:
+        return None
+    return f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"

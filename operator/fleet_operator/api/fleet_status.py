@@ -1,0 +1,125 @@
+"""The status of an InferenceFleet: what the operator observes, and what it must remember."""
+
+from __future__ import annotations
+
+from fleet_operator.api.base import Resource, Timestamp
+from fleet_operator.api.conditions import Condition
+from fleet_operator.api.router import RouterStatus
+from fleet_operator.api.source import ManifestDigest, WeightSource
+
+MAX_LAGGARDS = 20
+MAX_RECYCLED = 20
+MAX_PINNED = 100
+MAX_VERSIONS = 20
+MAX_SOURCES_IN_USE = 100
+
+
+class WorkerCounts(Resource):
+    """Number of workers in each state; `total` counts pods that exist and are not being deleted."""
+
+    total: int = 0
+    serving: int = 0
+    joining: int = 0
+    staging: int = 0
+    paused: int = 0
+    loading: int = 0
+    broken: int = 0
+    quarantined: int = 0
+
+
+class Laggard(Resource):
+    """A worker that does not serve the desired version."""
+
+    pod: str
+    version: str | None = None
+    state: str
+    reason: str
+    message: str = ""
+
+
+class RecycledWorker(Resource):
+    """A worker whose pod was recreated because it failed.
+
+    Fields:
+        uid: of the last pod that was deleted for it.
+        count: times within the window.
+    """
+
+    pod: str
+    uid: str
+    count: int
+    last_at: Timestamp
+
+
+class AppliedWeights(Resource):
+    """The weights that all admitted workers held last; workers that join load these.
+
+    Fields:
+        applied_at: when the operator first saw all of them hold the weights; absent before that.
+    """
+
+    version: str
+    source: WeightSource
+    digest: ManifestDigest | None = None
+    run_id: str | None = None
+    applied_at: Timestamp | None = None
+
+
+class ServedVersion(Resource):
+    """Weights that admitted workers hold, and the number of these workers."""
+
+    version: str
+    run_id: str | None = None
+    digest: ManifestDigest | None = None
+    workers: int
+
+
+class SourceInUse(Resource):
+    """Files that workers read or may read again, and their version."""
+
+    version: str
+    run_id: str | None = None
+    source: WeightSource
+
+
+class PinnedWeights(Resource):
+    """The files that a version of a run names, from when the fleet first saw it.
+
+    Fields:
+        source: as the spec named it.
+        commit: the commit of a revision that can move, at that time; empty if it cannot move.
+    """
+
+    version: str
+    run_id: str | None = None
+    digest: ManifestDigest
+    source: WeightSource
+    commit: str = ""
+
+
+class FleetStatus(Resource):
+    """The observed state of a fleet.
+
+    Fields:
+        operator: namespace and name of the Lease whose holder drives the fleet, as `ns/name`.
+    """
+
+    observed_generation: int = 0
+    operator: str = ""
+    replicas: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    selector: str = ""
+    desired_version: str | None = None
+    desired_run_id: str | None = None
+    applied_version: str | None = None
+    applied: AppliedWeights | None = None
+    versions: tuple[ServedVersion, ...] = ()
+    sources_in_use: tuple[SourceInUse, ...] = ()
+    pinned: tuple[PinnedWeights, ...] = ()
+    workers: WorkerCounts = WorkerCounts()
+    laggards: tuple[Laggard, ...] = ()
+    recycled: tuple[RecycledWorker, ...] = ()
+    endpoint: str = ""
+    router: RouterStatus | None = None
+    conditions: tuple[Condition, ...] = ()

@@ -1,0 +1,42 @@
+"""The optional router between clients and workers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.base import Resource
+
+RouterPolicy = Literal[
+    "StickyLeastLoaded", "ConsistentHash", "CacheAware", "PowerOfTwo", "RoundRobin", "Random"
+]
+
+
+class RouterResources(Resource):
+    """Kubernetes resource quantities of the router's container."""
+
+    limits: dict[str, int | str] = Field(default_factory=dict)
+    requests: dict[str, int | str] = Field(default_factory=dict)
+
+
+class Router(Resource):
+    """`vllm-router` before the workers.
+
+    Fields:
+        image: holds the program `vllm-router`.
+        replicas: each keeps sessions of its own.
+    """
+
+    image: Annotated[str, Field(min_length=1, max_length=500)]
+    replicas: Annotated[int, Field(ge=1, le=20)] = 1
+    policy: RouterPolicy = "StickyLeastLoaded"
+    resources: RouterResources = RouterResources()
+
+
+class RouterStatus(Resource):
+    """The observed state of the router."""
+
+    replicas: int = 0
+    ready_replicas: int = 0
+    endpoint: str = ""

@@ -1,0 +1,244 @@
+"""The Kubernetes API over HTTP, in raw JSON.
+
+The `kubernetes` library does configuration and authentication (kubeconfig, exec plugins, in-cluster
+token with refresh, TLS). Its models are not used: parsing 10,000 pods into them costs seconds and
+hundreds of megabytes.
+
+Source: Kubernetes API concepts (server-side apply, watch), `kubernetes` 37 `aio.client.rest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from fleet_operator.api.names import FIELD_MANAGER
+from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, Unknown
+from fleet_operator.ports import Json
+
+REQUEST_TIMEOUT_SECONDS = 15.0
+REQUESTS_AT_ONCE = 64
+"""Watches do not count: there is one per namespace and kind, and it would occupy a place forever."""
+WATCH_SILENCE_SECONDS = 70.0
+"""A watch with bookmarks sends an event at least once a minute. A silent one is broken."""
+
+
+_ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def canonical(body: Json) -> bytes:
+    """Encode a body as the API server itself would: sorted keys, no spaces, Go's escapes.
+
+    The API server keeps the data of a ControllerRevision byte by byte. It refuses every later write to
+    the object if its own encoding of the data differs. The garbage collector writes first, so that a
+    fleet could not be deleted with `--cascade=orphan`.
+
+    Source: Go, `encoding/json`; Kubernetes, `ValidateControllerRevisionUpdate`.
+    """
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_ESCAPED).encode(errors="replace")
+
+
+class _Rest(RESTClientObject):
+    """The library's TLS settings and connection pool, for bodies as bytes."""
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """Send one request. Errors: those of aiohttp."""
+        if self.pool_manager is None:
+            self.pool_manager = self._create_pool_manager()
+        options: dict[str, Any] = {}
+        if self.configuration.tls_server_name:
+            options["server_hostname"] = self.configuration.tls_server_name
+        if self.proxy:
+            options |= {"proxy": self.proxy, "proxy_headers": self.proxy_headers}
+        return await self.pool_manager.request(
+            method, url, headers=headers, data=body, timeout=limits, **options
+        )
+
+
+class KubeClient:
+    """One connection pool to the API server. Implements `ports.Kube`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = 0  # no limit; `_places` limits
+        self._configuration = configuration
+        self._rest = _Rest(configuration)
+        self._places = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    @classmethod
+    async def connect(cls) -> KubeClient:
+        """Connect with the pod's service account, or else with the kubeconfig.
+
+        Errors: Terminal without either.
+        """
+        configuration = Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            try:
+                await config.load_kube_config(client_configuration=configuration)
+            except config.ConfigException as error:
+                raise Terminal(
+                    f"no cluster: there is neither a pod's service account nor a kubeconfig ({error})"
+                ) from error
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._rest.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """Read one object or one page of a list."""
+        return await self._request("GET", path, params)
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object; `Conflict` if it exists."""
+        return await self._request("POST", path, {"fieldManager": FIELD_MANAGER}, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """Replace an object at its resourceVersion; `Conflict` if it changed."""
+        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, body)
+
+    async def apply(self, path: str, body: Json) -> Json:
+        """Server-side apply: afterwards our fields are exactly those of the body."""
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._request("PATCH", path, params, body, "application/apply-patch+yaml")
+
+    async def merge(self, path: str, body: Json) -> Json:
+        """JSON merge patch."""
+        params = {"fieldManager": FIELD_MANAGER}
+        return await self._request("PATCH", path, params, body, "application/merge-patch+json")
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object if it has this uid. No error if it is gone."""
+        try:
+            await self._request("DELETE", path, None, {"preconditions": {"uid": uid}})
+        except (NotFound, Conflict):
+            return
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
+        """Stream watch events until the server ends the stream.
+
+        Errors: `Conflict` if the resourceVersion is too old (410): list again.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=WATCH_SILENCE_SECONDS)
+        response = await self._send("GET", path, {**params, "watch": "1"}, None, None, timeout)
+        try:
+            await _raise_for_status(response, "GET", path)
+            while line := await response.content.readline():
+                kind, found = _event_of(line)
+                if kind == "ERROR":
+                    _raise(int(found.get("code") or 500), found, "GET", path)
+                yield {"type": kind, "object": found}
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise Retryable(f"the watch of {path} broke: {_message_of(error)}") from error
+        finally:
+            response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        async with self._places:
+            response = await self._send(method, path, params, body, content_type, timeout)
+            try:
+                await _raise_for_status(response, method, path)
+                return _object_of(await response.read())
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                raise _lost(method, path, error) from error
+            finally:
+                response.release()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        query = f"?{urlencode(params)}" if params else ""
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if token:
+            headers["Authorization"] = token.replace("bearer ", "Bearer ", 1)
+        if content_type:
+            headers["Content-Type"] = content_type
+        url = f"{self._configuration.host}{path}{query}"
+        try:
+            written = canonical(body) if body is not None else None
+            return await self._rest.send(method, url, headers, written, limits)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _lost(method, path, error) from error
+
+
+def _lost(method: str, path: str, error: Exception) -> Retryable:
+    message = f"{method} {path}: {_message_of(error)}"
+    unsent = isinstance(error, aiohttp.ClientConnectorError)
+    return Retryable(message) if unsent or method == "GET" else Unknown(message)
+
+
+async def _raise_for_status(response: aiohttp.ClientResponse, method: str, path: str) -> None:
+    if response.status < 400:
+        return
+    try:
+        status = _object_of(await response.read())
+    except ValueError:
+        status = {}  # A proxy may answer with a page or with nothing.
+    after = response.headers.get("Retry-After", "")
+    _raise(response.status, status, method, path, float(after) if after.isdigit() else None)
+
+
+def _raise(
+    code: int, status: Json, method: str, path: str, after_seconds: float | None = None
+) -> None:
+    message = f"{method} {path}: {code} {status.get('message') or ''}".strip()
+    if code == 404:
+        raise NotFound(message)
+    if code in {409, 410}:
+        raise Conflict(message)
+    if code == 429 or code >= 500:
+        raise Retryable(message, after_seconds=after_seconds)
+    raise Terminal(message)
+
+
+def _object_of(text: bytes) -> Json:
+    """The object in a body. Errors: ValueError for anything else."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("the answer is not an object")  # noqa: TRY004 - a broken body, as the others
+    return found
+
+
+def _event_of(line: bytes) -> tuple[str, Json]:
+    """Type and object of a watch event. Errors: ValueError for an invalid or incomplete line."""
+    event = _object_of(line)
+    kind, found = event.get("type"), event.get("object")
+    if not (isinstance(kind, str) and isinstance(found, dict)):
+        raise ValueError("a line is not a watch event")  # noqa: TRY004 - as above
+    return kind, found
+
+
+def _message_of(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,71 @@
+"""Weights with their name and their source, as the planners compare and record them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self
+
+from fleet_operator.api.base import renewed
+from fleet_operator.api.fleet_status import AppliedWeights
+from fleet_operator.api.source import WeightSource
+from fleet_operator.core.identity import WeightsId, label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Weights with their name and their source.
+
+    Fields:
+        digest: of the files, if the trainer has named it or the fleet has pinned it.
+        pinned: the digest comes from the fleet's pin, not from the trainer.
+        reused: the version names other weights already, so no worker has these.
+        awaited: new to the fleet: a directory that does not exist may still be written.
+    """
+
+    version: str
+    source: WeightSource
+    digest: str | None = None
+    run_id: str | None = None
+    pinned: bool = False
+    reused: bool = False
+    awaited: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.source})"
+
+    @property
+    def label(self) -> str:
+        """The version, with the run if there is one."""
+        return label(self.version, self.run_id)
+
+    @classmethod
+    def recorded(cls, applied: AppliedWeights) -> Self:
+        """Returns the weights of a status."""
+        return cls(
+            version=applied.version,
+            source=applied.source,
+            digest=applied.digest,
+            run_id=applied.run_id,
+        )
+
+    @classmethod
+    def passing(cls, weights: WeightsId, source: WeightSource) -> Self:
+        """Returns weights that workers hold, but no object names any more."""
+        version, run_id, digest = weights
+        return cls(version=version, source=source, digest=digest, run_id=run_id)
+
+    def to_record(
+        self, before: AppliedWeights | None, *, applied_at: datetime | None
+    ) -> AppliedWeights:
+        """Returns the entry for a status. `before`: its entry now."""
+        if before is None:
+            before = AppliedWeights(version=self.version, source=self.source)
+        return renewed(
+            before,
+            version=self.version,
+            source=self.source,
+            digest=self.digest,
+            run_id=self.run_id,
+            applied_at=applied_at,
+        )

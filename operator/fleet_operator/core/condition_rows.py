@@ -1,0 +1,37 @@
+"""Conditions from tables: of the rows of a table, the first that applies counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, new_condition
+
+Row = tuple[object, bool, ConditionReason, str]
+"""Whether the row applies, whether the condition holds then, its reason and its message."""
+Made = tuple[ConditionType, bool, ConditionReason, str]
+
+
+def first_of(kind: ConditionType, *rows: Row) -> Made | None:
+    """Returns the condition of the first row that applies; None if no row applies."""
+    found = ((holds, reason, message) for applies, holds, reason, message in rows if applies)
+    row = next(found, None)
+    return None if row is None else (kind, *row)
+
+
+def conditions_of(
+    made: Iterable[Made | None], before: Iterable[Condition], *, generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    """Returns the conditions. `before`: those of the last status."""
+    return tuple(
+        new_condition(
+            before,
+            kind,
+            holds=holds,
+            reason=reason,
+            message=message,
+            generation=generation,
+            now=now,
+        )
+        for kind, holds, reason, message in filter(None, made)
+    )

@@ -1,0 +1,101 @@
+"""Events: each one is a difference between two statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.weights import HistoryEntry, WeightsStatus
+from fleet_operator.core.counts import agree
+from fleet_operator.core.identity import label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An Event that the operator will post."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def fleet_events(before: FleetStatus, after: FleetStatus) -> list[NewEvent]:
+    """Events of a fleet."""
+    found = _stalls(before.conditions, after.conditions)
+    for subject in (ConditionType.AVAILABLE, ConditionType.ROUTER_AVAILABLE):
+        was = condition_of(before.conditions, subject)
+        now = condition_of(after.conditions, subject)
+        if was is not None and now is not None and was.status != now.status:
+            kind: Literal["Normal", "Warning"] = "Normal" if now.status == "True" else "Warning"
+            found.append(NewEvent(type=kind, reason=now.reason, message=now.message))
+    return found
+
+
+def weights_events(before: WeightsStatus, after: WeightsStatus) -> list[NewEvent]:
+    """Events of a WeightVersion."""
+    found = _stalls(before.conditions, after.conditions)
+    verdict = after.canary
+    if verdict is not None and verdict != before.canary:
+        kind: Literal["Normal", "Warning"] = "Normal" if verdict.passed else "Warning"
+        reason = "CanaryPassed" if verdict.passed else ConditionReason.CANARY_REFUSED
+        found.insert(0, NewEvent(type=kind, reason=reason, message=verdict.message))
+    unchanged = condition_of(after.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    was = condition_of(before.conditions, ConditionType.WEIGHTS_UNCHANGED)
+    # One warning per version, also when the condition stays True.
+    if unchanged is not None and (was is None or before.desired_version != after.desired_version):
+        found.append(
+            NewEvent(
+                type="Warning",
+                reason=ConditionType.WEIGHTS_UNCHANGED,
+                message=unchanged.message,
+            )
+        )
+    newest = just_applied(before, after)
+    if newest is not None:
+        workers = agree(after.workers.total, "worker", "workers")
+        message = (
+            f"version {label(newest.version, newest.run_id)} on {after.workers_applied} {workers} after "
+            f"{newest.total_seconds:.2f} s; no worker paused longer than "
+            f"{newest.max_worker_pause_seconds:.3f} s"
+        )
+        found.append(NewEvent(type="Normal", reason="WeightsApplied", message=message))
+    return found
+
+
+def just_applied(before: WeightsStatus, after: WeightsStatus) -> HistoryEntry | None:
+    """The history entry of a rollout that has just finished; None without one."""
+    known = {(e.version, e.run_id, e.started_at) for e in before.history}
+    newest = after.history[0] if after.history else None
+    if newest is None or newest.result != "Applied":
+        return None
+    return None if (newest.version, newest.run_id, newest.started_at) in known else newest
+
+
+def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[NewEvent]:
+    was = condition_of(before, ConditionType.STALLED)
+    now = condition_of(after, ConditionType.STALLED)
+    if now is not None and (was is None or was.reason != now.reason):
+        return [NewEvent(type="Warning", reason=now.reason, message=now.message)]
+    if was is not None and now is None and was.reason is not ConditionReason.WORKERS_FAILING:
+        message = f"{was.reason} is over"
+        return [NewEvent(type="Normal", reason="Recovered", message=message)]
+    return []
+
+
+def is_urgent(before: FleetStatus | WeightsStatus, after: FleetStatus | WeightsStatus) -> bool:
+    """Whether a status must be written at once. Progress alone may wait for the next write."""
+    was = (before.observed_generation, before.desired_version, before.desired_run_id)
+    if was != (after.observed_generation, after.desired_version, after.desired_run_id):
+        return True
+    # No worker loads before the pin is stored.
+    if getattr(after, "pinned", None) != getattr(before, "pinned", None):
+        return True
+    return _verdicts(before.conditions) != _verdicts(after.conditions)
+
+
+def _verdicts(conditions: Iterable[Condition]) -> set[tuple[str, str]]:
+    # Progressing changes within milliseconds on small models; it is written with the others.
+    return {(c.type, c.status) for c in conditions if c.type is not ConditionType.PROGRESSING}

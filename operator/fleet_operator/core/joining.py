@@ -1,0 +1,179 @@
+"""Brings joining workers to the version that the fleet serves, and admits them.
+
+A joining worker is new, restarted, or was fenced, and its latch is closed. It started on the version
+that was applied then, or on the model's own weights. It is admitted only at the version that the
+strategy names, and only when the strategy allows it.
+
+If its version is gone (trainers delete old checkpoints), the worker prepares the fallback and waits
+until the fleet serves that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.lora_goals import LoraGoal
+from fleet_operator.core.messages import problem_of, problem_of_joiners
+from fleet_operator.core.strategies.base import RolloutProblem
+from fleet_operator.core.worker_view import WorkerView
+from fleet_worker.protocol import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The weights at which workers join.
+
+    Fields:
+        open_now: workers at the goal may be admitted at once.
+        rollout_goal: the goal of the members; a worker that has it already keeps it.
+        no_members: the fleet has no member; the fallback serves if no worker can load the goal.
+        allows_mixing: goal and fallback may serve at once; a worker that cannot load the goal is
+            admitted at the fallback.
+        lora_goals: the adapters that workers must have, too.
+        may_fail: how many workers may fail to load the goal before it is abandoned.
+    """
+
+    goal: Checkpoint
+    fallback: Checkpoint
+    open_now: bool
+    rollout_goal: Checkpoint | None = None
+    no_members: bool = False
+    allows_mixing: bool = False
+    lora_goals: tuple[LoraGoal, ...] = ()
+    may_fail: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinStep:
+    """The calls to the joining workers, and what blocks them."""
+
+    actions: tuple[WorkerCall, ...] = ()
+    problem: RolloutProblem | None = None
+    requeue_after_seconds: float | None = None
+
+
+_HALF_CLOSED = frozenset({Phase.SERVING, Phase.PAUSED})
+"""Phases of a worker with a closed latch only in an earlier release, after a failed fence."""
+
+
+def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollout) -> JoinStep:
+    """Decides the next call to every joining worker."""
+    ready = [w for w in joining if w.state is not None and w.state.phase is Phase.JOINING]
+    goal, problem = _goal(ready, admission)
+    actions: list[WorkerCall] = [
+        worker_calls.fence_now(
+            w, reason=f"its latch is closed and it is {w.state.phase}: a fence has failed"
+        )
+        for w in joining
+        if w.state is not None and w.state.phase in _HALF_CLOSED and not w.busy
+    ]
+    retries: list[float] = []
+    for worker in ready:
+        own = _own_goal(worker, goal, admission)
+        admissible = (goal, own) if admission.allows_mixing else (goal,)
+        if any(worker.has_loaded(weights) for weights in admissible):
+            equipped = _is_equipped(worker, admission)
+            if admission.open_now and equipped and not worker.operation:
+                reason = f"it has loaded version {worker.version}, which the fleet serves"
+                actions.append(worker_calls.admit(worker, reason=reason))
+        elif worker.has_loaded(own) or _has(worker, admission.rollout_goal):
+            continue  # waits until the members have these weights
+        elif worker.is_doing("load") or worker.is_doing("fence"):
+            continue
+        elif (failure := worker_calls.failure_of(worker, own)) and worker_calls.failed_lately(
+            worker, own
+        ):
+            retries.append(worker_calls.retry_in_seconds(worker, failure))
+        elif worker.has_staged(own):
+            actions.append(worker_calls.load(worker, own, settings, reason="it joins the fleet"))
+        elif not worker.is_doing("stage", own):
+            actions.append(worker_calls.stage(worker, own, settings, reason="it joins the fleet"))
+    return JoinStep(
+        actions=tuple(actions),
+        problem=problem or _problem_of_stuck(joining, goal, admission),
+        requeue_after_seconds=min(retries, default=None),
+    )
+
+
+def comes_in_meanwhile(worker: WorkerView, admission: Admission) -> bool:
+    """Whether a worker serves the fallback while it waits for its turn to read the goal."""
+    return (
+        admission.allows_mixing
+        and admission.open_now
+        and not admission.no_members
+        and not worker.operation
+        and worker.has_loaded(admission.fallback)
+        and _is_equipped(worker, admission)
+    )
+
+
+def _is_equipped(worker: WorkerView, admission: Admission) -> bool:
+    return all(g.is_met_by(worker) for g in admission.lora_goals)
+
+
+def _has(worker: WorkerView, target: Checkpoint | None) -> bool:
+    return target is not None and worker.has_loaded(target)
+
+
+def _goal(
+    ready: list[WorkerView], admission: Admission
+) -> tuple[Checkpoint, RolloutProblem | None]:
+    goal = admission.goal
+    if not admission.no_members or any(w.has_loaded(goal) for w in ready):
+        return goal, None
+    refused = [w for w in ready if worker_calls.failure_of(w, goal)]
+    absent = [w for w in ready if worker_calls.finds_no_source(w, goal)]
+    others = len(ready) - len(refused) - len(absent)
+    if others and len(refused) <= admission.may_fail:
+        return goal, None
+    if not refused:
+        # A checkpoint that does not exist yet is no failure: the last good version serves meanwhile.
+        return admission.fallback if absent else goal, None
+    # No worker serves and none can load the goal: the last good version is better than none.
+    may_fail = admission.may_fail
+    problem = problem_of(refused, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
+    return admission.fallback, problem
+
+
+def _problem_of_stuck(
+    joining: tuple[WorkerView, ...], goal: Checkpoint, admission: Admission
+) -> RolloutProblem | None:
+    """Returns the problem that workers cannot load any version at which they could join.
+
+    Counts workers in all phases, so that a load that breaks repeatedly stays one problem. A
+    worker whose load of the goal broke the engine may never try the fallback: its recovery can take
+    longer than the wait before the next attempt.
+    """
+    last = admission.fallback  # tried only after the goal has failed
+    outside = [w for w in joining if not (w.has_loaded(goal) or w.has_loaded(last))]
+    out = [w for w in outside if worker_calls.failure_of(w, last)]
+    if out:
+        return problem_of_joiners(out, last)
+    loads = ((w, w.state.load_failure) for w in outside if w.state)
+    broke = [w for w, failure in loads if failure and worker_calls.is_about(failure, goal)]
+    return problem_of_joiners(broke, goal) if broke else None
+
+
+def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Checkpoint:
+    """Returns the weights that this worker prepares: the fallback while it cannot load the goal.
+
+    If the worker refused the fallback, it refused the goal before: both wait, or the worker would try
+    them in turn without a break. A running stage of the fallback ends first: it may take longer than
+    the wait for the goal, and would start repeatedly.
+    """
+    other = admission.fallback if goal != admission.fallback else admission.goal
+    if (
+        admission.allows_mixing
+        and worker.has_loaded(other)
+        and worker_calls.failure_of(worker, goal)
+    ):
+        return other  # admitted with what it has
+    if worker.is_doing("stage", other) and worker_calls.last_failure(worker, goal) is not None:
+        return other
+    failed = (goal, other)
+    return other if any(worker_calls.failed_lately(worker, weights) for weights in failed) else goal

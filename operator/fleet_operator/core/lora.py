@@ -1,0 +1,162 @@
+"""LoRA adapters: which version of each adapter a fleet's workers should serve.
+
+An adapter's rollout is planned like that of base weights: `as_seen_by_lora` puts the adapter's
+versions and failures in the place of the base weights'.
+
+No worker is paused: new requests get the new version, and running requests keep the one that they
+began with. So all strategies share one plan: every worker updates at once, by itself.
+
+    worker serves or joins, has another version     PutLora
+    worker refused the version                      PutLora again after 10 s; Stalled if more than
+                                                    maxFailures workers refuse
+    no WeightVersion names an adapter it has        RemoveLora
+
+A joining worker is admitted when it has every adapter at the desired or at the applied version. An
+adapter that no worker has served yet does not block it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.counts import counted_of
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import same_weights
+from fleet_operator.core.lora_goals import applied_lora
+from fleet_operator.core.messages import names, problem_of, some, unready
+from fleet_operator.core.missing_checkpoint import wait_for_source
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.percentages import rounded_down
+from fleet_operator.core.rollback_guard import rollback_problem
+from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.staging import max_staging, within_places
+from fleet_operator.core.strategies.base import RolloutProblem, Step
+from fleet_operator.core.weight_roots import roots_problem
+from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_worker.protocol import Phase
+
+
+def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
+    """Decides the next step of one adapter's rollout. `observed`: from `as_seen_by_lora`."""
+    recorded = applied_lora(weights)
+    desired = replace(weights.desired, awaited=_is_new(weights.desired, recorded))
+    settings = weights.spec.rollout.over(observed.spec.rollout)
+    refused = rollback_problem(weights, recorded) if recorded else None
+    refused = refused or roots_problem(desired, observed)
+    stays = weights.spec.suspend or refused is not None
+    goal = recorded or desired if stays else desired
+    members = observed.workers.where(lambda f: f.standing in {Standing.OPEN, Standing.HELD})
+    joining = observed.workers.where(lambda f: f.standing is Standing.CLOSED)
+    behind = members.where(lambda f: not f.has_loaded(goal))
+    failed = [w for w in behind.where(lambda f: f.refuses) if worker_calls.failure_of(w, goal)]
+    problem: RolloutProblem | None = refused
+    may_fail = rounded_down(settings.max_failures, observed.expected_workers)
+    if problem is None and len(failed) > may_fail:
+        problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
+    asked = joining if stays else Workers((*behind, *joining))
+    actions = [a for w in asked if (a := _next_call(w, weights, goal, settings)) is not None]
+    most = max_staging(settings, observed.spec.replicas)
+    done = len(members) - len(behind)
+    share = counted_of(done, len(members), "worker", "serves", "serve")
+    note = f"{share} version {goal.version} of adapter {weights.spec.adapter}"
+    made = Step(
+        goal=goal,
+        phase=_phase(members, behind),
+        actions=within_places(actions, observed.workers, most),
+        note=f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note,
+        problem=problem,
+        failed=names(failed),
+    )
+    watched = weights.watched.phase_seconds
+    step = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
+    all_serve = bool(members) and not behind
+    return RolloutPlan(
+        desired=desired,
+        applied=goal,
+        serving=goal.version if all_serve else None,
+        halted=False,
+        suspended=weights.spec.suspend and not same_weights(goal, desired),
+        step=step,
+    )
+
+
+def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
+    return recorded is None or not same_weights(desired, recorded)
+
+
+def calls(
+    observed: FleetObserved, plans: Mapping[str, RolloutPlan]
+) -> Iterator[Sequence[WorkerCall]]:
+    """Returns the calls of each plan, in the order of the plans, and then the removals."""
+    for plan in plans.values():
+        yield [a for a in plan.step.actions if not isinstance(a, Quarantine)]
+    yield _removals(observed)
+
+
+def as_seen_by_lora(observed: FleetObserved, name: str) -> FleetObserved:
+    """Returns the fleet with one adapter's versions and failures in place of the base weights'."""
+    return replace(observed, workers=Workers([_seen_as(w, name) for w in observed.workers]))
+
+
+def _seen_as(worker: WorkerView, name: str) -> WorkerView:
+    if worker.state is None:
+        return worker
+    held = worker.adapter(name)
+    failure = worker.state.adapter_failure
+    projected = {
+        "version": held.version if held else None,
+        "run_id": held.run_id if held else None,
+        "digest": held.digest if held else None,
+        "stage_failure": failure if failure and failure.name == name else None,
+        "earlier_stage_failures": (),
+        "load_failure": None,
+        "staged": None,
+        "timings": None,
+    }
+    return replace(worker, state=worker.state.model_copy(update=projected))
+
+
+def _removals(observed: FleetObserved) -> list[WorkerCall]:
+    """Returns the removals of adapters that no WeightVersion names, one at a time for each worker, if
+    every WeightVersion can be read.
+    """
+    if observed.is_external or observed.unread:
+        return []
+    wanted = {w.spec.adapter for w in observed.lora_weights}
+    removals: list[WorkerCall] = []
+    for worker in observed.workers.where(lambda f: f.has_lora):
+        adapters = worker.state.adapters if worker.state is not None and _listens(worker) else ()
+        unnamed = (a.name for a in adapters if a.version is not None and a.name not in wanted)
+        removals += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
+    return removals
+
+
+def _next_call(
+    worker: WorkerView, weights: WeightsView, goal: Checkpoint, settings: Rollout
+) -> WorkerCall | None:
+    if not _listens(worker):
+        return None
+    own, recorded = goal, applied_lora(weights)
+    if recorded and worker.standing is Standing.CLOSED and worker_calls.failed_lately(worker, own):
+        own = recorded  # the applied version admits it, too
+    if worker.has_loaded(own) or worker_calls.failed_lately(worker, own):
+        return None
+    return worker_calls.put_lora(worker, weights.spec.adapter, own, settings)
+
+
+def _listens(worker: WorkerView) -> bool:
+    ready = worker.state is not None and worker.state.phase in {Phase.SERVING, Phase.JOINING}
+    return ready and worker.takes_lora and not worker.busy
+
+
+def _phase(members: Collection[WorkerView], behind: Collection[WorkerView]) -> RolloutPhase:
+    if not members:
+        return RolloutPhase.PENDING
+    return RolloutPhase.LOADING if behind else RolloutPhase.APPLIED

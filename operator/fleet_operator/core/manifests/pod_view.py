@@ -1,0 +1,216 @@
+"""Reads the few facts of a pod that decisions need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.core.pod_waits import Awaited, PodWait
+from fleet_operator.core.worker_view import PodView
+
+# A container that waits for one of these reasons needs attention at once.
+_PROBLEMS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "RunContainerError",
+        "SignatureValidationFailed",
+    }
+)
+# The kubelet tries a pull again by itself. Source: pkg/kubelet/images/types.go of Kubernetes
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
+_GATED = "SchedulingGated"
+# Conditions of the steps of a pod's start. A wait began at the last of their transitions.
+_STEPS = (
+    "PodScheduled",
+    "PodReadyToStartContainers",
+    "Initialized",
+    "ContainersReady",
+    "Ready",
+)
+_ENDED = frozenset({"Failed", "Succeeded"})
+
+_MAX_LAST_WORDS = 300
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """The view of one pod.
+
+    Source: Kubernetes core/v1 Pod.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels = metadata.get("labels", {})
+    container = _worker_container(status)
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    return PodView(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        ordinal=int(labels.get(names.LABEL_ORDINAL, 0)),
+        revision=labels.get(names.LABEL_REVISION, ""),
+        ip=status.get("podIP"),
+        node=spec.get("nodeName"),
+        phase=status.get("phase", "Pending"),
+        running="running" in container.get("state", {}),
+        started=bool(container.get("started")),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        evicted="DisruptionTarget" in conditions and _is_evicted(conditions["DisruptionTarget"]),
+        gone_by=_time(metadata.get("deletionTimestamp")),
+        owner=_owner(metadata),
+        restarts=container.get("restartCount", 0),
+        problem=_problem(status, container),
+        wait=_wait(status, conditions, container),
+        quarantine=_quarantine(metadata),
+        drains_since=_drains_since(metadata),
+    )
+
+
+def _is_evicted(disruption: Mapping[str, Any]) -> bool:
+    """Whether the pod is deleted because its node is lost.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    """
+    reason = disruption.get("reason")
+    return disruption.get("status") == "True" and reason == "DeletionByTaintManager"
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences", ())
+    return next((str(o["uid"]) for o in owners if o.get("controller")), "")
+
+
+def _time(written: str | None) -> datetime | None:
+    return datetime.fromisoformat(written) if written else None
+
+
+def _worker_container(status: Mapping[str, Any]) -> dict[str, Any]:
+    for container in status.get("containerStatuses", ()):
+        if container["name"] == names.WORKER_CONTAINER:
+            found: dict[str, Any] = container
+            return found
+    return {}
+
+
+def _problem(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    for candidate in _containers(status, container):
+        waiting = candidate.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _PROBLEMS:
+            return _reason_and_message(waiting, "") + _last_end(candidate)
+    if status.get("phase") == "Failed":
+        return _reason_and_message(status, "Failed")
+    return ""
+
+
+def _wait(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> PodWait | None:
+    if status.get("phase") in _ENDED:
+        return None
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        reason = scheduled.get("reason") or "Unscheduled"
+        return PodWait(
+            awaited=Awaited.GATE if reason == _GATED else Awaited.NODE,
+            reason=reason,
+            message=scheduled.get("message") or "",
+            since=_time(scheduled.get("lastTransitionTime")),
+        )
+    for candidate in _containers(status, container):
+        waiting = candidate.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _PULLS:
+            return PodWait(
+                awaited=Awaited.IMAGE,
+                reason=waiting["reason"],
+                message=waiting.get("message") or "",
+                since=_last_step(status, conditions),
+            )
+    return _wait_for_start(status, conditions, container)
+
+
+def _wait_for_start(
+    status: Mapping[str, Any], conditions: Mapping[str, Any], container: Mapping[str, Any]
+) -> PodWait | None:
+    """The wait of a worker that the kubelet has not started yet.
+
+    The kubelet's reason does not distinguish a normal start from one that hangs.
+    """
+    waiting = container.get("state", {}).get("waiting")
+    if waiting is None or _problem(status, container) or _runs_init(status, conditions):
+        return None
+    begun = conditions.get("PodReadyToStartContainers", {}).get("status") != "False"
+    return PodWait(
+        awaited=Awaited.IMAGE if begun else Awaited.VOLUMES,
+        reason=waiting.get("reason") or "Waiting",
+        message=waiting.get("message") or "",
+        since=_last_step(status, conditions),
+    )
+
+
+def _runs_init(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Whether an init container runs now. After `Initialized` only sidecars do."""
+    if conditions.get("Initialized", {}).get("status") == "True":
+        return False
+    return any("running" in c.get("state", {}) for c in status.get("initContainerStatuses", ()))
+
+
+def _containers(
+    status: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], ...]:
+    """The statuses of all containers, the worker first."""
+    others = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return (container, *others)
+
+
+def _last_step(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> datetime | None:
+    """The time of the last step of the pod's start; the end of an init container counts."""
+    times = [_time(conditions.get(kind, {}).get("lastTransitionTime")) for kind in _STEPS]
+    ended = (
+        c.get("state", {}).get("terminated", {}) for c in status.get("initContainerStatuses", ())
+    )
+    times += [_time(e.get("finishedAt")) for e in ended]
+    return max((t for t in times if t is not None), default=None)
+
+
+def _reason_and_message(found: Mapping[str, Any], otherwise: str) -> str:
+    """`reason: message`, or the part of it that there is."""
+    reason, message = found.get("reason") or otherwise, found.get("message")
+    return f"{reason}: {message}" if message else reason
+
+
+def _last_end(container: Mapping[str, Any]) -> str:
+    ended = container.get("lastState", {}).get("terminated", {})
+    if "exitCode" not in ended:
+        return ""
+    # The kubelet takes the last log lines if the process has written no termination message.
+    last_words = [line for line in ended.get("message", "").splitlines() if line.strip()]
+    why = last_words[-1][-_MAX_LAST_WORDS:] if last_words else ended.get("reason") or ""
+    return f"; it last ended with exit code {ended['exitCode']} {why}".rstrip()
+
+
+def _drains_since(metadata: Mapping[str, Any]) -> datetime | None:
+    """The start of the drain; long ago if the annotation cannot be read."""
+    written = metadata.get("annotations", {}).get(names.ANNOTATION_DRAIN)
+    if written is None:
+        return None
+    try:
+        since = datetime.fromisoformat(json.loads(written)["since"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _LONG_AGO
+    return since if since.tzinfo is not None else _LONG_AGO
+
+
+def _quarantine(metadata: Mapping[str, Any]) -> str:
+    written = metadata.get("annotations", {}).get(names.ANNOTATION_QUARANTINE)
+    if written is None:
+        return ""
+    try:
+        return str(json.loads(written)["reason"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(written)[:200]

@@ -1,0 +1,162 @@
+"""Builds the worker pod of a fleet from its spec.
+
+Restricted by default: non-root, read-only root, no capabilities, no API token. `spec.pod` sets where
+pods run. `podOverlay` sets everything else that a site needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.core.manifests.overlay import merge
+from fleet_operator.core.manifests.pod_fields import (
+    pod_fields,
+    volumes,
+)
+from fleet_operator.core.manifests.worker_container import worker_container
+from fleet_operator.core.observed import FleetObserved
+from fleet_worker import protocol
+
+USER_ID = 1000
+TERMINATION_GRACE_SECONDS = 60
+"""Added to the drain timeout, to end the requests that are left, or an engine that hangs."""
+LOST_NODE_SECONDS = 60
+"""A worker is deleted after its node is lost for so long, and recreated on another node."""
+_OWN_VARIABLES = "RLFLEET_"
+_NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
+
+
+def build_pod(
+    observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
+) -> dict[str, Any]:
+    """The manifest of one worker, from the current template."""
+    return pod_of(observed, template_of(observed, default_image), ordinal, revision=revision)
+
+
+def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
+    """The template of all workers of a fleet: metadata and spec of a pod.
+
+    Source: Kubernetes core/v1 PodTemplateSpec.
+    """
+    worker = worker_container(observed, default_image)
+    pod: dict[str, Any] = {
+        "metadata": _restart_mark(observed.spec),
+        "spec": {
+            # A Service named `vllm` would otherwise set VLLM_PORT, which kills the engine.
+            "enableServiceLinks": False,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [worker],
+            "volumes": _volumes(observed),
+        }
+        | pod_fields(observed.spec, observed.name),
+    }
+    merged: dict[str, Any] = merge(pod, observed.spec.pod_overlay)
+    # Written after the overlay: these tie the worker to its latch.
+    merged["spec"]["tolerations"] = _with_lost_nodes(merged["spec"].get("tolerations", []))
+    for container in merged["spec"]["containers"]:
+        if container["name"] == names.WORKER_CONTAINER:
+            container.update({key: worker[key] for key in _NOT_OVERLAID})
+            container["env"] = _with_own_variables(container["env"], worker["env"])
+    made: dict[str, Any] = json.loads(json.dumps(merged))
+    return made
+
+
+def pod_of(
+    observed: FleetObserved, template: Mapping[str, Any], ordinal: int, *, revision: str
+) -> dict[str, Any]:
+    """The manifest of one worker, from a template.
+
+    The drain timeout is no part of the template: a change of it replaces no worker.
+
+    Source: Kubernetes core/v1 Pod.
+    """
+    name = names.pod_name(observed.name, ordinal)
+    pod: dict[str, Any] = json.loads(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
+    # These fields tie the pod to its fleet. They win over the template.
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = name
+    metadata["namespace"] = observed.namespace
+    metadata["labels"] = (
+        metadata.get("labels", {})
+        | names.fleet_labels(observed.name)
+        | {
+            names.LABEL_ORDINAL: str(ordinal),
+            names.LABEL_REVISION: revision,
+            names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED,
+        }
+    )
+    metadata["ownerReferences"] = [owner_reference(observed)]
+    spec["hostname"] = name
+    spec["subdomain"] = names.headless_service_name(observed.name)
+    seconds = observed.spec.update.drain_timeout_seconds
+    # A grace period of the overlay wins, even if it is too short for a drain.
+    spec.setdefault("terminationGracePeriodSeconds", seconds + TERMINATION_GRACE_SECONDS)
+    for container in spec["containers"]:
+        if container["name"] == names.WORKER_CONTAINER:
+            container["env"].append({"name": protocol.ENV_DRAIN_SECONDS, "value": str(seconds)})
+    return pod
+
+
+def _restart_mark(spec: FleetSpec) -> dict[str, Any]:
+    """The annotation of `kubectl rollout restart`."""
+    restarted_at = spec.update.restarted_at
+    return {"annotations": {names.ANNOTATION_RESTARTED_AT: restarted_at}} if restarted_at else {}
+
+
+def _with_lost_nodes(tolerations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tolerations of the overlay, and ours for a lost node, unless the overlay has them.
+
+    The cluster's default of five minutes is long for a trainer that waits.
+    """
+    given = {t.get("key") for t in tolerations}
+    keys = (f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable"))
+    own = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for key in keys
+        if key not in given
+    ]
+    return [*tolerations, *own]
+
+
+def owner_reference(observed: FleetObserved) -> dict[str, Any]:
+    """The owner reference by which the garbage collector deletes an object with its fleet."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.FLEET_KIND,
+        "name": observed.name,
+        "uid": observed.uid,
+        "controller": True,
+    }
+
+
+def _with_own_variables(
+    overlaid: list[dict[str, Any]], own: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The variables of an overlay, except that it cannot change those of the protocol."""
+    kept = {v["name"]: v for v in own if v["name"].startswith(_OWN_VARIABLES)}
+    return [kept.get(v["name"], v) for v in overlaid]
+
+
+def _volumes(observed: FleetObserved) -> list[dict[str, Any]]:
+    secret = names.admin_token_secret_name(observed.name)
+    return [
+        *volumes(observed.spec),
+        {"name": "admin-token", "secret": {"secretName": secret, "defaultMode": 0o444}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]

@@ -1,0 +1,153 @@
+"""Builds the router of a fleet: a Deployment of `vllm-router`, and its Service.
+
+The router gets the workers' names in DNS as a list. It follows their readiness by `/readyz`, which
+follows the latch. So it needs no account, no token and no rights.
+
+Source: `vllm-router` 0.1.17, launcher arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.api.router import Router, RouterPolicy
+from fleet_operator.core.manifests.pods import USER_ID, owner_reference
+from fleet_operator.core.observed import FleetObserved, RouterObject
+from fleet_operator.core.percentages import unavailable_and_surge
+from fleet_worker.protocol import READY_PATH
+
+METRICS_PORT = 29_000
+CHECKS_PER_SECOND = 200
+"""Readiness checks of one replica; beyond that many workers it checks each less often."""
+_CONTAINER = "router"
+_POLICIES: dict[RouterPolicy, str] = {
+    "StickyLeastLoaded": "sticky_least_loaded",
+    "ConsistentHash": "consistent_hash",
+    "CacheAware": "cache_aware",
+    "PowerOfTwo": "power_of_two",
+    "RoundRobin": "round_robin",
+    "Random": "random",
+}
+
+
+def router_children(observed: FleetObserved) -> list[dict[str, Any]]:
+    """Builds the Deployment and the Service of the router; empty without `spec.router`."""
+    router = observed.spec.router
+    return [] if router is None else [_deployment(observed, router), _service(observed)]
+
+
+def unwanted(observed: FleetObserved) -> list[RouterObject]:
+    """Returns the objects of this fleet's router that must go, because `spec.router` is gone."""
+    if observed.spec.router is not None:
+        return []
+    return [o for o in observed.router.objects if o.owner == observed.uid]
+
+
+def worker_urls(observed: FleetObserved) -> list[str]:
+    """Returns an address for each ordinal that a worker can have, so that an update changes none.
+
+    A name that no worker has is an unhealthy worker for the router.
+    """
+    _, surge = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
+    beyond = max((w.pod.ordinal + 1 for w in observed.workers), default=0)
+    domain = f"{names.headless_service_name(observed.name)}.{observed.namespace}.svc"
+    port = observed.spec.serving.port
+    return [
+        f"http://{names.pod_name(observed.name, ordinal)}.{domain}:{port}"
+        for ordinal in range(max(observed.spec.replicas + surge, beyond))
+    ]
+
+
+def arguments(router: Router, urls: list[str], port: int) -> list[str]:
+    """Returns the arguments of the program `vllm-router`."""
+    seconds = max(1, -(-len(urls) // CHECKS_PER_SECOND))
+    return [
+        *("--host", "0.0.0.0", "--port", str(port)),
+        *("--policy", _POLICIES[router.policy]),
+        *("--health-check-endpoint", READY_PATH),
+        *("--health-check-interval-secs", str(seconds)),
+        *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
+        # It would wait so long for the slowest worker before it listens.
+        *("--worker-startup-timeout-secs", "1", "--worker-startup-check-interval", "1"),
+        # It would keep a worker out for a minute after it is good again. Readiness decides alone.
+        "--disable-circuit-breaker",
+        *("--prometheus-host", "0.0.0.0", "--prometheus-port", str(METRICS_PORT)),
+        "--worker-urls",
+        *urls,
+    ]
+
+
+def _deployment(observed: FleetObserved, router: Router) -> dict[str, Any]:
+    port = observed.spec.serving.port
+    container = {
+        "name": _CONTAINER,
+        "image": router.image,
+        "command": ["vllm-router"],
+        "args": arguments(router, worker_urls(observed), port),
+        "ports": [
+            {"name": "http", "containerPort": port},
+            {"name": "metrics", "containerPort": METRICS_PORT},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readiness", "port": "http"}, "periodSeconds": 2},
+        "livenessProbe": {
+            "httpGet": {"path": "/liveness", "port": "http"},
+            "initialDelaySeconds": 30,
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if resources := router.resources.to_json():
+        container["resources"] = resources
+    pod = {
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    spec = {
+        "replicas": router.replicas,
+        "selector": {"matchLabels": _pod_labels(observed)},
+        # The next replica is ready before one goes.
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+        },
+        "template": {"metadata": {"labels": _pod_labels(observed)}, "spec": pod},
+    }
+    return _object(observed, "apps/v1", "Deployment") | {"spec": spec}
+
+
+def _service(observed: FleetObserved) -> dict[str, Any]:
+    port = observed.spec.serving.port
+    spec = {
+        "type": "ClusterIP",
+        "selector": _pod_labels(observed),
+        "ports": [{"name": "http", "port": port, "targetPort": "http"}],
+    }
+    return _object(observed, "v1", "Service") | {"spec": spec}
+
+
+def _pod_labels(observed: FleetObserved) -> dict[str, str]:
+    """Returns labels that no worker has: routers are no workers of the fleet."""
+    return {names.LABEL_NAME: names.ROUTER_APP_NAME, names.LABEL_ROUTER: observed.name}
+
+
+def _object(observed: FleetObserved, api_version: str, kind: str) -> dict[str, Any]:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": names.router_name(observed.name),
+            "namespace": observed.namespace,
+            "labels": names.router_labels(observed.name),
+            "ownerReferences": [owner_reference(observed)],
+        },
+    }

@@ -1,0 +1,160 @@
+"""Messages: why workers do not load a version, and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import worker_calls
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.counts import agree, counted
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import short_digest
+from fleet_operator.core.strategies.base import RolloutProblem
+from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_worker.protocol import Reason
+
+_NAMED_AT_MOST = 3
+_REFUSALS = frozenset(reason.value for reason in ConditionReason)
+
+
+def problem_of(
+    failed: Sequence[WorkerView],
+    goal: Checkpoint,
+    phase: RolloutPhase,
+    *,
+    may_fail: int,
+    halt: bool,
+) -> RolloutProblem:
+    """The problem that more workers than `may_fail` failed to load the goal."""
+    reason = _reason(failed, goal, phase)
+    if reason is ConditionReason.VERSION_REUSED:
+        return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=halt)
+    remedy = (
+        "The version is abandoned: publish another version."
+        if halt
+        else f"The operator retries every {worker_calls.RETRY_SECONDS:.0f} s; repair the source or "
+        "publish another version."
+    )
+    many = len(failed) > may_fail
+    limit = f"maxFailures allows {may_fail}" if many else "no other worker is available"
+    message = (
+        f"{counted(len(failed), 'worker')} cannot load version {goal}; {limit}. "
+        f"{_causes(failed, goal)}. The applied version keeps serving. {remedy}"
+    )
+    return RolloutProblem(reason=reason, message=message, halt=halt)
+
+
+def problem_of_joiners(failed: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
+    """The problem that workers cannot join, because they cannot load the version of the fleet."""
+    return _problem_of_some(failed, goal, f"cannot join at version {goal}")
+
+
+def problem_of_stragglers(failed: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
+    """The problem that workers keep an older version, because they cannot load the goal."""
+    serve = agree(len(failed), "serves", "serve")
+    return _problem_of_some(failed, goal, f"cannot load version {goal} and {serve} an older one")
+
+
+def problem_of_missing(
+    missing: int, at_once: int, behind: Sequence[WorkerView], goal: Checkpoint
+) -> RolloutProblem:
+    """The problem that no worker may swap, because too many others do not serve."""
+    message = (
+        f"{some(behind)} {agree(len(behind), 'waits', 'wait')} for version {goal.label}: "
+        f"{counted(missing, 'worker')} {agree(missing, 'does', 'do')} not serve, and maxUnavailable "
+        f"is {at_once}. See status.laggards of the fleet, and repair or delete these pods, or raise "
+        "maxUnavailable."
+    )
+    return RolloutProblem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
+
+
+def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
+    """The problem that the directory of a version is missing for longer than `seconds`."""
+    message = (
+        f"{goal.source} is missing for longer than {seconds} s. Version {goal.label} keeps "
+        "waiting for it, and the applied version keeps serving. Write the checkpoint, correct "
+        "spec.source together with spec.version, or raise rollout.timeouts.checkpointSeconds."
+    )
+    return RolloutProblem(reason=ConditionReason.SOURCE_NOT_FOUND, message=message, halt=False)
+
+
+def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) -> RolloutProblem:
+    reason = _reason(failed, goal, RolloutPhase.STAGING)
+    if reason is ConditionReason.VERSION_REUSED:
+        return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
+    message = (
+        f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. The operator retries "
+        f"every {worker_calls.RETRY_SECONDS:.0f} s; repair the source or publish another version."
+    )
+    if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
+        reason = ConditionReason.WORKERS_FAILING
+    return RolloutProblem(reason=reason, message=message, halt=False)
+
+
+def _rewritten(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
+    return (
+        f"version {goal} names files with digest {short_digest(goal.digest)}, and {some(failed)} found "
+        f"other files: {_causes(failed, goal)}. The applied version keeps serving. Restore the files, "
+        "publish the new ones under another version, or set another spec.runID if another run has "
+        "made them. Delete a pod whose process has seen the other files already."
+    )
+
+
+def why(worker: WorkerView, goal: Checkpoint) -> str:
+    """Why this worker does not load the goal."""
+    failure = worker_calls.last_failure(worker, goal)
+    if failure is not None:
+        return f"{failure.reason}: {failure.message}"
+    if worker.standing is Standing.UNKNOWN:
+        return f"does not answer: {worker.silence}"
+    doing = worker.operation or (worker.state.phase if worker.state else "starting")
+    return f"timed out at '{doing}'"
+
+
+def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
+    """The part of a note that names what workers wait for before they can stage; may be empty."""
+    refuse = Workers.of(workers).where(lambda f: f.refuses)
+    waiting = [(w, answer) for w in refuse if (answer := worker_calls.pending_failure(w, goal))]
+    if not waiting:
+        return ""
+    first = waiting[0][1]
+    wait = agree(len(waiting), "waits", "wait")
+    return f"; {some([w for w, _ in waiting])} {wait} ({first.reason}): {first.message}"
+
+
+def _causes(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
+    by_cause: dict[str, list[WorkerView]] = {}
+    for worker in failed:
+        by_cause.setdefault(why(worker, goal), []).append(worker)
+    named = list(by_cause.items())[:_NAMED_AT_MOST]
+    return "; ".join(f"{cause} ({some(workers)})" for cause, workers in named)
+
+
+def some(workers: Sequence[WorkerView]) -> str:
+    """The names of the first workers, and the number of the others."""
+    names = ", ".join(w.pod.name for w in workers[:_NAMED_AT_MOST])
+    more = len(workers) - _NAMED_AT_MOST
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
+    """The names of all workers, in the same order."""
+    return tuple(w.pod.name for w in workers)
+
+
+def _reason(failed: Sequence[WorkerView], goal: Checkpoint, phase: RolloutPhase) -> ConditionReason:
+    failures = [f for w in failed if (f := worker_calls.failure_of(w, goal))]
+    if not failures:
+        return ConditionReason.DEADLINE_EXCEEDED
+    reasons = {f.reason for f in failures}
+    if Reason.VERSION_REUSED in reasons or (goal.pinned and Reason.DIGEST_MISMATCH in reasons):
+        return ConditionReason.VERSION_REUSED
+    first = failures[0].reason
+    if first is Reason.SOURCE_ABSENT:
+        first = Reason.SOURCE_NOT_FOUND
+    # An unknown reason of a newer worker never becomes the reason of a condition.
+    if phase is RolloutPhase.STAGING and isinstance(first, Reason) and first.value in _REFUSALS:
+        return ConditionReason(first.value)
+    return ConditionReason.FAILURE_BUDGET_EXCEEDED

@@ -1,0 +1,91 @@
+"""Guards of the strategies that forbid mixed versions: two ways in which two versions could still
+generate at once.
+
+* Silent workers. A worker that hangs, or whose node is cut off, leaves the Service when its probe
+  fails, and returns when it recovers. Its latch cannot be closed meanwhile. So no worker is opened
+  with other weights until the silent one is quarantined, which lasts.
+  A new leader does not know whether a silent worker was admitted. One lost request proves nothing,
+  so the worker gets the time in which the kubelet's probe would have failed.
+* Members with another version: they generate neither the applied version nor the goal. A worker may have reported
+  a load that did not happen, a client may have driven it by hand, or another strategy may have left
+  it. It is fenced after its requests have ended, without waiting for the next barrier, and joins
+  again. The same goes for a paused worker with such weights, which would generate again when its
+  lease ends. A worker that loads the goal now keeps its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import Admit, Load, Quarantine, Resume
+from fleet_operator.core.facts import Facts
+from fleet_operator.core.identity import WeightsId, same_weights
+from fleet_operator.core.messages import some
+from fleet_operator.core.precedence import called_only_by
+from fleet_operator.core.strategies.base import RolloutView, Step
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
+
+_SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
+
+
+def quarantine_before_opening(step: Step, lost: Sequence[WorkerView]) -> Step:
+    """Returns the step without opening a worker at a version other than that of a silent worker, and
+    with the quarantine of these silent workers. `lost`: workers that may generate again by themselves.
+    """
+    if not lost:
+        return step
+    opened = {WeightsId.of(a) for a in step.actions if isinstance(a, Resume | Admit)}
+    if step.phase in _SOON_OPEN and step.problem is None:
+        opened.add(WeightsId.of(step.goal))  # quarantined now, they delay no worker later
+    differing = [w for w in lost if any(not w.has_loaded(o) for o in opened)]
+    if not differing:
+        return step
+    others = {o for o in opened if any(not w.has_loaded(o) for w in differing)}
+    kept = (
+        a for a in step.actions if not (isinstance(a, Resume | Admit) and WeightsId.of(a) in others)
+    )
+    reason = "it does not answer, and may serve other weights than the fleet when it comes back"
+    expelled = (
+        Quarantine(pod_name=w.pod.name, pod_uid=w.pod.uid, reason=reason)
+        for w in differing
+        if w.state is not None or w.silent_seconds >= PROBE_SECONDS
+    )
+    return replace(
+        step,
+        actions=(*kept, *expelled),
+        note=f"{step.note}; before workers open, these leave the Service: {some(differing)}",
+        requeue_after_seconds=1.0,
+    )
+
+
+def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:
+    """Returns the step with a fence for every member with another version. `older`: versions that the fleet served before
+    the applied one.
+
+    If no worker serves the applied version, the applied version itself may be wrong, so only workers
+    with an older version are fenced: joining workers would wait for these.
+    """
+    serving = view.members.where(lambda f: f.standing is Standing.OPEN)
+    certain = serving.any(lambda f: f.has_loaded(view.applied))
+    loads = {a.pod_uid for a in step.actions if isinstance(a, Load) and same_weights(a, step.goal)}
+
+    def differs(worker: Facts) -> bool:
+        fits = worker.has_loaded(view.applied) or worker.has_loaded(step.goal)
+        return not fits and (certain or worker.loaded in older)
+
+    back = view.held.where(lambda f: f.paused_unchanged and not f.operation).where(differs)
+    differing = {m.pod.uid: m for m in serving.where(differs)}
+    differing |= {m.pod.uid: m for m in back if m.pod.uid not in loads}
+    if not differing:
+        return step
+    reason = f"it has version {{}}, and the fleet serves {view.applied.label}"
+    apart = (
+        worker_calls.fence_after_drain(m, view.settings, reason=reason.format(m.loaded))
+        for m in differing.values()
+        if not m.is_doing("fence")
+    )
+    return replace(step, actions=called_only_by(differing, apart, step.actions))

@@ -1,0 +1,76 @@
+"""Messages about pods that need attention or wait.
+
+They hold no running clock, so that the status of an unchanged fleet does not change.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from fleet_operator.core.counts import agree, counted
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_waits import waiting
+from fleet_worker.protocol import PROTOCOL_VERSION
+
+STUCK_SECONDS = 60.0
+"""A deleted pod that still exists so long after its grace period needs attention."""
+
+
+def of_another_release(observed: FleetObserved) -> str:
+    """The workers that use another protocol than this operator; empty without any."""
+    others = [
+        (w.pod.name, w.state.protocol)
+        for w in observed.workers.where(lambda f: f.other_protocol and not f.pod.deleting)
+        if w.state is not None
+    ]
+    if not others:
+        return ""
+    name, number = others[0]
+    many = f"{counted(len(others), 'worker')} {agree(len(others), 'uses', 'use')}"
+    older = "upgrade the operator" if number > PROTOCOL_VERSION else "upgrade the worker image"
+    return (
+        f"{many} another protocol than the operator. {name} uses {number}, the operator "
+        f"{PROTOCOL_VERSION}. Use one release for both: {older}, or set spec.engine.image to the "
+        "worker image of the operator's release. Calls that both know still work"
+    )
+
+
+def cannot_run(observed: FleetObserved, now: datetime) -> str:
+    """The pods that cannot run, or wait for longer than `progressDeadlineSeconds`; empty without any."""
+    deadline = observed.spec.progress_deadline_seconds
+    broken = []
+    for worker in observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting):
+        pod = worker.pod
+        if pod.problem:
+            broken.append((pod.name, pod.problem))
+        elif pod.wait is not None and pod.wait.is_overdue(deadline, now):
+            broken.append((pod.name, f"{pod.wait} (for longer than {deadline} s)"))
+    if not broken:
+        return ""
+    name, problem = broken[0]
+    again = agree(len(broken), "It is tried again by itself", "They are tried again by themselves")
+    many = f"{counted(len(broken), 'worker')} cannot run"
+    return (
+        f"{many}. {name}: {problem}. {again}; `kubectl describe pod {name}` and its log tell more"
+    )
+
+
+def waits_for(observed: FleetObserved) -> str:
+    """The waits of pods that the cluster may still end; empty without any."""
+    blocked = observed.workers.where(lambda f: f.pod.blocked and not f.pod.deleting)
+    return waiting([(w.pod.name, w.pod.wait) for w in blocked if w.pod.wait is not None])
+
+
+def will_not_go(observed: FleetObserved, now: datetime) -> str:
+    """The deleted pods that do not terminate; empty without any."""
+    late = timedelta(seconds=STUCK_SECONDS)
+    going = [w.pod for w in observed.workers.where(lambda f: f.pod.deleting) if w.pod.gone_by]
+    stuck = [p for p in going if p.evicted or (p.gone_by and now - p.gone_by > late)]
+    if not stuck:
+        return ""
+    first = stuck[0]
+    return (
+        f"{counted(len(stuck), 'pod')} {agree(len(stuck), 'is', 'are')} stuck terminating. "
+        f"{first.name} is on node {first.node}: if that node is gone for good, delete the Node, or "
+        f"the pod with `kubectl delete pod {first.name} --force`; the operator then recreates the pod"
+    )

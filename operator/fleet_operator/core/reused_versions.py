@@ -1,0 +1,74 @@
+"""Refuses a version of a run that now names other files.
+
+Replies, spans and audits name weights by run and version. So within one `runID` a version always
+names the files that the fleet has seen first under it. A run that starts from 0 again needs another
+`runID`.
+"""
+
+from __future__ import annotations
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.source import WeightSource
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import label, short_digest
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pins import Pins
+from fleet_operator.core.strategies.base import RolloutProblem
+
+REMEDY = (
+    "Publish these files under another version, or set another spec.runID if another run has made "
+    "them; or restore the files"
+)
+
+
+def reuse_problem(wanted: Checkpoint, observed: FleetObserved, pins: Pins) -> RolloutProblem | None:
+    """Why the fleet refuses the desired weights: their version names other files. None otherwise."""
+    pin = pins.of(wanted)
+    before = (
+        (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, observed)
+    )
+    if before is None:
+        return None
+    digest, source, commit = before
+    name = label(wanted.version, wanted.run_id)
+    if digest is not None and wanted.digest is not None:
+        if wanted.digest == digest:
+            return None
+        conflict = (
+            f"version {name} names files with digest {short_digest(digest)}, and spec.digest is "
+            f"{short_digest(wanted.digest)}"
+        )
+    elif not _is_from(wanted.source, source, commit):
+        conflict = (
+            f"version {name} names {source} with digest {short_digest(digest)}, and spec.source is "
+            f"{wanted.source}"
+        )
+    else:
+        return None
+    message = f"{conflict}. The applied version keeps serving. {REMEDY}."
+    if digest is not None:
+        message += (
+            " If the files are the same, delete the WeightVersion and create it with "
+            f"spec.digest: {digest}."
+        )
+    return RolloutProblem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
+
+
+def _unpinned(
+    wanted: Checkpoint, observed: FleetObserved
+) -> tuple[str | None, WeightSource, str] | None:
+    """Digest, source and commit of a version without a pin, from the model or the applied record."""
+    model, recorded = observed.spec.model, observed.status.applied
+    if (wanted.version, wanted.run_id) == (model.version, None):
+        return None, model.source, ""
+    if recorded and (wanted.version, wanted.run_id) == (recorded.version, recorded.run_id):
+        return recorded.digest, recorded.source, ""
+    return None
+
+
+def _is_from(wanted: WeightSource, source: WeightSource, commit: str) -> bool:
+    if wanted == source:
+        return True
+    repository, before = wanted.hugging_face, source.hugging_face
+    same = repository is not None and before is not None and repository.repo == before.repo
+    return same and bool(commit) and wanted.revision == commit

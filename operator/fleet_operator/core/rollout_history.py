@@ -1,0 +1,119 @@
+"""When a rollout began and ended, how long its phases took, and which ones came before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fleet_operator.api.weights import (
+    MAX_HISTORY,
+    HistoryEntry,
+    RolloutPhase,
+    RolloutTimings,
+    WeightsStatus,
+)
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.rollout_plan import RolloutPlan
+
+_TIMED = {
+    RolloutPhase.STAGING: "stage_seconds",
+    RolloutPhase.PAUSING: "pause_seconds",
+    RolloutPhase.LOADING: "load_seconds",
+    RolloutPhase.RESUMING: "resume_seconds",
+}
+
+
+def _has_ended(before: WeightsStatus, started_at: datetime | None) -> bool:
+    """Whether the history has the rollout that began then. Later events are not part of it."""
+    begun = (before.desired_version, before.desired_run_id, started_at)
+    return any((e.version, e.run_id, e.started_at) == begun for e in before.history)
+
+
+def was_superseded(before: WeightsStatus, rollout: RolloutPlan) -> bool:
+    """Whether another version replaced the one of the last status before its rollout ended."""
+    begun = before.desired_version is not None and before.started_at is not None
+    another = not before.is_about(rollout.desired.version, rollout.desired.run_id)
+    return begun and another and not _has_ended(before, before.started_at)
+
+
+def timings_of(
+    observed: FleetObserved,
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    *,
+    fresh: bool,
+    now: datetime,
+) -> RolloutTimings:
+    """Returns how long the phases took so far. Nothing is added after the rollout has ended."""
+    if fresh:
+        return RolloutTimings()
+    before, watched = weights.status, weights.watched
+    timings = before.timings
+    if _has_ended(before, before.started_at):
+        return timings
+    if phase is not before.phase and before.phase in _TIMED and before.phase_started_at:
+        field = _TIMED[before.phase]
+        spent = getattr(timings, field) + watched.seconds_since(before.phase_started_at, now)
+        timings = timings.model_copy(update={field: round(spent, 3)})
+    if phase is RolloutPhase.APPLIED and before.phase is not phase and before.started_at:
+        total = watched.seconds_since(before.started_at, now)
+        pauses = [
+            w.state.timings.paused_seconds or 0.0
+            for w in observed.workers
+            if w.state and w.state.timings and w.state.timings.version == rollout.desired.version
+        ]
+        timings = timings.model_copy(
+            update={
+                "total_seconds": round(total, 3),
+                "max_worker_pause_seconds": round(max(pauses, default=0.0), 3),
+            }
+        )
+    return timings
+
+
+def history_of(
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    timings: RolloutTimings,
+    started_at: datetime,
+    *,
+    now: datetime,
+) -> tuple[HistoryEntry, ...]:
+    """Returns the ended rollouts, newest first, at most `MAX_HISTORY`."""
+    before, watched = weights.status, weights.watched
+    entries = list(before.history)
+    if was_superseded(before, rollout) and before.started_at:
+        superseded = HistoryEntry(
+            version=str(before.desired_version),
+            run_id=before.desired_run_id,
+            result="Superseded",
+            started_at=before.started_at,
+            total_seconds=round(watched.seconds_since(before.started_at, now), 3),
+            reason=f"version {rollout.desired.label} replaced it in the spec",
+        )
+        entries.insert(0, superseded)
+    version, run_id = rollout.desired.version, rollout.desired.run_id
+    known = {(e.version, e.run_id, e.started_at) for e in entries}
+    recorded = (version, run_id, started_at) in known
+    if phase is RolloutPhase.APPLIED and not recorded:
+        done = HistoryEntry(
+            version=version,
+            run_id=run_id,
+            result="Applied",
+            started_at=started_at,
+            total_seconds=timings.total_seconds,
+            max_worker_pause_seconds=timings.max_worker_pause_seconds,
+        )
+        entries.insert(0, done)
+    if phase is RolloutPhase.HALTED and not recorded and rollout.step.problem:
+        halted = HistoryEntry(
+            version=version,
+            run_id=run_id,
+            result="Halted",
+            started_at=started_at,
+            total_seconds=round(watched.seconds_since(started_at, now), 3),
+            reason=str(rollout.step.problem.reason),
+        )
+        entries.insert(0, halted)
+    return tuple(entries[:MAX_HISTORY])

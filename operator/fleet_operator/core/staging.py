@@ -1,0 +1,101 @@
+"""Bounds how many workers of a fleet read one checkpoint at once (`rollout.maxStaging`).
+
+A worker holds a place from the call to read until it reports the end. Reading for a former leader
+counts, too: the worker reports it. A place becomes free when
+
+    the worker has the bytes, or has refused them
+    it has been reading, or is silent, for longer than the timeout of the call
+    its pod is deleted, or it answers neither the operator nor the kubelet's probe for 10 s
+
+A worker that has found no checkpoint, or a part of one, keeps its place for a second. So at most
+`maxStaging` workers look for a missing checkpoint in each second, in turn.
+
+Places go first to workers that read another checkpoint, which the call ends. Next come workers that
+have not failed to read this one. Then the order of the calls counts: members before joining workers,
+each by ordinal. So a worker that keeps failing or restarting does not keep another worker waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import PutLora, Quarantine, Stage, WorkerCall
+from fleet_operator.core.identity import WeightsId
+from fleet_operator.core.percentages import at_most
+from fleet_operator.core.work import Work
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
+from fleet_worker.protocol import Reason
+
+Reading = Stage | PutLora
+"""The calls that make a worker read a checkpoint."""
+_UNWRITTEN = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY})
+
+
+def max_staging(settings: Rollout, replicas: int) -> int | None:
+    """How many workers may read one checkpoint at once; None if any number may."""
+    amount = settings.max_staging
+    return None if amount is None else at_most(amount, replicas)
+
+
+def within_places(
+    actions: Iterable[WorkerCall | Quarantine], workers: Sequence[WorkerView], most: int | None
+) -> tuple[WorkerCall | Quarantine, ...]:
+    """The actions, without the calls to read a checkpoint for which no place is free.
+
+    `workers`: all workers of the fleet. `most`: how many may read one checkpoint at once; None if
+    any number may.
+    """
+    actions = tuple(actions)
+    if most is None:
+        return actions
+    asked: dict[Work, list[Reading]] = {}
+    for action in actions:
+        if isinstance(action, Reading):
+            asked.setdefault(action.work, []).append(action)
+    views = {w.pod.uid: w for w in workers}
+    kept = {(work, uid) for work, found in asked.items() for uid in _placed(found, views, most)}
+    return tuple(a for a in actions if not isinstance(a, Reading) or (a.work, a.pod_uid) in kept)
+
+
+def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> set[str]:
+    """Uids of the workers that hold a place for one checkpoint, or get one now."""
+    (first, *_) = asked
+    holders = {uid for uid, view in views.items() if _holds_place(view, first)}
+    new = [a for a in asked if a.pod_uid not in holders]
+    new.sort(key=lambda a: _comes_later(views[a.pod_uid], a))
+    return holders | {a.pod_uid for a in new[: max(0, most - len(holders))]}
+
+
+def _holds_place(worker: WorkerView, call: Reading) -> bool:
+    pod = worker.pod
+    if pod.deleting or pod.quarantine or not pod.running:
+        return False
+    if worker.standing is Standing.ABSENT and worker.silent_seconds >= PROBE_SECONDS:
+        return False
+    if worker.call == call.work:
+        return True  # until its timeout
+    seconds = worker.seconds_at(call.kind, _weights_of(call))
+    if seconds is None and worker.lost_call == call.work:
+        seconds = worker.silent_seconds
+    if seconds is not None:
+        return seconds <= call.timeout_seconds
+    return _has_just_looked(worker, call)
+
+
+def _has_just_looked(worker: WorkerView, call: Reading) -> bool:
+    answer = worker_calls.last_failure(worker, _weights_of(call))
+    if answer is None or answer.reason not in _UNWRITTEN:
+        return False
+    return answer.age_seconds + worker.state_age_seconds < worker_calls.WAIT_SECONDS
+
+
+def _comes_later(worker: WorkerView, call: Reading) -> tuple[bool, bool, bool]:
+    reads_another = worker.is_doing("stage")
+    has_failed = worker_calls.last_failure(worker, _weights_of(call)) is not None
+    return worker.pod.drains_since is not None, not reads_another, has_failed
+
+
+def _weights_of(call: Reading) -> WeightsId:
+    return WeightsId(call.version, call.run_id, call.digest)

@@ -1,0 +1,48 @@
+"""Decides which WeightVersions steer no fleet, and why."""
+
+from __future__ import annotations
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.counts import counted
+from fleet_operator.core.observed import FleetObserved, WeightsView
+
+FLEET_GRACE_SECONDS = 30.0
+"""A fleet may be created so much later than a WeightVersion that names it."""
+
+NotSteering = tuple[ConditionReason, str]
+"""Reason and message."""
+
+
+def not_steering(observed: FleetObserved, weights: WeightsView) -> NotSteering | None:
+    """Why this WeightVersion does not steer its fleet; None if it does."""
+    if observed.is_external:
+        message = (
+            f"a trainer updates fleet {observed.name} (spec.weights.management: External); delete "
+            "this WeightVersion, or set management of the fleet to Operator"
+        )
+        return ConditionReason.EXTERNALLY_MANAGED, message
+    steering = observed.steers(weights)
+    adapter = weights.spec.adapter
+    if steering is not None and steering.uid != weights.uid:
+        what = f"the fleet's adapter {adapter}" if adapter else "this fleet's weights"
+        message = f"WeightVersion {steering.name} is older and steers {what}; delete one of the two"
+        second = ConditionReason.SECOND_ADAPTER_VERSION
+        return second if adapter else ConditionReason.SECOND_BASE_VERSION, message
+    if adapter == observed.spec.model.name:
+        message = f"{adapter!r} is the name of the base model in requests; give the LoRA adapter another name"
+        return ConditionReason.INVALID_SPEC, message
+    if adapter and all(w.uid != weights.uid for w in observed.lora_weights):
+        most = counted(observed.spec.adapters.max, "adapter")
+        message = (
+            f"fleet {observed.name} serves at most {most}; raise its spec.adapters.max (which recreates "
+            "its workers), or delete the WeightVersion of another adapter"
+        )
+        return ConditionReason.NO_ROOM_FOR_ADAPTERS, message
+    return None
+
+
+def missing_fleet(key: tuple[str, str]) -> NotSteering:
+    """Why a WeightVersion without a fleet has no effect. `key`: namespace and name of the fleet."""
+    namespace, fleet = key
+    message = f"there is no InferenceFleet {fleet!r} in namespace {namespace!r}; create it"
+    return ConditionReason.FLEET_NOT_FOUND, message

@@ -1,0 +1,147 @@
+"""The interface between the rollout planner and the strategies: a view in, a step out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.facts import NO_WORKERS, Workers
+from fleet_operator.core.lora_goals import LoraGoal
+from fleet_operator.core.percentages import rounded_down
+from fleet_operator.core.staging import max_staging
+from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_worker.protocol import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutView:
+    """A rollout at one moment.
+
+    Fields:
+        desired: the desired weights.
+        applied: the weights that all members served last.
+        halted: the desired version was abandoned in this generation.
+        suspended: the rollout starts nothing new, and only finishes what holds requests.
+        members: admitted workers, and workers in service that do not answer.
+        joining: workers that join, which run with a closed latch.
+        forbids_mixing: the strategy never lets two versions generate at once.
+        replicas: workers that the fleet should have, without those that a queue holds back
+            (`FleetObserved.expected_workers`).
+        phase, phase_seconds: the recorded phase of the desired version, and how long it has lasted.
+        verdict: the last verdict on the canaries.
+        lora_goals: the LoRA adapters that joining workers need before they are admitted.
+        rollout_seconds: how long this attempt has lasted; earlier failures do not count.
+        workers: all workers of the fleet; those that are neither members nor joining workers may read a
+            checkpoint, too.
+    """
+
+    desired: Checkpoint
+    applied: Checkpoint
+    halted: bool
+    suspended: bool
+    settings: Rollout
+    members: Workers
+    joining: Workers
+    forbids_mixing: bool
+    replicas: int
+    phase: RolloutPhase
+    phase_seconds: float
+    rollout_seconds: float
+    verdict: CanaryVerdict | None = None
+    lora_goals: tuple[LoraGoal, ...] = ()
+    workers: Workers = NO_WORKERS
+    held: Workers = field(init=False, compare=False, repr=False)
+    """Members that hold their requests."""
+
+    def __post_init__(self) -> None:
+        for name in ("members", "joining", "workers"):
+            object.__setattr__(self, name, Workers.of(getattr(self, name)))
+        held = self.members.where(lambda f: f.standing is Standing.HELD)
+        object.__setattr__(self, "held", held)
+
+    @property
+    def there(self) -> Workers:
+        """Members and joining workers: all that may load weights."""
+        return self.workers.where(lambda f: f.standing is not Standing.ABSENT)
+
+    def failure_of(self, worker: WorkerView, goal: Checkpoint) -> Failure | None:
+        """Why a worker could not take the goal in this attempt, if it could not."""
+        return worker_calls.failure_of(worker, goal, within_seconds=self.rollout_seconds)
+
+    def failed_lately(self, worker: WorkerView, goal: Checkpoint) -> bool:
+        """Whether the worker rests after a failure in this attempt."""
+        return worker_calls.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
+
+    @property
+    def may_fail(self) -> int:
+        """How many workers may fail to load the desired version before it is abandoned."""
+        return rounded_down(self.settings.max_failures, self.replicas)
+
+    @property
+    def max_staging(self) -> int | None:
+        """How many workers may read one checkpoint at once; None if any number may."""
+        return max_staging(self.settings, self.replicas)
+
+    def staging_seconds(self, workers: int | None = None) -> float:
+        """Seconds that so many workers may take to stage, by default all of them.
+
+        It is one timeout for each group of `maxStaging`: a worker that waits for its turn is not late.
+        """
+        if workers is None:
+            workers = max(self.replicas, len(self.members) + len(self.joining))
+        groups = 1 if self.max_staging is None else ceil(workers / self.max_staging)
+        return float(self.settings.timeouts.stage_seconds * max(groups, 1))
+
+    def agrees_on(self, weights: Checkpoint) -> bool:
+        """Whether all members have these weights, and none is loading others."""
+        return self.members.all(
+            lambda f: f.has_loaded(weights) and not f.loads_others_than(weights)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutProblem:
+    """Why a rollout cannot continue.
+
+    Fields:
+        halt: the desired version is abandoned in this generation; otherwise the operator retries.
+    """
+
+    reason: ConditionReason
+    message: str
+    halt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The next step of a rollout.
+
+    Fields:
+        goal: the weights that this step works towards. They differ from the desired weights while a
+            superseded rollout finishes, and after a halt.
+        verdict: the new verdict on the canaries, if there is one.
+        holds_requests: members are held or are about to be; the pods should not be changed now.
+        awaits_source: the directory of the goal does not exist yet; workers only look for it.
+        requeue_after_seconds: decide again after this time, even without a change.
+    """
+
+    goal: Checkpoint
+    phase: RolloutPhase
+    actions: tuple[WorkerCall | Quarantine, ...] = ()
+    note: str = ""
+    problem: RolloutProblem | None = None
+    failed: tuple[str, ...] = ()
+    verdict: CanaryVerdict | None = None
+    holds_requests: bool = False
+    awaits_source: bool = False
+    requeue_after_seconds: float | None = None
+
+
+Strategy = Callable[[RolloutView], Step]

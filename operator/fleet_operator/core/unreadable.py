@@ -1,0 +1,137 @@
+"""Statuses of objects that the operator cannot read, and of a fleet that it cannot decide on.
+
+While the spec of a fleet or of a WeightVersion cannot be read, the last readable one stays in effect as if
+suspended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
+from fleet_operator.core.problems import (
+    Problem,
+    kept_fleet_status,
+    kept_weights_status,
+    with_problems,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Statuses of a fleet without a decision. `weights`: by uid."""
+
+    fleet: FleetStatus
+    weights: Mapping[str, WeightsStatus]
+
+
+def report_undecided(
+    name: str,
+    *,
+    generation: int,
+    unreadable: str,
+    status: FleetStatus,
+    weights: Sequence[WeightsView | UnreadWeights],
+    problems: Sequence[Problem],
+    now: datetime,
+) -> Report:
+    """Returns the statuses of a fleet whose spec or pods could not be read so far. Its workers get no
+    calls.
+
+    Pauses are not renewed either: only the spec shows whether a pause is the operator's or a
+    trainer's, and only the pods show which workers there are.
+
+    `unreadable`: why the spec cannot be read; empty if it can.
+    """
+    message = (
+        f"generation {generation} of InferenceFleet {name} cannot be read: {unreadable}. The operator "
+        "has read no earlier generation, so it does not touch the workers. Repair the spec"
+    )
+    invalid = [_invalid("spec", message, concerns_weights=True)] if unreadable else []
+    found = [*invalid, *problems]
+    concerning = [t for t in found if t.concerns_weights]
+    return Report(
+        fleet=with_problems(
+            kept_fleet_status(status), status.conditions, found, generation=generation, now=now
+        ),
+        weights={
+            w.uid: with_problems(
+                kept_weights_status(w.status, generation=w.generation),
+                w.status.conditions,
+                concerning,
+                generation=w.generation,
+                now=now,
+            )
+            for w in weights
+        },
+    )
+
+
+def suspend_unreadable(observed: FleetObserved) -> FleetObserved:
+    """Suspends WeightVersions that cannot be read; all of them if the fleet cannot be read."""
+    if not observed.unreadable and not any(w.unreadable for w in observed.weights):
+        return observed
+    return replace(
+        observed,
+        weights=tuple(
+            replace(w, spec=w.spec.model_copy(update={"suspend": True}))
+            if w.unreadable or observed.unreadable
+            else w
+            for w in observed.weights
+        ),
+    )
+
+
+def problems_of(observed: FleetObserved) -> tuple[Problem, ...]:
+    """Returns what the fleet reports about specs that cannot be read."""
+    found = []
+    if observed.unreadable:
+        message = (
+            f"generation {observed.generation} of InferenceFleet {observed.name} cannot be read: "
+            f"{observed.unreadable}. The last readable spec stays in effect: running rollouts end, no "
+            "new one begins, and no pod changes. Repair the spec"
+        )
+        found.append(_invalid("spec", message, concerns_weights=True))
+    found += [_invalid(f"WeightVersion {u.name}", _unread_message(u)) for u in observed.unread]
+    return tuple(found)
+
+
+def problems_of_weights(weights: WeightsView) -> tuple[Problem, ...]:
+    """Returns what a WeightVersion reports about its own spec."""
+    if not weights.unreadable:
+        return ()
+    message = (
+        f"generation {weights.generation} of WeightVersion {weights.name} cannot be read: "
+        f"{weights.unreadable}. The last readable spec stays in effect, and no new rollout begins. "
+        "Repair the spec"
+    )
+    return (_invalid("spec", message),)
+
+
+def unread_status(weights: UnreadWeights, now: datetime) -> WeightsStatus:
+    """Returns the status of a WeightVersion of which no generation could be read."""
+    kept = kept_weights_status(weights.status, generation=weights.generation)
+    problem = _invalid("spec", _unread_message(weights))
+    before = weights.status.conditions
+    return with_problems(kept, before, [problem], generation=weights.generation, now=now)
+
+
+def _unread_message(weights: UnreadWeights) -> str:
+    return (
+        f"generation {weights.generation} of WeightVersion {weights.name} cannot be read: "
+        f"{weights.unreadable}. It has no effect, and the fleet keeps its weights. Repair the spec"
+    )
+
+
+def _invalid(part: str, message: str, *, concerns_weights: bool = False) -> Problem:
+    return Problem(
+        part=part,
+        reason=ConditionReason.INVALID_SPEC,
+        message=message,
+        concerns_weights=concerns_weights,
+    )

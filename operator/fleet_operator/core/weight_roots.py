@@ -1,0 +1,28 @@
+"""Refuses a source outside of the fleet's weight roots, before any worker is called.
+
+The version is filled in first. The operator cannot follow links: the workers check the path again.
+"""
+
+from __future__ import annotations
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.strategies.base import RolloutProblem
+
+
+def roots_problem(wanted: Checkpoint, observed: FleetObserved) -> RolloutProblem | None:
+    """Why the fleet may not load from the source; None if it may.
+
+    The directory of the model is always allowed, because workers start on it.
+    """
+    path, roots = wanted.source.path, observed.spec.weights.roots
+    if path is None or path == observed.spec.model.source.path:
+        return None
+    if any(path == root or path.startswith(f"{root}/") for root in roots):
+        return None
+    message = (
+        f"{path} is not below a weight root of fleet {observed.name}: {', '.join(roots)}. The "
+        "applied version keeps serving. Move the files, or add the directory to spec.weights.roots."
+    )
+    return RolloutProblem(reason=ConditionReason.SOURCE_OUTSIDE_ROOTS, message=message, halt=False)

@@ -1,0 +1,96 @@
+"""The conditions of a WeightVersion that steers its fleet."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
+from fleet_operator.api.weights import (
+    RolloutPhase,
+)
+from fleet_operator.core.condition_rows import Made, conditions_of, first_of
+from fleet_operator.core.counts import agree, counted_of
+from fleet_operator.core.fleet_status import ROLLING_REASONS, unseen_count
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.rollout_plan import RolloutPlan
+
+
+def weights_conditions(
+    observed: FleetObserved,
+    weights: WeightsView,
+    rollout: RolloutPlan,
+    phase: RolloutPhase,
+    serving: int,
+    unchanged: str,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """Returns all conditions. `unchanged`: the warning that the weights have no effect; empty without one."""
+    replicas = observed.spec.replicas
+    share = counted_of(serving, replicas, "worker", "serves", "serve")
+    summary = f"{share} version {rollout.desired.label}"
+    made = (
+        _ready(observed, rollout, phase, serving, summary),
+        _progressing(rollout, phase, summary),
+        _stalled(weights, rollout),
+        first_of(
+            ConditionType.WEIGHTS_UNCHANGED,
+            (unchanged, True, ConditionReason.NO_PARAMETER_CHANGED, unchanged),
+        ),
+    )
+    before = weights.status.conditions
+    return conditions_of(made, before, generation=weights.generation, now=now)
+
+
+def _ready(
+    observed: FleetObserved, rollout: RolloutPlan, phase: RolloutPhase, serving: int, summary: str
+) -> Made | None:
+    problem, replicas, step = rollout.step.problem, observed.spec.replicas, rollout.step
+    because = problem.reason if problem else ConditionReason.HALTED
+    unseen = unseen_count(observed)
+    to_come = f"{summary}; {unseen} {agree(unseen, 'is', 'are')} not in the Service yet"
+    held = f"{summary}; set spec.suspend to false to continue"
+    all_serve = phase is RolloutPhase.APPLIED and serving == replicas
+    waits = phase in {RolloutPhase.APPLIED, RolloutPhase.PENDING}
+    noted = f"{summary}; {step.note}"
+    return first_of(
+        ConditionType.READY,
+        (replicas == 0, False, ConditionReason.NO_WORKERS, "the fleet has 0 replicas"),
+        (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
+        (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, held),
+        (problem, False, because, summary),
+        (all_serve and unseen, False, ConditionReason.WAITING_FOR_WORKERS, to_come),
+        (all_serve, True, ConditionReason.ALL_WORKERS_SERVING, summary),
+        (step.awaits_source, False, ConditionReason.WAITING_FOR_CHECKPOINT, noted),
+        (waits, False, ConditionReason.WAITING_FOR_WORKERS, summary),
+        (True, False, ConditionReason.ROLLING_OUT, noted),
+    )
+
+
+def _progressing(rollout: RolloutPlan, phase: RolloutPhase, summary: str) -> Made | None:
+    step, problem = rollout.step, rollout.step.problem
+    because = problem.reason if problem else ConditionReason.HALTED
+    message = problem.message if problem else ""
+    pending = phase is RolloutPhase.PENDING and not step.awaits_source
+    rolling = ROLLING_REASONS.get(phase, ConditionReason.ROLLING_OUT)
+    return first_of(
+        ConditionType.PROGRESSING,
+        (phase is RolloutPhase.HALTED, False, ConditionReason.HALTED, summary),
+        (phase is RolloutPhase.SUSPENDED, False, ConditionReason.SUSPENDED, summary),
+        (phase is RolloutPhase.APPLIED, False, ConditionReason.UP_TO_DATE, summary),
+        (pending, True, ConditionReason.WAITING_FOR_WORKERS, summary),
+        (problem, False, because, message),
+        (step.awaits_source, True, ConditionReason.WAITING_FOR_CHECKPOINT, step.note),
+        (True, True, rolling, step.note),
+    )
+
+
+def _stalled(weights: WeightsView, rollout: RolloutPlan) -> Made | None:
+    problem, stalled = rollout.step.problem, ConditionType.STALLED
+    because = problem.reason if problem else ConditionReason.HALTED
+    message = problem.message if problem else "the version is abandoned; publish another one"
+    # The reason for the halt stays. The fleet reports workers that cannot roll back.
+    halted_before = rollout.halted and not (problem is not None and problem.halt)
+    before = condition_of(weights.status.conditions, stalled)
+    if halted_before and weights.status.phase is RolloutPhase.HALTED and before is not None:
+        return stalled, True, before.reason, before.message
+    return first_of(stalled, (halted_before or problem, True, because, message))

@@ -1,0 +1,40 @@
+"""The work of a worker: an operation that it reports, or that a call asks for."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from fleet_operator.core.identity import label
+
+WorkKind = Literal[
+    "stage",
+    "pause",
+    "load",
+    "apply",
+    "resume",
+    "admit",
+    "fence",
+    "probe",
+    "adapter",
+    "remove-adapter",
+]
+"""The kinds of work that the planners ask about. A worker of a newer release may report others."""
+
+
+class Work(NamedTuple):
+    """One piece of work.
+
+    Fields:
+        kind: a `WorkKind`, or what a newer release reports.
+        version, run_id: the weights that it is about, if any.
+        adapter: the adapter that a call is about. Workers do not report it.
+    """
+
+    kind: str
+    version: str | None = None
+    run_id: str | None = None
+    adapter: str | None = None
+
+    def __str__(self) -> str:
+        weights = None if self.version is None else label(self.version, self.run_id)
+        return " ".join(part for part in (self.kind, self.adapter, weights) if part)

@@ -1,0 +1,273 @@
+"""Builds the calls to workers for all planners, and reads from a worker's failures when to retry."""
+
+from __future__ import annotations
+
+import math
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    CanaryPrompts,
+    Fence,
+    Load,
+    Pause,
+    PutLora,
+    Quarantine,
+    RemoveLora,
+    Resume,
+    Stage,
+)
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import Named, WeightsId
+from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_worker.protocol import Failure, PauseMode, Reason
+
+DEFAULT_PROMPTS = (
+    "The capital of France is",
+    "Q: What is 17 + 25? A:",
+    "def fibonacci(n):\n",
+    "Once upon a time there was",
+    "1, 2, 3, 4, 5,",
+    "To be, or not to be,",
+    "The three laws of thermodynamics say that",
+    "Dear customer,\n",
+)
+"""Canary prompts of a fleet that names none."""
+PAUSE_MODES = {"Keep": PauseMode.KEEP, "Wait": PauseMode.WAIT, "Abort": PauseMode.ABORT}
+"""Values of `rollout.pause.mode` as vLLM names them."""
+LEASE_SECONDS = 30.0
+"""A pause ends by itself this long after the last call of the operator. Longer than a standby needs to
+take over (20 s)."""
+RENEW_BELOW_SECONDS = 15.0
+RETRY_SECONDS = 10.0
+"""Wait after a refusal before the next attempt: a file may be missing only for a moment."""
+LONGEST_RETRY_SECONDS = 300.0
+"""Upper limit for the wait that a worker asks for."""
+WAIT_SECONDS = 1.0
+"""Wait after a temporary failure before the next attempt."""
+_UNKNOWN = WeightsId("None")
+"""The name of unknown weights: a worker refuses to open at it."""
+_TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
+
+
+def stage(worker: WorkerView, goal: Checkpoint, settings: Rollout, *, reason: str) -> Stage:
+    """Asks a worker to check the goal and to hold its bytes."""
+    return Stage(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=goal.version,
+        run_id=goal.run_id,
+        digest=goal.digest,
+        source=goal.source,
+        timeout_seconds=settings.timeouts.stage_seconds,
+    )
+
+
+def pause(worker: WorkerView, settings: Rollout, *, reason: str) -> Pause:
+    """Asks a worker to stop generating, or to stay paused."""
+    return Pause(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        mode=PAUSE_MODES[settings.pause.mode],
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+        lease_seconds=LEASE_SECONDS,
+    )
+
+
+def load(worker: WorkerView, goal: Checkpoint, settings: Rollout, *, reason: str) -> Load:
+    """Asks a worker to load the staged goal into its engine."""
+    return Load(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=goal.version,
+        run_id=goal.run_id,
+        digest=goal.digest,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def apply(worker: WorkerView, goal: Checkpoint, settings: Rollout, *, reason: str) -> Apply:
+    """Asks a worker to pause, load the staged goal and resume by itself."""
+    return Apply(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=goal.version,
+        run_id=goal.run_id,
+        digest=goal.digest,
+        mode=PAUSE_MODES[settings.pause.mode],
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+        lease_seconds=LEASE_SECONDS,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def resume(worker: WorkerView, *, reason: str) -> Resume:
+    """Lets a held worker generate with the weights that it reports."""
+    uid, name = worker.pod.uid, worker.pod.name
+    version, run_id, digest = worker.loaded or _UNKNOWN
+    return Resume(
+        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+    )
+
+
+def admit(worker: WorkerView, *, reason: str) -> Admit:
+    """Opens the latch of a joining worker at the weights that it reports."""
+    uid, name = worker.pod.uid, worker.pod.name
+    version, run_id, digest = worker.loaded or _UNKNOWN
+    return Admit(
+        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+    )
+
+
+def take_out_of_service(worker: WorkerView, *, reason: str) -> Fence | Quarantine:
+    """Takes a worker out of service: with a fence, or with a quarantine if the worker is silent."""
+    if worker.standing is Standing.UNKNOWN:
+        return Quarantine(pod_name=worker.pod.name, pod_uid=worker.pod.uid, reason=reason)
+    return fence_now(worker, reason=reason)
+
+
+def fence_now(worker: WorkerView, *, reason: str) -> Fence:
+    """Closes a worker's latch and ends its requests at once."""
+    return Fence(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason)
+
+
+def lease_remaining_seconds(worker: WorkerView) -> float:
+    """Returns the seconds until a worker's pause ends by itself; 0 if it is not paused."""
+    if worker.state is None or worker.state.pause is None:
+        return 0
+    return worker.state.pause.lease_remaining_seconds - worker.state_age_seconds
+
+
+def fence_after_drain(worker: WorkerView, settings: Rollout, *, reason: str) -> Fence:
+    """Closes the latch of a healthy worker after its requests have ended, or after the drain timeout."""
+    return Fence(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        drain_timeout_seconds=settings.pause.drain_timeout_seconds,
+    )
+
+
+def canary_prompts(worker: WorkerView, settings: Rollout, *, reason: str) -> CanaryPrompts:
+    """Asks a worker to run the canary prompts on the weights in its engine."""
+    return CanaryPrompts(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=str(worker.version),
+        run_id=worker.state.run_id if worker.state else None,
+        prompts=settings.canary.prompts or DEFAULT_PROMPTS,
+        max_tokens=settings.canary.max_tokens,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def put_lora(worker: WorkerView, name: str, goal: Checkpoint, settings: Rollout) -> PutLora:
+    """Asks a worker to serve the goal under an adapter's name."""
+    return PutLora(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=f"the goal of adapter {name} is version {goal.label}",
+        version=goal.version,
+        run_id=goal.run_id,
+        adapter=name,
+        source=goal.source,
+        digest=goal.digest,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def remove_lora(worker: WorkerView, name: str) -> RemoveLora:
+    """Asks a worker to stop serving an adapter."""
+    reason = "no WeightVersion names it"
+    return RemoveLora(pod_uid=worker.pod.uid, pod_name=worker.pod.name, reason=reason, adapter=name)
+
+
+def needs_renewal(worker: WorkerView) -> bool:
+    """Whether a held worker's pause ends soon and must be renewed.
+
+    Also while the worker loads: the lease does not cut the load, but the latch closes if the lease has
+    ended when the load ends. Not during an apply, which resumes by itself: a renewal that arrives
+    after its end would be a new pause.
+    """
+    state = worker.state
+    return (
+        worker.standing is Standing.HELD
+        and state is not None
+        and state.pause is not None
+        and not worker.is_doing("apply")
+        and lease_remaining_seconds(worker) < RENEW_BELOW_SECONDS
+    )
+
+
+def failure_of(
+    worker: WorkerView, weights: Named, *, within_seconds: float = math.inf
+) -> Failure | None:
+    """Returns why this worker failed to take these weights in the last `within_seconds`, if it did.
+
+    Temporary states do not count: a source that is still being written or does not exist yet, or an
+    adapter slot that requests still use.
+    """
+    failure = last_failure(worker, weights)
+    if failure is None or _is_temporary(failure, weights):
+        return None
+    age_seconds = failure.age_seconds + worker.state_age_seconds
+    return failure if age_seconds < within_seconds else None
+
+
+def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
+    """Returns the last failure of this worker with these weights, if there is one.
+
+    A failure with a version of another run does not count. A refusal stays known when other weights
+    are refused after it.
+    """
+    state = worker.state
+    if state is None or not worker.facts.refuses:
+        return None
+    known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+    said = [f for f in known if f is not None and is_about(f, weights)]
+    return min(said, key=lambda f: f.age_seconds, default=None)
+
+
+def is_about(failure: Failure, weights: Named) -> bool:
+    """Whether a failure is about these weights."""
+    return failure.version == weights.version and failure.run_id in {None, weights.run_id}
+
+
+def pending_failure(worker: WorkerView, weights: Named) -> Failure | None:
+    """Returns the temporary failure that this worker waits out before it can take these weights."""
+    said = last_failure(worker, weights)
+    return said if said is not None and _is_temporary(said, weights) else None
+
+
+def finds_no_source(worker: WorkerView, weights: Named) -> bool:
+    """Whether this worker waits for a directory that does not exist yet."""
+    said = pending_failure(worker, weights)
+    return said is not None and said.reason is Reason.SOURCE_ABSENT
+
+
+def _is_temporary(failure: Failure, weights: Named) -> bool:
+    awaited = isinstance(weights, Checkpoint) and weights.awaited
+    return failure.reason in _TEMPORARY or (awaited and failure.reason is Reason.SOURCE_ABSENT)
+
+
+def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
+    """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
+    failure = last_failure(worker, weights)
+    if failure is None or failure.age_seconds + worker.state_age_seconds >= within_seconds:
+        return False
+    return retry_in_seconds(worker, failure) > 0
+
+
+def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
+    """Returns the seconds until the next attempt; negative when it is due."""
+    pause_seconds = WAIT_SECONDS if failure.reason in _TEMPORARY else RETRY_SECONDS
+    if failure.retry_after_seconds is not None:
+        # A worker may delay only its own retries, and only up to a limit.
+        pause_seconds = min(max(failure.retry_after_seconds, WAIT_SECONDS), LONGEST_RETRY_SECONDS)
+    return pause_seconds - failure.age_seconds - worker.state_age_seconds

@@ -1,0 +1,258 @@
+"""Sends reads and calls to many workers at once.
+
+A slow or silent worker never delays the others. A reconcile waits a short time. Requests that take
+longer continue in the background, and their end requests another reconcile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.work import Work
+from fleet_operator.core.worker_view import PodView
+from fleet_operator.ports import Addressee, WorkerAnswer, Workers
+from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
+from fleet_operator.runtime.logs import fleet_fields
+from fleet_operator.runtime.metrics import SILENT, Metrics
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.traces import CallTrace
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker.protocol import Epoch, Reason
+
+logger = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 1024
+"""Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and
+would keep the others waiting."""
+SETTLE_SECONDS = 0.25
+"""How long a reconcile waits for answers. Small models swap in less."""
+REFUSED_SECONDS = 1.0
+"""A refused call is not repeated within this time."""
+FOLD_SECONDS = 0.02
+"""Ends of background calls within this time lead to one reconcile."""
+FOLD_SECONDS_EACH = 0.0002
+"""Additional time for each call of the fleet in flight. A reconcile costs time in proportion to the fleet's
+workers, and most reconciles in a barrier find nothing to do. The last answer does not wait."""
+_QUESTION_GIVEN_UP = WorkerAnswer(silent=True, message="the question was given up")
+_CALL_GIVEN_UP = WorkerAnswer(silent=True, message="the call was given up")
+
+
+class Sent(IntEnum):
+    """The outcome of a decision's calls within `SETTLE_SECONDS`."""
+
+    NOTHING = 0
+    ENDED = 1
+    LASTING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A fleet's key, and the token, admin port, epoch and trace of its calls."""
+
+    key: FleetKey
+    token: str
+    admin_port: int
+    epoch: Epoch
+    trace: CallTrace | None = None
+
+    def addressee(self, pod: PodView, *, instance: str = "") -> Addressee:
+        """The address of a worker. Calls, unlike reads, are for one process of the pod."""
+        host = f"[{pod.ip}]" if pod.ip and ":" in pod.ip else pod.ip
+        return Addressee(
+            base_url=f"http://{host}:{self.admin_port}",
+            token=self.token,
+            pod_uid=pod.uid,
+            instance=instance,
+        )
+
+
+class Dispatcher:
+    """Reads and calls in flight to all workers."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        worker_cache: WorkerCache,
+        metrics: Metrics,
+        *,
+        requeue: Callable[[FleetKey, float], None],
+        stale: Callable[[FleetKey, PodView, Epoch], None],
+        is_settling: Callable[[FleetKey], bool],
+        denied: Callable[[FleetKey], None],
+    ) -> None:
+        self._workers = workers
+        self._worker_cache = worker_cache
+        self._metrics = metrics
+        self._requeue = requeue
+        self._stale = stale
+        self._is_settling = is_settling
+        self._denied = denied
+        self._question_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
+        self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
+        self._flights: set[RequestInFlight] = set()
+        self._under_way: Counter[FleetKey] = Counter()
+        """Reads and calls in the background."""
+
+    async def ask(self, caller: Caller, pods: Iterable[PodView]) -> None:
+        """Read the workers' states. Waits up to `SETTLE_SECONDS` for the answers."""
+        asked = RequestBatch(partial(self._ended, caller.key))
+        for pod in pods:
+            self._question(caller, pod, asked)
+        await self._settle(caller.key, asked)
+
+    async def act(
+        self, caller: Caller, actions: Iterable[WorkerCall], pods: dict[str, PodView]
+    ) -> Sent:
+        """Send calls to workers. Waits up to `SETTLE_SECONDS` for the outcomes.
+
+        A call in flight is not sent again, and a refused one not at once. A fleet gets no calls after
+        `StaleEpoch` until the Lease was read.
+        """
+        if self._is_settling(caller.key):
+            return Sent.NOTHING
+        called, sent = RequestBatch(partial(self._ended, caller.key)), Sent.NOTHING
+        refused_since = _now() - REFUSED_SECONDS
+        for action in actions:
+            work, uid = action.work, action.pod_uid
+            if self._worker_cache.call_in_flight(uid) == work:
+                continue
+            if self._worker_cache.was_refused(uid, work, since=refused_since):
+                continue
+            sent = Sent.ENDED
+            self._call(caller, work, action, pods[uid], called)
+        return Sent.LASTING if await self._settle(caller.key, called) else sent
+
+    async def stop(self) -> None:
+        """Cancel everything in flight. The next leader reads what took effect."""
+        flights = list(self._flights)
+        for flight in flights:
+            flight.cancel()
+        answers = [f.answer for f in flights if f.answer is not None]
+        await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _settle(self, key: FleetKey, sent: RequestBatch) -> int:
+        """Wait up to `SETTLE_SECONDS`. Returns: how many requests continue in the background."""
+        left = await sent.settle(SETTLE_SECONDS)
+        if left:
+            self._under_way[key] += left
+        return left
+
+    def _ended(self, key: FleetKey) -> None:
+        self._under_way[key] -= 1
+        if self._under_way[key]:
+            self._requeue(key, self.fold_seconds(key))
+        else:
+            del self._under_way[key]
+            self._requeue(key, 0)
+
+    def fold_seconds(self, key: FleetKey) -> float:
+        """How long to collect more answers before the next reconcile of the fleet."""
+        return FOLD_SECONDS + FOLD_SECONDS_EACH * self._under_way[key]
+
+    def _question(self, caller: Caller, pod: PodView, asked: RequestBatch) -> None:
+        self._worker_cache.begin_question(pod, _now())
+        # Partials instead of closures: there are thousands, and the garbage collector scans fewer objects.
+        send = partial(self._workers.state, caller.addressee(pod))
+        ended = partial(self._question_ended, caller, pod, asked)
+        asked.add()
+        RequestInFlight(send, ended, self._flights, self._question_limit).begin()
+
+    def _question_ended(
+        self, caller: Caller, pod: PodView, asked: RequestBatch, answer: WorkerAnswer | None
+    ) -> None:
+        try:
+            self._worker_cache.end_question(pod, answer or _QUESTION_GIVEN_UP, _now())
+            if answer is not None and answer.reason is Reason.UNAUTHORIZED:
+                self._denied(caller.key)
+        finally:
+            asked.end()
+
+    def _call(
+        self, caller: Caller, work: Work, action: WorkerCall, pod: PodView, called: RequestBatch
+    ) -> None:
+        # For the process that the decision was made on, not for its successor.
+        worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
+        send = partial(self._workers.call, worker, action, caller.epoch)
+        ended = partial(self._call_ended, caller, work, action, pod, called, _now())
+        flight = RequestInFlight(
+            send, ended, self._flights, None if action.lasts else self._call_limit
+        )
+        self._worker_cache.begin_call(action.pod_uid, work, flight)
+        called.add()
+        flight.begin()
+
+    def _call_ended(
+        self,
+        caller: Caller,
+        work: Work,
+        action: WorkerCall,
+        pod: PodView,
+        called: RequestBatch,
+        began_at: float,
+        answer: WorkerAnswer | None,
+    ) -> None:
+        try:
+            now = _now()
+            self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_GIVEN_UP, now)
+            if answer is not None:
+                self._record(caller, action, answer, now - began_at)
+                self._pass_on(caller, pod, answer)
+        finally:
+            called.end()
+
+    def _record(
+        self, caller: Caller, action: WorkerCall, answer: WorkerAnswer, seconds: float
+    ) -> None:
+        """Count, trace and log an outcome."""
+        outcome = _outcome(answer)
+        self._metrics.count_call(action.kind, outcome, seconds)
+        if caller.trace is not None:
+            caller.trace.ended(action, outcome, seconds)
+        level = logging.DEBUG if outcome == "done" else logging.WARNING
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s on %s: %s",
+                action.work,
+                action.pod_name,
+                outcome,
+                extra=fleet_fields(
+                    "call",
+                    caller.key,
+                    pod=action.pod_name,
+                    operation=action.kind,
+                    version=action.version or None,
+                    run_id=action.run_id,
+                    outcome=outcome,
+                    reason=action.reason,
+                    message_of_worker=answer.message,
+                    seconds=round(seconds, 3),
+                ),
+            )
+
+    def _pass_on(self, caller: Caller, pod: PodView, answer: WorkerAnswer) -> None:
+        """Report outcomes that concern the whole fleet."""
+        if answer.reason is Reason.UNAUTHORIZED:
+            self._denied(caller.key)
+        if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
+            self._stale(caller.key, pod, answer.state.epoch)
+
+
+def _outcome(answer: WorkerAnswer) -> str:
+    """The outcome as a metric label, from a fixed list."""
+    if answer.silent:
+        return SILENT
+    if answer.reason is None:
+        return "done"
+    return answer.reason.value if isinstance(answer.reason, Reason) else "other"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

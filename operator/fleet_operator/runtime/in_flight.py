@@ -1,0 +1,143 @@
+"""Requests to workers in flight. They run without a task each, since a task costs more than a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from fleet_operator.ports import WorkerAnswer
+
+logger = logging.getLogger(__name__)
+
+
+class ConcurrencyLimit:
+    """Sends at most `most` requests at once. The others wait in order."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._waiting: deque[RequestInFlight] = deque()
+
+    def enter(self, flight: RequestInFlight) -> None:
+        """Send the request now, or when its turn comes."""
+        if self._free:
+            self._free -= 1
+            flight.go()
+        else:
+            self._waiting.append(flight)
+
+    def leave(self) -> None:
+        """Send the next request after one has ended."""
+        while self._waiting:
+            flight = self._waiting.popleft()
+            if not flight.done():
+                flight.go()
+                return
+        self._free += 1
+
+
+class RequestInFlight:
+    """One request, from the decision to send it to its end.
+
+    Fields:
+        answer: None until the request is sent.
+    """
+
+    __slots__ = ("_ended", "_limit", "_send", "_under_way", "answer")
+
+    def __init__(
+        self,
+        send: Callable[[], Awaitable[WorkerAnswer]],
+        ended: Callable[[WorkerAnswer | None], None],
+        under_way: set[RequestInFlight],
+        limit: ConcurrencyLimit | None = None,
+    ) -> None:
+        """Args:
+        send: Sends the request.
+        ended: Called once with the answer; None if the request was cancelled.
+        under_way: The set that contains it until its end.
+        limit: The limit that it counts towards; None if it need not wait.
+        """
+        self._send = send
+        self._under_way = under_way
+        self._ended: Callable[[WorkerAnswer | None], None] | None = ended
+        self._limit = limit
+        self.answer: asyncio.Future[WorkerAnswer] | None = None
+
+    def begin(self) -> None:
+        """Send the request as soon as the limit allows it."""
+        self._under_way.add(self)
+        if self._limit is None:
+            self.go()
+        else:
+            self._limit.enter(self)
+
+    def go(self) -> None:
+        """Send the request."""
+        try:
+            self.answer = asyncio.ensure_future(self._send())
+        except Exception as error:  # noqa: BLE001 - reported where the answer is taken
+            self.answer = asyncio.get_running_loop().create_future()
+            self.answer.set_exception(error)
+        self.answer.add_done_callback(self._take)
+
+    def done(self) -> bool:
+        """Whether it has ended or was cancelled."""
+        return self._ended is None
+
+    def cancel(self) -> None:
+        """Cancel the request."""
+        if self._ended is not None and self.answer is not None:
+            self.answer.cancel()
+        self._end(None)
+
+    def _take(self, answer: asyncio.Future[WorkerAnswer]) -> None:
+        if self._limit is not None:
+            self._limit.leave()
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None:
+            logger.error("defect: a request to a worker failed", exc_info=error)
+        self._end(None if answer.cancelled() or error is not None else answer.result())
+
+    def _end(self, answer: WorkerAnswer | None) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self._under_way.discard(self)
+            ended(answer)
+
+
+class RequestBatch:
+    """The requests of one reconcile, which waits a short time for their ends.
+
+    `late`: called for each end after that time.
+    """
+
+    def __init__(self, late: Callable[[], None]) -> None:
+        self._late = late
+        self._left = 0
+        self._is_late = False
+        self._all_ended: asyncio.Future[None] | None = None
+
+    def add(self) -> None:
+        """Count one more request."""
+        self._left += 1
+
+    def end(self) -> None:
+        """Note the end of a request."""
+        self._left -= 1
+        if self._is_late:
+            self._late()
+        elif not self._left and self._all_ended is not None and not self._all_ended.done():
+            self._all_ended.set_result(None)
+
+    async def settle(self, seconds: float) -> int:
+        """Wait for the ends of all requests, at most `seconds`. Returns: how many are left."""
+        if self._left:
+            self._all_ended = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._all_ended
+        self._is_late = True
+        return self._left

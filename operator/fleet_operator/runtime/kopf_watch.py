@@ -1,0 +1,88 @@
+"""Watches the two custom resources with kopf. The only importer of kopf.
+
+Handlers decide nothing: they put each object into the store, which requests a reconcile.
+`on.event` keeps no state on the objects, sets no finalizer and writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+
+from fleet_operator.api import names
+from fleet_operator.runtime.backoff import Backoff
+from fleet_operator.runtime.list_watch import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    SERVER_TIMEOUT_SECONDS,
+)
+from fleet_operator.runtime.store import Store
+
+
+class RandomWaits:
+    """kopf's waits between the attempts of one request. They are random for each request, so that watches
+    that broke together do not return together. kopf ends after the last one.
+    """
+
+    ATTEMPTS = 8
+
+    def __iter__(self) -> Iterator[float]:
+        """Seconds, one for each attempt."""
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        return (backoff.next_seconds() for _ in range(self.ATTEMPTS))
+
+
+def build_registry(store: Store) -> kopf.OperatorRegistry:
+    """The handlers that fill the store."""
+    registry = kopf.OperatorRegistry()
+    fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)
+    weights = (names.GROUP, names.VERSION, names.WEIGHTS_PLURAL)
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.event(*fleets, registry=registry)
+    async def fleet_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
+        (store.remove_fleet if type == "DELETED" else store.put_fleet)(body)
+
+    @kopf.on.event(*weights, registry=registry)
+    async def weights_seen(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
+        (store.remove_weights if type == "DELETED" else store.put_weights)(body)
+
+    return registry
+
+
+def build_settings() -> kopf.OperatorSettings:
+    """Settings that notice a patch within milliseconds, and a dead watch within about a minute."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True  # no rights on CRDs and namespaces are needed
+    settings.posting.enabled = False  # `event_recorder` posts Events
+    settings.watching.server_timeout = random.randint(*SERVER_TIMEOUT_SECONDS)  # noqa: S311 - no secret
+    settings.watching.connect_timeout = 5
+    settings.watching.inactivity_timeout = 70
+    settings.networking.request_timeout = 15
+    settings.networking.error_backoffs = RandomWaits()
+    settings.queueing.idle_timeout = 1
+    settings.queueing.error_delays = (1, 2, 5, 10)
+    settings.persistence.finalizer = f"{names.GROUP}/operator"
+    return settings
+
+
+async def run(store: Store, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
+    """Watch until cancelled; sets `ready` once kopf has started.
+
+    kopf replaces the handlers of SIGTERM and SIGINT when it starts. Install them again once `ready` is set.
+    """
+    await kopf.operator(
+        registry=build_registry(store),
+        settings=build_settings(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        ready_flag=ready,
+    )

@@ -1,0 +1,146 @@
+"""Writes the pods of a fleet, and keeps the writes that the watch has not delivered yet.
+
+Creation is paced. It begins with one pod, and each success allows one more at a time, up to
+`CREATIONS_AT_ONCE`. The first failure ends the attempt, since a quota would refuse the other pods,
+too. The next attempt comes after a wait that doubles, and begins with one pod again. Source:
+the ReplicaSet controller of Kubernetes (`slowStartBatch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fleet_operator.api import names
+from fleet_operator.core.actions import CreatePod, PodAction
+from fleet_operator.core.worker_view import PodView
+from fleet_operator.errors import NameTaken, Retryable, Terminal
+from fleet_operator.runtime.backoff import Backoff
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.unobserved_writes import UnobservedWrites
+
+CREATIONS_AT_ONCE = 32
+"""Half of the client's concurrent requests. The other half remains for statuses."""
+FIRST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
+"""Between two attempts to create pods that were refused."""
+UNSEEN_SECONDS = 5.0
+"""How long to wait for the watch to deliver a created pod before it is created again."""
+
+
+@dataclass(slots=True)
+class _Creation:
+    """State of the creation of a fleet's pods. Times are seconds of the event loop's clock.
+
+    Fields:
+        revision: revision of the last attempt's pods.
+        error: why they could not be created; None if they could.
+        not_before: when the next attempt may come.
+        unseen: name of a created pod that the watch has not delivered → creation time.
+    """
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_SECONDS, LONGEST_SECONDS))
+    revision: str = ""
+    error: Exception | None = None
+    not_before: float = 0.0
+    unseen: dict[str, float] = field(default_factory=dict)
+
+
+class PodWriter:
+    """Writes to pods."""
+
+    def __init__(self, objects: KubeWriter) -> None:
+        self._objects = objects
+        self._own = UnobservedWrites()
+        self._creations: dict[FleetKey, _Creation] = {}
+
+    def laid_over(self, key: FleetKey, pods: Sequence[PodView]) -> Sequence[PodView]:
+        """The pods with the unobserved writes applied."""
+        creation = self._creations.get(key)
+        if creation is not None and creation.unseen:
+            for pod in pods:
+                creation.unseen.pop(pod.name, None)
+        return self._own.laid_over(key, pods)
+
+    def forget(self, key: FleetKey) -> None:
+        """Forget a fleet that is gone."""
+        self._own.forget(key)
+        self._creations.pop(key, None)
+
+    async def run(self, key: FleetKey, actions: Sequence[PodAction]) -> None:
+        """Change pods, and create missing ones. A name that is taken blocks one pod only.
+
+        Errors: those of the API server, repeated while the next attempt to create is not due.
+        """
+        created = [a for a in actions if isinstance(a, CreatePod)]
+        failures = await self._at_once(key, [a for a in actions if not isinstance(a, CreatePod)])
+        if not created:
+            self._creations.pop(key, None)
+        elif not failures:
+            failures = await self._create_again(key, created)
+        if failures:
+            # A refusal needs attention, and must not be hidden by a temporary error.
+            raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
+
+    async def _create_again(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
+        """Create pods, unless the API server has refused pods of this revision recently."""
+        now = asyncio.get_running_loop().time()
+        creation = self._creations.setdefault(key, _Creation())
+        revision = pods[0].manifest["metadata"].get("labels", {}).get(names.LABEL_REVISION, "")
+        if creation.revision != revision:
+            creation.revision, creation.error = revision, None
+            creation.backoff.reset()
+        if creation.error is not None and now < creation.not_before:
+            return [creation.error]
+        late = [n for n, at in creation.unseen.items() if now - at >= UNSEEN_SECONDS]
+        for name in late:
+            del creation.unseen[name]
+        failures = await self._create(key, [p for p in pods if p.pod_name not in creation.unseen])
+        stopping = [f for f in failures if not isinstance(f, NameTaken)]
+        creation.error = next((f for f in stopping if isinstance(f, Terminal)), None)
+        if stopping:
+            creation.error = creation.error or stopping[0]
+            asked = [f.after_seconds or 0.0 for f in stopping if isinstance(f, Retryable)]
+            seconds = creation.backoff.next_seconds(asked_seconds=max(asked, default=None))
+            creation.not_before = asyncio.get_running_loop().time() + seconds
+        else:
+            creation.backoff.reset()
+        return failures
+
+    async def _create(self, key: FleetKey, pods: Sequence[CreatePod]) -> list[Exception]:
+        waiting, at_once = deque(pods), 1
+        running: set[asyncio.Task[Exception | None]] = set()
+        failures: list[Exception] = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    running.add(asyncio.create_task(self._change(key, waiting.popleft())))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for error in (task.result() for task in done):
+                    if error is None:
+                        at_once = min(at_once + 1, CREATIONS_AT_ONCE)
+                        continue
+                    failures.append(error)
+                    if not isinstance(error, NameTaken):
+                        waiting.clear()
+        finally:
+            for task in running:
+                task.cancel()
+        return failures
+
+    async def _at_once(self, key: FleetKey, actions: Sequence[PodAction]) -> list[Exception]:
+        outcomes = await asyncio.gather(*(self._change(key, a) for a in actions))
+        return [o for o in outcomes if o is not None]
+
+    async def _change(self, key: FleetKey, action: PodAction) -> Exception | None:
+        namespace, _ = key
+        try:
+            await self._objects.change_pod(namespace, action)
+        except Exception as error:  # noqa: BLE001 - becomes a condition of the fleet
+            return error
+        self._own.note(key, action)
+        if isinstance(action, CreatePod) and (creation := self._creations.get(key)) is not None:
+            creation.unseen[action.pod_name] = asyncio.get_running_loop().time()
+        return None

@@ -1,0 +1,161 @@
+"""Keeps the failures of the runtime by fleet and part, and turns them into a `Problem`, which `decide`
+reports as a condition.
+
+A refusal (`Terminal`) is a problem at once. A temporary error (`Retryable`, `Conflict`, `NotFound`)
+is one after it has lasted for `PASSING_SECONDS`. Success of the same part ends it.
+
+A failed list or watch is noted once, and is a problem of every fleet that it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.problems import Defect, Problem
+from fleet_operator.errors import FleetError, NameTaken, Terminal, TokenUnusable
+from fleet_operator.runtime.list_watch import Read
+from fleet_operator.runtime.pod_informer import FleetKey
+
+logger = logging.getLogger(__name__)
+
+PASSING_SECONDS = 60.0
+PODS = "pods"
+EVENTS = "Events"
+STATUS = "status of "
+"""Prefix of the parts that write statuses."""
+ENDPOINT_READS = frozenset({"services", "poddisruptionbudgets"})
+"""Watched only so that a deleted object is recreated at once. Each sweep reads them, too."""
+
+
+def status_part(kind: str, name: str) -> str:
+    """The part that writes an object's status."""
+    return f"{STATUS}{kind} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    error: Exception
+    since: float
+
+
+class Problems:
+    """Failing parts of all fleets. `clock`: seconds; by default the event loop's."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._failing: dict[FleetKey, dict[str, _Failing]] = {}
+        self._failing_reads: dict[Read, _Failing] = {}
+
+    def note_gone(self, key: FleetKey, parts: Collection[str]) -> None:
+        """Forget the failures of parts that the fleet does not have any more."""
+        for part in parts:
+            self.note(key, part, None)
+
+    def note(self, key: FleetKey, part: str, error: Exception | None) -> None:
+        """Note that a part of a fleet's work has failed, or has succeeded (None)."""
+        parts = self._failing.setdefault(key, {})
+        before = parts.pop(part, None)
+        if error is not None:
+            now = self._clock()
+            parts[part] = _Failing(error, before.since if before else now)
+        elif not parts:
+            del self._failing[key]
+
+    def note_read(self, read: Read, error: FleetError | None) -> bool:
+        """Note that a list or watch has failed, or has succeeded (None). Returns: whether that is new."""
+        before = self._failing_reads.pop(read, None)
+        if error is not None:
+            since = before.since if before else self._clock()
+            self._failing_reads[read] = _Failing(error, since)
+        return (before is None) is not (error is None)
+
+    def forget_all_but(self, key: FleetKey, prefix: str, parts: set[str]) -> None:
+        """End the problems of parts with this prefix that there are no more."""
+        known = self._failing.get(key, {})
+        for part in [p for p in known if p.startswith(prefix) and p not in parts]:
+            self.note(key, part, None)
+
+    def has(self, key: FleetKey, part: str) -> bool:
+        """Whether a part has failed, and has not succeeded since."""
+        return part in self._failing.get(key, {})
+
+    def forget_fleet(self, key: FleetKey) -> None:
+        """Forget a fleet that is gone."""
+        self._failing.pop(key, None)
+
+    def of(self, key: FleetKey) -> tuple[Problem, ...]:
+        """The problems of a fleet, in order of their parts."""
+        parts = sorted(self._failing.get(key, {}).items())
+        reads = [
+            (read, failing)
+            for read, failing in sorted(self._failing_reads.items(), key=lambda each: str(each[0]))
+            if read.namespace in {None, key[0]}
+        ]
+        return (
+            *(problem_of(part, f.error) for part, f in parts if self._counts(f)),
+            *(read_problem(read, f.error) for read, f in reads if self._counts(f)),
+        )
+
+    def _counts(self, failing: _Failing) -> bool:
+        lasts = self._clock() - failing.since >= PASSING_SECONDS
+        return lasts or _is_lasting(failing.error)
+
+
+def _is_lasting(error: Exception) -> bool:
+    if isinstance(error, NameTaken) and error.may_pass:
+        return False
+    return isinstance(error, Terminal) or not isinstance(error, FleetError)
+
+
+def problem_of(part: str, error: Exception) -> Problem:
+    """An error as a problem: its reason, and what can be done about it."""
+    if not isinstance(error, FleetError):
+        return Defect(part=part, error=error).problem()
+    if isinstance(error, NameTaken):
+        return Problem(part=part, reason=ConditionReason.NAME_TAKEN, message=str(error))
+    if isinstance(error, TokenUnusable):
+        return Problem(
+            part=part,
+            reason=ConditionReason.ADMIN_TOKEN_UNUSABLE,
+            message=str(error),
+            concerns_weights=True,
+        )
+    if part == PODS:
+        return Problem(
+            part=part,
+            reason=ConditionReason.WORKERS_FAILING,
+            message=f"a pod cannot be created: {error}",
+        )
+    what = "is refused by the API server" if isinstance(error, Terminal) else "cannot be written"
+    return Problem(
+        part=part,
+        reason=ConditionReason.WRITE_REFUSED,
+        message=(
+            f"{part} {what}: {error}. The operator tries again. Check its permissions "
+            "(docs/reference/rbac.md) and admission policies"
+        ),
+        leaves_ready=part == EVENTS or part.startswith(STATUS),
+        concerns_weights=part.startswith(STATUS),
+    )
+
+
+def read_problem(read: Read, error: Exception) -> Problem:
+    """A list or a watch that fails, as a problem."""
+    fails = "is refused by the API server" if isinstance(error, Terminal) else "fails"
+    is_vital = read.resource not in ENDPOINT_READS
+    return Problem(
+        part=str(read),
+        reason=ConditionReason.READ_REFUSED,
+        message=(
+            f"{read} {fails}: {error}. The operator keeps its last state, which may be outdated, "
+            "leaves fleets alone whose pods it has not read yet, and tries again. "
+            f"Grant the verb {read.verb} on {read.resource} to "
+            "the operator's service account (the chart's ClusterRole or Role, docs/reference/rbac.md)"
+        ),
+        leaves_ready=not is_vital,
+        concerns_weights=is_vital,
+    )

@@ -1,0 +1,43 @@
+"""The resourceVersions of objects that this process may write over.
+
+The API server refuses a write that names an outdated version. Nothing else stops a leader that was
+frozen between its last look at the Lease and its write.
+"""
+
+from __future__ import annotations
+
+
+class ResourceVersions:
+    """The latest resourceVersions that this process knows, by uid."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+
+    def note(self, uid: str, version: str) -> None:
+        """Note that an object was read or written at this version.
+
+        The later version wins: a watch may deliver an object from before our own write.
+        """
+        before = self._known.get(uid, "")
+        if before.isdecimal() and version.isdecimal() and int(version) < int(before):
+            return
+        self._known[uid] = version
+
+    def note_conflict(self, uid: str) -> None:
+        """Note that a write over the known version was refused, since another process has written.
+
+        The next write names no version. A former leader does not reach it: it checks its Lease before
+        each write. So a late or broken watch delays no write.
+        """
+        self._refused[uid] = self._known.get(uid, "")
+
+    def of(self, uid: str) -> str:
+        """The version that a write must name; empty for any."""
+        known = self._known.get(uid, "")
+        return "" if known == self._refused.get(uid) else known
+
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        self._known.pop(uid, None)
+        self._refused.pop(uid, None)

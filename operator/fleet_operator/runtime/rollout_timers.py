@@ -1,0 +1,80 @@
+"""Measures how long this leader has watched each rollout, on a monotonic clock.
+
+Memory only: a new leader begins at 0, so that time without a leader counts against no worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.observed import Watched
+from fleet_operator.runtime.pod_informer import FleetKey
+
+GAP_SECONDS = 30.0
+"""A longer gap between two looks does not count: all pauses have expired in it."""
+
+
+@dataclass
+class RolloutTimer:
+    """One rollout as this leader has seen it. Times are seconds of the given clock."""
+
+    phase: object
+    attempt: object
+    began_at: float
+    looked_at: float
+    phase_seconds: float = 0.0
+    saw_it_begin: bool = False
+
+
+class RolloutTimers:
+    """Rollouts by fleet and uid of their WeightVersion. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[FleetKey, dict[str, RolloutTimer]] = {}
+
+    def look(
+        self, key: FleetKey, uid: str, status: WeightsStatus, now: float, *, calling: bool = True
+    ) -> Watched:
+        """Update a rollout's times and return them. `status`: the last one, which the next decision uses.
+
+        `calling`: whether calls could be sent since the last look.
+        """
+        seen = self._note(key, uid, status, now, begins=False)
+        passed_seconds = now - seen.looked_at
+        if calling and passed_seconds <= GAP_SECONDS:
+            seen.phase_seconds += passed_seconds
+        seen.looked_at = now
+        return Watched(
+            phase_seconds=seen.phase_seconds,
+            attempt_seconds=now - seen.began_at,
+            saw_it_begin=seen.saw_it_begin,
+        )
+
+    def decided(self, key: FleetKey, uid: str, status: WeightsStatus, now: float) -> None:
+        """Note a new status that this leader has decided."""
+        self._note(key, uid, status, now, begins=True)
+
+    def seen(self, key: FleetKey, uid: str) -> RolloutTimer | None:
+        """The times of a rollout at the last look; None before the first one."""
+        return self._seen.get(key, {}).get(uid)
+
+    def forget_all_but(self, key: FleetKey, uids: Collection[str]) -> None:
+        """Forget WeightVersions of this fleet that are gone."""
+        kept = {u: s for u, s in self._seen.pop(key, {}).items() if u in uids}
+        if kept:
+            self._seen[key] = kept
+
+    def _note(
+        self, key: FleetKey, uid: str, status: WeightsStatus, now: float, *, begins: bool
+    ) -> RolloutTimer:
+        attempt = (status.desired_version, status.retried, status.started_at)
+        phase = (attempt, status.phase, status.phase_started_at)
+        rollouts = self._seen.setdefault(key, {})
+        seen = rollouts.get(uid)
+        if seen is None or seen.attempt != attempt:
+            seen = rollouts[uid] = RolloutTimer(phase, attempt, now, now, saw_it_begin=begins)
+        elif seen.phase != phase:
+            seen.phase, seen.phase_seconds, seen.looked_at = phase, 0.0, now
+        return seen

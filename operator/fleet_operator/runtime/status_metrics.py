@@ -1,0 +1,197 @@
+"""Series that are computed from the statuses of all objects at each scrape.
+
+A status is the only source, so an alert and `kubectl get` cannot disagree, and the series of an
+object end with the object. Times are exported as timestamps: a query knows the present time, and a
+duration would be as old as the last reconcile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fleet_operator.api.conditions import Condition
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, RolloutWorkers, WeightsStatus
+from fleet_operator.core.identity import short_digest
+from fleet_operator.core.rollback_guard import number_of
+
+STATES = ("serving", "joining", "staging", "paused", "loading", "broken", "quarantined")
+STEPS = tuple(RolloutWorkers.model_fields)
+
+_FLEET = ("namespace", "fleet")
+_WEIGHTS = (*_FLEET, "weightversion", "adapter")
+_VERSIONS = ("desired", "applied", "desired_run_id", "applied_run_id", "applied_digest")
+_CONDITION = ("type", "status", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFleet:
+    """The last status of an InferenceFleet. `key`: its namespace and name."""
+
+    key: tuple[str, str]
+    status: FleetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWeights:
+    """The last status of a WeightVersion.
+
+    Fields:
+        key: namespace and name of the fleet that it names.
+        adapter: the LoRA adapter that it names; empty for base weights, and while unknown.
+    """
+
+    key: tuple[str, str]
+    name: str
+    adapter: str
+    status: WeightsStatus
+
+
+Shown = ShownFleet | ShownWeights
+
+
+class StatusMetrics(Collector):
+    """Computes the series. `shown`: the statuses to show, asked at each scrape."""
+
+    def __init__(self, shown: Callable[[], Iterable[Shown]]) -> None:
+        self._shown = shown
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """The families without samples: registering must not read any status."""
+        return [*_Fleets().families, *_Weights().families]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All families, with a sample for each status that has the value."""
+        fleets, weights = _Fleets(), _Weights()
+        for each in self._shown():
+            if isinstance(each, ShownFleet):
+                fleets.add(each)
+            else:
+                weights.add(each)
+        yield from fleets.families
+        yield from weights.families
+
+
+class _Fleets:
+    def __init__(self) -> None:
+        self._condition = _gauge(
+            "rlfleet_fleet_condition", "1 for the present state of each condition of a fleet.",
+            (*_FLEET, *_CONDITION),
+        )  # fmt: skip
+        self._replicas = _gauge(
+            "rlfleet_fleet_replicas", "Workers of a fleet by state.", (*_FLEET, "state")
+        )
+        self._ready = _gauge("rlfleet_fleet_ready_replicas", "Ready workers of a fleet.", _FLEET)
+        self._versions = _gauge(
+            "rlfleet_fleet_version_info",
+            "Desired and applied version of a fleet, their runs, and the applied digest.",
+            (*_FLEET, *_VERSIONS),
+        )
+        self._lag = _gauge(
+            "rlfleet_fleet_lag_versions",
+            "Desired minus applied version of a fleet. Absent for labels without a number, and "
+            "between two runs.",
+            _FLEET,
+        )
+        self._applied = _gauge(
+            "rlfleet_fleet_applied_timestamp_seconds",
+            "When all workers first served the applied version.",
+            _FLEET,
+        )
+        self.families = [
+            self._condition, self._replicas, self._ready, self._versions, self._lag, self._applied,
+        ]  # fmt: skip
+
+    def add(self, shown: ShownFleet) -> None:
+        key, status = shown.key, shown.status
+        for condition in status.conditions:
+            self._condition.add_metric((*key, *_state_of(condition)), 1)
+        for state in STATES:
+            self._replicas.add_metric((*key, state), getattr(status.workers, state))
+        self._ready.add_metric(key, status.ready_replicas)
+        applied = status.applied if status.applied_version else None
+        desired_run, applied_run = status.desired_run_id, applied.run_id if applied else None
+        versions = (status.desired_version, status.applied_version, desired_run, applied_run)
+        digest = short_digest(applied.digest) if applied and applied.digest else ""
+        self._versions.add_metric((*key, *(v or "" for v in versions), digest), 1)
+        desired = number_of(status.desired_version or "")
+        reached = number_of(status.applied_version or "")
+        if desired is not None and reached is not None and desired_run == applied_run:
+            self._lag.add_metric(key, desired - reached)
+        if applied is not None and applied.applied_at is not None:
+            self._applied.add_metric(key, applied.applied_at.timestamp())
+
+
+class _Weights:
+    def __init__(self) -> None:
+        self._condition = _gauge(
+            "rlfleet_weightversion_condition",
+            "1 for the present state of each condition of a WeightVersion.",
+            (*_WEIGHTS, *_CONDITION),
+        )
+        self._phase = _gauge(
+            "rlfleet_weightversion_phase", "1 for the present phase of a WeightVersion.",
+            (*_WEIGHTS, "phase"),
+        )  # fmt: skip
+        self._phase_start = _gauge(
+            "rlfleet_weightversion_phase_start_timestamp_seconds",
+            "When the present phase of a WeightVersion began.",
+            _WEIGHTS,
+        )
+        self._rollout_start = _gauge(
+            "rlfleet_weightversion_rollout_start_timestamp_seconds",
+            "When the rollout that is not applied yet began; absent without one.",
+            _WEIGHTS,
+        )
+        self._workers = _gauge(
+            "rlfleet_weightversion_workers",
+            "Workers by the step of the rollout that they have reached.",
+            (*_WEIGHTS, "step"),
+        )
+        self._superseded = _gauge(
+            "rlfleet_rollout_superseded_versions",
+            "Versions that were overtaken before they were applied.",
+            _WEIGHTS,
+        )
+        self._changed = _gauge(
+            "rlfleet_rollout_changed_share",
+            "Share of the model's elements that the last loaded version changed, at the served "
+            "precision. The smallest and the largest over the workers. Absent if no worker could "
+            "compare.",
+            (*_WEIGHTS, "bound"),
+        )
+        self.families = [
+            self._condition, self._phase, self._phase_start, self._rollout_start, self._workers,
+            self._superseded, self._changed,
+        ]  # fmt: skip
+
+    def add(self, shown: ShownWeights) -> None:
+        status = shown.status
+        labels = (*shown.key, shown.name, shown.adapter)
+        for condition in status.conditions:
+            self._condition.add_metric((*labels, *_state_of(condition)), 1)
+        self._phase.add_metric((*labels, status.phase.value), 1)
+        if status.phase_started_at is not None:
+            self._phase_start.add_metric(labels, status.phase_started_at.timestamp())
+        if status.started_at is not None and status.phase is not RolloutPhase.APPLIED:
+            self._rollout_start.add_metric(labels, status.started_at.timestamp())
+        for step in STEPS:
+            self._workers.add_metric((*labels, step), getattr(status.workers, step))
+        self._superseded.add_metric(labels, status.superseded_versions)
+        effect = status.effect
+        shares = (effect.min_changed_share, effect.max_changed_share) if effect else (None, None)
+        for bound, share in zip(("min", "max"), shares, strict=True):
+            if share is not None:
+                self._changed.add_metric((*labels, bound), share)
+
+
+def _gauge(name: str, documentation: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, labels=labels)
+
+
+def _state_of(condition: Condition) -> tuple[str, str, str]:
+    return condition.type.value, condition.status, condition.reason.value

@@ -1,0 +1,211 @@
+"""Writes statuses, and posts an Event for each change.
+
+Changes of conditions are written at once, and progress at most once a second. So a rollout costs few
+writes for any number of workers, and an idle fleet none. Planners see the last computed status, written
+or not, so that a delayed write does not restart the times in it.
+
+The status of a fleet records its applied weights. It is written only over the resourceVersion that this
+process knows, so that a late write of a former leader cannot undo the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from fleet_operator.api import names
+from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.events import (
+    NewEvent,
+    fleet_events,
+    is_urgent,
+    weights_events,
+)
+from fleet_operator.core.observed import UnreadWeights, WeightsView
+from fleet_operator.errors import Conflict
+from fleet_operator.runtime.event_recorder import EventRecorder, Subject
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
+from fleet_operator.runtime.store import FleetRecord
+
+PROGRESS_SECONDS = 1.0
+NEVER = float("inf")
+
+S = TypeVar("S", FleetStatus, WeightsStatus)
+W = TypeVar("W", WeightsView, UnreadWeights)
+
+
+@dataclass(slots=True)
+class _Written(Generic[S]):
+    subject: Subject
+    computed: S
+    written: S
+    written_at: float
+    adapter: str = ""
+    sending: S | None = None
+    held_back: bool = False
+
+
+class StatusWriter:
+    """Statuses of all objects, by uid."""
+
+    def __init__(self, objects: KubeWriter, recorder: EventRecorder) -> None:
+        self._objects = objects
+        self._recorder = recorder
+        self._fleets: dict[str, _Written[FleetStatus]] = {}
+        self._weights: dict[str, _Written[WeightsStatus]] = {}
+        self._keys: dict[FleetKey, set[str]] = {}
+        self._versions = ResourceVersions()
+
+    def fleet(self, record: FleetRecord) -> FleetStatus:
+        """The fleet's last status: the last computed one, or else the stored one."""
+        known = self._fleets.get(record.uid)
+        self._versions.note(record.uid, record.version)
+        return known.computed if known else record.status
+
+    def stored_pins(self, record: FleetRecord) -> tuple[PinnedWeights, ...]:
+        """The fleet's pins that are certainly stored, in contrast to those computed."""
+        known = self._fleets.get(record.uid)
+        return known.written.pinned if known else record.status.pinned
+
+    def weights(self, view: W) -> W:
+        """The WeightVersion with its last status."""
+        known = self._weights.get(view.uid)
+        return replace(view, status=known.computed) if known else view
+
+    def take_fleet(self, key: FleetKey, uid: str, stored: FleetStatus, status: FleetStatus) -> str:
+        """Take over a fleet's new status: Events for what changed. Returns: the uid, for `write`.
+
+        `stored`: the status that this process found.
+        """
+        namespace, name = key
+        subject = Subject(
+            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
+        )
+        known = self._fleets.setdefault(uid, _Written(subject, stored, stored, -NEVER))
+        self._recorder.post_refused(key)
+        for event in fleet_events(known.computed, status):
+            self._recorder.record(subject, event)
+        known.computed = status
+        self._keys.setdefault(key, set()).add(uid)
+        return uid
+
+    def take_weights(
+        self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
+    ) -> str:
+        """The same for a WeightVersion. `key`: of the fleet that it names."""
+        subject = Subject(
+            kind=names.WEIGHTS_KIND,
+            namespace=weights.namespace,
+            name=weights.name,
+            uid=weights.uid,
+            fleet=key[1],
+        )
+        stored = _Written(subject, weights.status, weights.status, -NEVER)
+        known = self._weights.setdefault(weights.uid, stored)
+        known.adapter = _adapter_of(weights)
+        for event in weights_events(known.computed, status):
+            self._recorder.record(subject, event)
+        known.computed = status
+        self._keys.setdefault(key, set()).add(weights.uid)
+        return weights.uid
+
+    def is_due(self, uid: str) -> bool:
+        """Whether the status that was taken over last for this uid should be written now.
+
+        A delayed status is due later: see `held_back_seconds`.
+        """
+        known = self._fleets.get(uid) or self._weights.get(uid)
+        return known is not None and _is_due(known, asyncio.get_running_loop().time())
+
+    async def write(self, uid: str) -> None:
+        """Write the status that was taken over last for this uid, unless it is stored already.
+
+        Errors: those of the API.
+        """
+        if (fleet := self._fleets.get(uid)) is not None:
+            await self._write(fleet, names.FLEET_PLURAL)
+        elif (weights := self._weights.get(uid)) is not None:
+            await self._write(weights, names.WEIGHTS_PLURAL)
+
+    def report(self, key: FleetKey, uid: str, event: NewEvent) -> None:
+        """Post an Event on a fleet whose status another operator writes."""
+        namespace, name = key
+        subject = Subject(
+            kind=names.FLEET_KIND, namespace=namespace, name=name, uid=uid, fleet=name
+        )
+        self._recorder.record(subject, event)
+
+    def held_back_seconds(self, key: FleetKey) -> float:
+        """Seconds until a delayed status of this fleet is due; infinite without one."""
+        now = asyncio.get_running_loop().time()
+        uids = self._keys.get(key, set())
+        known = [k for uid in uids for k in (self._fleets.get(uid), self._weights.get(uid))]
+        due = (
+            k.written_at + PROGRESS_SECONDS - now for k in known if k is not None and k.held_back
+        )
+        return max(min(due, default=NEVER), 0)
+
+    def shown(self) -> Iterator[Shown]:
+        """The last status of each object, for the metrics."""
+        for fleet in self._fleets.values():
+            subject = fleet.subject
+            yield ShownFleet((subject.namespace, subject.fleet), fleet.computed)
+        for weights in self._weights.values():
+            subject = weights.subject
+            key = (subject.namespace, subject.fleet)
+            yield ShownWeights(key, subject.name, weights.adapter, weights.computed)
+
+    def forget_all_but(self, key: FleetKey, uids: set[str]) -> None:
+        """Forget objects of this fleet that are gone."""
+        known = self._keys.get(key, set())
+        for uid in known - uids:
+            self._fleets.pop(uid, None)
+            self._weights.pop(uid, None)
+            self._versions.forget(uid)
+        self._keys[key] = known & uids
+        if not self._keys[key]:
+            del self._keys[key]
+
+    async def _write(self, known: _Written[S], plural: str) -> None:
+        if known.computed == known.written:
+            return
+        now = asyncio.get_running_loop().time()
+        status, subject = known.computed, known.subject
+        known.sending, known.written_at = status, now
+        try:
+            version = await self._objects.write_status(
+                plural,
+                namespace=subject.namespace,
+                name=subject.name,
+                uid=subject.uid,
+                status=status.to_json(),
+                version=self._versions.of(subject.uid),
+            )
+        except BaseException as error:
+            known.written_at = -NEVER
+            if isinstance(error, Conflict):
+                self._versions.note_conflict(subject.uid)
+            raise
+        finally:
+            known.sending = None
+        known.written = status
+        if subject.kind == names.FLEET_KIND:
+            self._versions.note(subject.uid, version)
+
+
+def _adapter_of(weights: WeightsView | UnreadWeights) -> str:
+    return (weights.adapter if isinstance(weights, UnreadWeights) else weights.spec.adapter) or ""
+
+
+def _is_due(known: _Written[Any], now: float) -> bool:
+    stored = known.written if known.sending is None else known.sending
+    differs = known.computed != stored
+    recently = now - known.written_at < PROGRESS_SECONDS
+    known.held_back = differs and recently and not is_urgent(stored, known.computed)
+    return differs and not known.held_back

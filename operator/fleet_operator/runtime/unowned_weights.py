@@ -1,0 +1,62 @@
+"""WeightVersions whose fleet does not exist, and how long this leader has known them.
+
+Objects that are applied together arrive in any order, so a fleet may come shortly after its
+WeightVersion. Memory only. A Stalled one stays Stalled under a new leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.observed import UnreadWeights, WeightsView
+from fleet_operator.core.steering import FLEET_GRACE_SECONDS, missing_fleet
+from fleet_operator.core.weights_status import awaiting_status, is_stalled_for, refused_status
+from fleet_operator.runtime.pod_informer import FleetKey
+
+
+class UnownedWeights:
+    """First seen times, by fleet and uid of the WeightVersion. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._since: dict[FleetKey, dict[str, float]] = {}
+
+    def look(
+        self,
+        key: FleetKey,
+        weights: Sequence[WeightsView | UnreadWeights],
+        seconds: float,
+        *,
+        now: datetime,
+    ) -> tuple[Mapping[str, WeightsStatus], float | None]:
+        """The statuses of these WeightVersions now.
+
+        Args:
+            key: Namespace and name of the fleet that they name.
+            weights: All that name it, with their last status.
+            seconds: The monotonic clock.
+            now: For conditions.
+
+        Returns: uid → status, and seconds to the next look, if one is needed.
+        """
+        before = self._since.get(key, {})
+        since = {o.uid: before.get(o.uid, seconds) for o in weights}
+        self._since[key] = since
+        refusal = missing_fleet(key)
+        made: dict[str, WeightsStatus] = {}
+        waits: list[float] = []
+        for each in weights:
+            left_seconds = since[each.uid] + FLEET_GRACE_SECONDS - seconds
+            if left_seconds <= 0 or is_stalled_for(each, refusal[0]):
+                made[each.uid] = refused_status(each, *refusal, now=now)
+            else:
+                made[each.uid] = awaiting_status(each, *refusal, now=now)
+                waits.append(left_seconds)
+        if not weights:
+            del self._since[key]
+        return made, min(waits, default=None)
+
+    def forget(self, key: FleetKey) -> None:
+        """Forget a fleet that exists now."""
+        self._since.pop(key, None)

@@ -1,0 +1,180 @@
+"""Caches each worker's last answer and the call in flight to it.
+
+Memory only: after a restart the operator reads every worker's state again. An entry belongs to a pod's
+uid and to one process: a new container of the pod starts a new entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet_operator.core.work import Work
+from fleet_operator.core.worker_view import PodView, WorkerView
+from fleet_operator.ports import WorkerAnswer
+from fleet_worker.protocol import Reason, WorkerState
+
+_SHORTEST_SILENCE_SECONDS = 0.001
+
+
+class Cancellable(Protocol):
+    """A call in flight."""
+
+    def cancel(self) -> object:
+        """Cancel it. This may report its end at once."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    restarts: int = 0
+    state: WorkerState | None = None
+    answered_at: float = 0
+    silent_since: float | None = None
+    silence: str = ""
+    call: Work | None = None
+    lost_call: Work | None = None
+    flight: Cancellable | None = None
+    asking: bool = False
+    asked_at: float = 0
+    called_at: float = 0
+    refused: Work | None = None
+    ready: bool = False
+    stale: bool = True
+    view: WorkerView | None = None
+    """The last view, kept while nothing in it changes or ages."""
+
+
+@dataclass(slots=True)
+class WorkerCache:
+    """Entries by pod uid. Times are seconds of the event loop's clock."""
+
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+
+    def view(self, pod: PodView, now: float) -> WorkerView:
+        """The worker as known at `now`. The same object while its values stay the same."""
+        entry = self._entry(pod)
+        if entry.view is not None and entry.view.pod is pod:
+            return entry.view
+        ages = entry.state is not None and _ages(entry.state)
+        silent = 0.0
+        if entry.silent_since is not None:
+            silent = max(now - entry.silent_since, _SHORTEST_SILENCE_SECONDS)
+        view = WorkerView(
+            pod=pod,
+            state=entry.state,
+            state_age_seconds=max(now - entry.answered_at, 0) if ages else 0,
+            silent_seconds=silent,
+            silence=entry.silence,
+            call=entry.call,
+            lost_call=entry.lost_call,
+        )
+        entry.view = None if ages or silent else view
+        return view
+
+    def is_due(self, pod: PodView, now: float, *, max_age_seconds: float) -> bool:
+        """Whether to read a worker's state: it is unknown or too old."""
+        if not pod.running or pod.ip is None or pod.deleting:
+            return False
+        entry = self._entry(pod)
+        if entry.asking:
+            return False
+        return entry.stale or now - entry.answered_at > max_age_seconds
+
+    def begin_question(self, pod: PodView, now: float) -> None:
+        """Note the start of a read of the worker's state."""
+        entry = self._entry(pod)
+        entry.asking, entry.stale, entry.asked_at = True, False, now
+
+    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> None:
+        """Note the worker's state. A late answer of an earlier process is dropped."""
+        entry = self._entries.get(pod.uid)
+        if entry is None or entry.restarts != pod.restarts:
+            return
+        entry.asking = False
+        if entry.called_at < entry.asked_at:
+            # Otherwise a call ended later, and its answer is newer.
+            self._take(entry, answer, now)
+
+    def instance(self, uid: str) -> str:
+        """The process that answered last; empty before the first answer."""
+        entry = self._entries.get(uid)
+        return entry.state.instance if entry is not None and entry.state is not None else ""
+
+    def call_in_flight(self, uid: str) -> Work | None:
+        """The work that the call in flight to a worker asks for; None without one."""
+        entry = self._entries.get(uid)
+        return entry.call if entry else None
+
+    def was_refused(self, uid: str, work: Work, *, since: float) -> bool:
+        """Whether the worker's last call was this one, and was refused since then."""
+        entry = self._entries.get(uid)
+        return entry is not None and entry.refused == work and entry.called_at > since
+
+    def begin_call(self, uid: str, work: Work, flight: Cancellable) -> None:
+        """Note a call. A call in flight for other work is cancelled, with an unknown outcome."""
+        entry = self._entries.setdefault(uid, _Entry())
+        before = entry.flight
+        if before is not None and not before.done():
+            entry.lost_call = entry.call
+        entry.call, entry.flight, entry.view = work, flight, None
+        if before is not None:
+            before.cancel()
+
+    def end_call(self, uid: str, work: Work, answer: WorkerAnswer, now: float) -> None:
+        """Note the outcome of a call."""
+        entry = self._entries.get(uid)
+        if entry is None or entry.call != work:
+            return
+        entry.call, entry.flight, entry.called_at, entry.view = None, None, now, None
+        entry.refused = None if answer.reason is None else work
+        if answer.silent:
+            # It may have taken effect: read the state before the next call.
+            entry.stale, entry.lost_call = True, work
+        if answer.reason is Reason.STALE_CALL:
+            # Another process of the pod has answered: the cached state is of the previous one.
+            entry.stale = True
+        self._take(entry, answer, now)
+
+    def forget_all_but(self, uids: set[str]) -> None:
+        """Forget pods that are gone."""
+        for uid in self._entries.keys() - uids:
+            entry = self._entries.pop(uid)
+            if entry.flight is not None:
+                entry.flight.cancel()
+
+    def _take(self, entry: _Entry, answer: WorkerAnswer, now: float) -> None:
+        entry.view = None
+        if answer.silent or answer.state is None:
+            if entry.silent_since is None:
+                entry.silent_since = now
+            entry.silence = answer.message
+            entry.answered_at = now
+            return
+        entry.silent_since, entry.silence, entry.lost_call = None, "", None
+        entry.state, entry.answered_at = answer.state, now
+
+    def _entry(self, pod: PodView) -> _Entry:
+        entry = self._entries.get(pod.uid)
+        if entry is None or entry.restarts != pod.restarts:
+            before = entry.flight if entry is not None else None
+            entry = self._entries[pod.uid] = _Entry(restarts=pod.restarts)
+            if before is not None:
+                before.cancel()
+        if entry.ready != pod.ready:
+            # The kubelet saw the worker change: read its state.
+            entry.ready, entry.stale = pod.ready, True
+        return entry
+
+
+def _ages(state: WorkerState) -> bool:
+    """Whether a value in it has an age or expires."""
+    failures = (state.stage_failure, state.load_failure, state.adapter_failure)
+    return (
+        state.pause is not None
+        or state.operation is not None
+        or bool(state.earlier_stage_failures)
+        or any(f is not None for f in failures)
+    )
