@@ -1,0 +1,62 @@
+"""Publish weights to an inference fleet, and read which weights made a token.
+
+    from rlfleet import Weights
+
+    with Weights("policy", namespace="rl") as weights:
+        weights.publish("43", path="/weights/run-7/step_43")
+
+docs/how-to/publish-from-python.md has the rest.
+"""
+
+from rlfleet.async_weights import AsyncWeights
+from rlfleet.callback import publish_every
+from rlfleet.errors import (
+    Forbidden,
+    IncompleteReply,
+    NotConfigured,
+    NotFound,
+    Refused,
+    RlfleetError,
+    Superseded,
+    TimedOut,
+    Unavailable,
+)
+from rlfleet.follow import Event
+from rlfleet.resources import FleetStatus, HistoryEntry, RolloutTimings, WeightVersion
+from rlfleet.rollout import Rollout
+from rlfleet.sampling import (
+    Label,
+    Sampling,
+    WeightSpan,
+    labels_of,
+    record,
+    weight_versions,
+)
+from rlfleet.weights import Weights
+
+__all__ = [
+    "AsyncWeights",
+    "Event",
+    "FleetStatus",
+    "Forbidden",
+    "HistoryEntry",
+    "IncompleteReply",
+    "Label",
+    "NotConfigured",
+    "NotFound",
+    "Refused",
+    "RlfleetError",
+    "Rollout",
+    "RolloutTimings",
+    "Sampling",
+    "Superseded",
+    "TimedOut",
+    "Unavailable",
+    "WeightSpan",
+    "WeightVersion",
+    "Weights",
+    "labels_of",
+    "publish_every",
+    "record",
+    "weight_versions",
+]

@@ -1,0 +1,256 @@
+"""The client, over any place that keeps the objects. `weights.Weights` is the same without `await`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from rlfleet import rollout as core
+from rlfleet.errors import NotFound, Unavailable
+from rlfleet.follow import Event, follow, patiently
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import load_access
+from rlfleet.metrics import metrics
+from rlfleet.ports import ExistsError, Json, Kind, Objects
+from rlfleet.resources import (
+    RETRY,
+    FleetStatus,
+    HistoryEntry,
+    InferenceFleet,
+    WeightVersion,
+    manifest,
+)
+from rlfleet.rollout import Asked, Rollout, outcome, rollout_of, unfinished
+
+
+class AsyncWeights:
+    """One WeightVersion: what a trainer publishes to. The arguments are those of `Weights`.
+
+    >>> async with AsyncWeights("policy", namespace="rl") as weights:
+    ...     print((await weights.current()).spec.version)
+    42
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        kubeconfig: str | Path | None = None,
+        context: str | None = None,
+        field_manager: str = "trainer",
+        objects: Objects | None = None,
+    ) -> None:
+        self.name = name
+        self._objects: Objects = objects or AsyncKube(
+            load_access(kubeconfig, context=context, namespace=namespace), field_manager
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close connections.
+
+        >>> await weights.close()
+        """
+        await self._objects.close()
+
+    async def publish(
+        self,
+        version: str,
+        *,
+        path: str | None = None,
+        digest: str | None = None,
+        run_id: str | None = None,
+        create_for: str | None = None,
+        wait: bool = True,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
+        """As `Weights.publish`.
+
+        >>> (await weights.publish("43", path="/weights/step_43")).timings.load_seconds
+        0.4
+        """
+        deadline = self._objects.monotonic() + timeout_seconds
+        spec = core.publish_patch(version, path=path, digest=digest, run_id=run_id)
+        try:
+            written = await self._patch({"spec": spec}, deadline)
+        except NotFound:
+            if create_for is None:
+                raise
+            written = await self._create(create_for, spec, deadline)
+        return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
+
+    async def wait(self, *, timeout_seconds: float = 600) -> Rollout:
+        """As `Weights.wait`.
+
+        >>> (await weights.wait()).applied
+        True
+        """
+        deadline = self._objects.monotonic() + timeout_seconds
+        seen = await self._current(deadline)
+        return await self._result(Asked.by(seen), seen, deadline, timeout_seconds, wait=True)
+
+    async def rollback(
+        self,
+        version: str,
+        *,
+        path: str | None = None,
+        wait: bool = True,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
+        """As `Weights.rollback`.
+
+        >>> (await weights.rollback("41")).version
+        '41'
+        """
+        deadline = self._objects.monotonic() + timeout_seconds
+        seen = await self._current(deadline)
+        source = {"path": path} if path else await self._source_of(version, seen)
+        for spec in core.rollback_patches(seen, version, source):
+            seen = await self._patch({"spec": spec}, deadline)
+        return await self._result(Asked.by(seen), seen, deadline, timeout_seconds, wait=wait)
+
+    async def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
+        """As `Weights.retry`.
+
+        >>> (await weights.retry()).applied
+        True
+        """
+        deadline = self._objects.monotonic() + timeout_seconds
+        known = core.trouble_of(await self._current(deadline))
+        mark = datetime.now(UTC).isoformat(timespec="microseconds")
+        written = await self._patch({"metadata": {"annotations": {RETRY: mark}}}, deadline)
+        asked = Asked.by(written, known)
+        return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
+
+    async def suspend(self) -> WeightVersion:
+        """As `Weights.suspend`.
+
+        >>> (await weights.suspend()).spec.suspend
+        True
+        """
+        return await self._patch({"spec": {"suspend": True}})
+
+    async def resume(self) -> WeightVersion:
+        """As `Weights.resume`.
+
+        >>> (await weights.resume()).spec.suspend
+        False
+        """
+        return await self._patch({"spec": {"suspend": False}})
+
+    async def current(self) -> WeightVersion:
+        """As `Weights.current`.
+
+        >>> (await weights.current()).status.applied_version
+        '42'
+        """
+        return await self._current()
+
+    async def history(self) -> tuple[HistoryEntry, ...]:
+        """As `Weights.history`.
+
+        >>> [(entry.version, entry.result) for entry in await weights.history()]
+        [('42', 'Applied'), ('41', 'Applied')]
+        """
+        return (await self.current()).status.history
+
+    async def workers(self) -> FleetStatus:
+        """As `Weights.workers`.
+
+        >>> (await weights.workers()).workers.serving
+        4
+        """
+        fleet = (await self.current()).spec.fleet_ref.name
+        return InferenceFleet.model_validate(await self._get(Kind.FLEETS, fleet)).status
+
+    async def watch(self) -> AsyncGenerator[Event]:
+        """As `Weights.watch`.
+
+        >>> async for event in weights.watch():
+        ...     print(event.type, event.weights.status.phase)
+        ...     break
+        ADDED Applied
+        """
+        async with aclosing(follow(self._objects, self.name)) as events:
+            async for event in events:
+                yield event
+
+    async def metrics(self, *, trained_version: str | int | None = None) -> dict[str, float]:
+        """As `Weights.metrics`.
+
+        >>> (await weights.metrics(trained_version=44))["rlfleet/lag_versions"]
+        2.0
+        """
+        seen = await self.current()
+        return metrics(seen, now=datetime.now(UTC), trained_version=trained_version)
+
+    async def _result(
+        self,
+        asked: Asked,
+        seen: WeightVersion,
+        deadline: float,
+        timeout_seconds: float,
+        *,
+        wait: bool,
+    ) -> Rollout:
+        if not wait:
+            return rollout_of(seen, asked.label, applied=False)
+        try:
+            if (done := outcome(asked, seen)) is not None:
+                return done
+            events = follow(self._objects, self.name, seen=seen, deadline=deadline)
+            async with aclosing(events):
+                async for event in events:
+                    seen = event.weights
+                    if event.type == "DELETED":
+                        raise NotFound(
+                            f"WeightVersion {self.name!r} was deleted before version "
+                            f"{asked.version} was applied; create it, and publish again"
+                        )
+                    if (done := outcome(asked, seen)) is not None:
+                        return done
+        except Unavailable as error:
+            raise unfinished(asked, seen, timeout_seconds) from error
+        raise unfinished(asked, seen, timeout_seconds)
+
+    async def _current(self, deadline: float | None = None) -> WeightVersion:
+        return WeightVersion.model_validate(await self._get(Kind.WEIGHTS, self.name, deadline))
+
+    async def _get(self, kind: Kind, name: str, deadline: float | None = None) -> Json:
+        return await patiently(self._objects, lambda: self._objects.get(kind, name), deadline)
+
+    async def _patch(self, body: Json, deadline: float | None = None) -> WeightVersion:
+        objects = self._objects
+        written = await patiently(
+            objects, lambda: objects.patch(Kind.WEIGHTS, self.name, body), deadline
+        )
+        return WeightVersion.model_validate(written)
+
+    async def _create(self, fleet: str, spec: dict[str, Any], deadline: float) -> WeightVersion:
+        objects, body = self._objects, manifest(self.name, fleet, spec)
+        try:
+            made = await patiently(objects, lambda: objects.create(Kind.WEIGHTS, body), deadline)
+        except ExistsError:
+            return await self._patch({"spec": spec}, deadline)
+        return WeightVersion.model_validate(made)
+
+    async def _source_of(self, version: str, seen: WeightVersion) -> dict[str, Any] | None:
+        """Where an earlier version was, where the spec names no place for each; None where it does."""
+        if seen.spec.source.is_template or seen.spec.version == version:
+            return None
+        for pin in (await self.workers()).pinned:
+            if (pin.version, pin.run_id) == (version, seen.spec.run_id):
+                return pin.source.model_dump(by_alias=True, exclude_none=True)
+        raise NotFound(
+            f"the fleet has no record of where version {version} is, and the source of "
+            f"{self.name!r} has no {{version}} in it; say where with path="
+        )

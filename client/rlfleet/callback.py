@@ -1,0 +1,84 @@
+"""A callback of `transformers.Trainer`, and so of TRL's trainers, that saves and publishes.
+
+transformers is imported when the callback is made, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlfleet.weights import Weights
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+
+def publish_every(
+    steps: int,
+    weights: Weights,
+    directory: str | Path,
+    *,
+    worker_directory: str | None = None,
+    save: Callable[[str], None] | None = None,
+    run_id: str | None = None,
+    wait: bool = True,
+    timeout_seconds: float = 600,
+    report: Callable[[dict[str, float]], object] | None = None,
+) -> TrainerCallback:
+    """A callback that writes the model every so many steps, and asks the fleet for it.
+
+    Step 20 is version `20` in `<directory>/step_20`. An error of `publish` ends the training.
+
+    Args:
+        steps: Between two versions, from 1.
+        weights: Where to publish.
+        directory: Shared with the workers, below one of the fleet's weight roots.
+        worker_directory: The same as workers see it, if they mount it elsewhere.
+        save: Writes the model into a directory, called in every process: `trainer.save_model` where
+            the model is sharded (FSDP, ZeRO-3). By default `model.save_pretrained` in process 0.
+        run_id: Training run.
+        wait: Whether training waits until the fleet serves the version.
+        timeout_seconds: For `publish`.
+        report: Takes the figures of `Weights.metrics` after each version, such as `wandb.log`.
+
+    Errors: ImportError without transformers; ValueError if `steps` is below 1.
+
+    >>> trainer = Trainer(callbacks=[publish_every(10, weights, directory)])
+    >>> trainer.train()
+    >>> weights.current().spec.version
+    '20'
+    """
+    from transformers import TrainerCallback  # noqa: PLC0415 - an optional and heavy library
+
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; it must be at least 1")
+
+    class PublishCallback(TrainerCallback):  # type: ignore[misc]
+        """Saves and publishes."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            """After each optimizer step."""
+            if state.global_step % steps:
+                return
+            step = state.global_step
+            name = f"step_{step}"
+            target = str(Path(directory) / name)
+            if save is not None:
+                save(target)
+            elif state.is_world_process_zero:
+                kwargs["model"].save_pretrained(target)
+            if not state.is_world_process_zero:
+                return
+            weights.publish(
+                str(step),
+                path=f"{str(worker_directory or directory).rstrip('/')}/{name}",
+                run_id=run_id,
+                wait=wait,
+                timeout_seconds=timeout_seconds,
+            )
+            if report is not None:
+                report(weights.metrics(trained_version=step))
+
+    return PublishCallback()

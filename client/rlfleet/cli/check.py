@@ -1,0 +1,112 @@
+"""`rlfleet check`: would the workers of a fleet accept this checkpoint?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from rlfleet.cli import cluster, kubectl, show
+from rlfleet.cli.checks import CHECKS_FAILED
+from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
+from rlfleet.cli.pods import WORKER_CONTAINER
+from rlfleet.errors import NotFound
+from rlfleet.ports import Json
+from rlfleet.resources import Resource
+
+_TAKEN = frozenset({"--model", "--revision", "--weights-root", "--max-lora-rank"})
+"""Options of `serve` that decide what a worker accepts."""
+_RENAMED = {"--model": "--against"}
+
+
+class CheckView(Resource):
+    """The result of a worker's checks. `reason` and `message` are of a refusal, the rest is not."""
+
+    pod: str
+    directory: str
+    accepted: bool
+    kind: str = ""
+    tensors: int = 0
+    bytes: int = 0
+    digest: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+def check(
+    directory: Annotated[
+        str, typer.Argument(help="A checkpoint or a LoRA adapter, by the path that workers see.")
+    ],
+    name: Name = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Run a stage's checks on a directory in a running worker pod, without loading it."""
+    api = cluster.connect(namespace, context, kubeconfig)
+    weights = cluster.find(api, name)
+    fleet = cluster.fleet_of(api, weights)
+    if fleet is None:
+        raise NotFound(
+            f"WeightVersion {weights.metadata.name!r} names the fleet "
+            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
+        )
+    pods = [pod for pod in cluster.pods_of(api, fleet) if _is_running(pod)]
+    if not pods:
+        raise NotFound(
+            f"fleet {fleet.metadata.name!r} has no running worker to check in; see rlfleet workers"
+        )
+    found = _found(pods[0], directory, kubectl.Cluster(context, kubeconfig))
+    show.show(found, output, lambda: _render(found))
+    if not found.accepted:
+        raise typer.Exit(CHECKS_FAILED)
+
+
+def _found(pod: Json, directory: str, where: kubectl.Cluster) -> CheckView:
+    """The result that the worker's command prints. Errors: RlfleetError, if it prints no result."""
+    named = pod["metadata"]["name"]
+    command = command_for(_arguments(pod), directory)
+    ended = where.exec(pod["metadata"]["namespace"], named, WORKER_CONTAINER, command)
+    try:
+        printed = json.loads(ended.output.strip().rpartition("\n")[2])
+        return CheckView.model_validate({**printed, "pod": named, "directory": directory})
+    except (ValueError, TypeError):  # a pydantic ValidationError is a ValueError
+        raise kubectl.failure(ended, named) from None
+
+
+def command_for(arguments: Sequence[str], directory: str) -> list[str]:
+    """The worker's command that checks a directory as a worker with these arguments would."""
+    own = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    given = [(n, value) for n, value in pairwise(own) if n in _TAKEN]
+    if "--max-loras" not in own:
+        given = [
+            *(each for each in given if each[0] != "--max-lora-rank"),
+            ("--max-lora-rank", "0"),
+        ]
+    options = [f"{_RENAMED.get(n, n)}={value}" for n, value in given]
+    return ["python3", "-m", "fleet_worker", "check", "--output=json", *options, directory]
+
+
+def _is_running(pod: Json) -> bool:
+    states = pod.get("status", {}).get("containerStatuses") or ()
+    worker: Json = next((c for c in states if c["name"] == WORKER_CONTAINER), {})
+    return "running" in worker.get("state", {}) and not pod["metadata"].get("deletionTimestamp")
+
+
+def _arguments(pod: Json) -> list[str]:
+    containers = pod["spec"]["containers"]
+    return list(next(c for c in containers if c["name"] == WORKER_CONTAINER).get("args") or ())
+
+
+def _render(found: CheckView) -> None:
+    if found.accepted:
+        facts = f"{found.kind}, {show.plural(found.tensors, 'tensor')}, {found.bytes} bytes"
+        text = f"[green]accepted[/]  {facts}, {found.digest}"
+    else:
+        text = f"[red]refused[/]  {escape(found.reason)}: {escape(found.message)}"
+    show.console().print(f"{escape(found.directory)} in {found.pod}: {text}")

@@ -1,0 +1,285 @@
+"""The checks of `rlfleet doctor`: pure, over what the API server answered.
+
+An answer is an object, or the error that came instead of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rlfleet.cli.checks import Check, Result
+from rlfleet.errors import NotFound, RlfleetError
+from rlfleet.ports import Json, Kind
+from rlfleet.resources import API_VERSION
+
+OLDEST_KUBERNETES = (1, 30)
+INSTALL = "install the chart: helm install rlfleet charts/rlfleet"
+_STARTING = frozenset(
+    {"Failed", "FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox"}
+)
+"""Reasons of Events about a pod that cannot start. A pull that fails is `Failed`."""
+Answer = Json | RlfleetError
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right of this account. `needed`: the CLI is of no use without it. `serves`: the verbs."""
+
+    verb: str
+    group: str
+    resource: str
+    serves: str
+    needed: bool = False
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Attributes of a SelfSubjectAccessReview."""
+        resource, _, sub = self.resource.partition("/")
+        given = {"verb": self.verb, "group": self.group, "resource": resource}
+        return given | ({"subresource": sub} if sub else {})
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+_GROUP = API_VERSION.partition("/")[0]
+RIGHTS = (
+    *(
+        Right(verb, _GROUP, kind, "every verb", needed=True)
+        for kind in Kind
+        for verb in ("get", "list")
+    ),
+    Right("watch", _GROUP, Kind.WEIGHTS, "--wait"),
+    Right("patch", _GROUP, Kind.WEIGHTS, "publish, rollback, retry, suspend and resume"),
+    Right("create", _GROUP, Kind.WEIGHTS, "publish --create-for"),
+    Right("create", _GROUP, Kind.FLEETS, "the first fleet"),
+    Right("list", "", "pods", "workers and logs"),
+    Right("get", "", "pods/log", "logs"),
+    Right("list", "", "events", "the last check of doctor"),
+)
+
+
+def cluster_check(answer: Answer) -> Check:
+    """The version of Kubernetes."""
+    if isinstance(answer, RlfleetError):
+        return _unread("cluster", answer)
+    version = answer.get("gitVersion", "")
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    oldest = ".".join(map(str, OLDEST_KUBERNETES))
+    if found and (int(found[1]), int(found[2])) < OLDEST_KUBERNETES:
+        message = f"Kubernetes {version} is older than {oldest}"
+        return _fail("cluster", message, f"upgrade the cluster to {oldest} or later")
+    return _ok("cluster", f"Kubernetes {version}")
+
+
+def kinds_checks(answer: Answer, crds: Mapping[Kind, Answer]) -> Iterator[Check]:
+    """The kinds that the API server serves. `crds`: definitions by plural, if they can be read."""
+    if isinstance(answer, NotFound):
+        yield _fail("kinds", f"the API server does not serve {API_VERSION}", INSTALL)
+        return
+    if isinstance(answer, RlfleetError):
+        yield _unread("kinds", answer)
+        return
+    served = {one["name"] for one in answer.get("resources") or ()}
+    for kind in Kind:
+        if kind not in served:
+            yield _fail("kinds", f"{kind} of {API_VERSION} is missing", INSTALL)
+            continue
+        crd = crds.get(kind)
+        versions = ""
+        if isinstance(crd, dict):
+            names = [v["name"] for v in crd["spec"]["versions"] if v.get("served")]
+            versions = f", served versions: {', '.join(names)}"
+        yield _ok("kinds", f"{kind} of {API_VERSION}{versions}")
+
+
+def operator_checks(
+    answer: Answer, leases: Mapping[tuple[str, str], Answer], namespace: str, now: datetime
+) -> Iterator[Check]:
+    """Operators that run. `leases`: of each Deployment, by namespace and Deployment."""
+    if isinstance(answer, RlfleetError):
+        yield _unread("operator", answer)
+        return
+    if not answer["items"]:
+        yield _fail("operator", "there is no Deployment of rlfleet's operator", INSTALL)
+    for one in answer["items"]:
+        where, name = one["metadata"]["namespace"], one["metadata"]["name"]
+        ready = (one.get("status") or {}).get("readyReplicas", 0)
+        wanted = one["spec"].get("replicas", 1)
+        image = one["spec"]["template"]["spec"]["containers"][0].get("image", "")
+        message = f"{ready} of {wanted} replicas of {where}/{name} are ready, image {image}"
+        if ready:
+            yield _ok("operator", message)
+        else:
+            yield _fail("operator", message, f"kubectl -n {where} describe deployment {name}")
+        watched = argument(one, "--namespaces")
+        if watched and namespace not in watched.split(","):
+            message = f"{where}/{name} does not follow namespace {namespace!r}, only {watched}"
+            remedy = f"add {namespace!r} to watchNamespaces of the chart, or use one of {watched}"
+            yield _warn("operator", message, remedy)
+        yield _lease_check(leases[where, name], f"{where}/{name}", now)
+
+
+def argument(deployment: Json, name: str) -> str:
+    """The value of an argument of the operator; empty without it."""
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0].get("args") or ()
+    values = (a.partition("=")[2] for a in arguments if a.startswith(f"{name}="))
+    return next(values, "")
+
+
+def _lease_check(answer: Answer, operator: str, now: datetime) -> Check:
+    logs = f"read its log: kubectl -n {operator.replace('/', ' logs deployment/')}"
+    if isinstance(answer, NotFound):
+        return _fail("leader", f"no process of {operator} has become the leader", logs)
+    if isinstance(answer, RlfleetError):
+        return _unread("leader", answer)
+    spec = answer.get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return _fail("leader", f"no process of {operator} is the leader", logs)
+    age = now - datetime.fromisoformat(renewed)
+    if age > timedelta(seconds=2 * spec.get("leaseDurationSeconds", 15)):
+        message = f"the leader {holder} has not renewed its Lease for {age.total_seconds():.0f} s"
+        return _fail("leader", message, f"compare the clocks, then {logs}")
+    return _ok("leader", f"{holder} leads {operator}")
+
+
+def rights_checks(allowed: Mapping[Right, bool | RlfleetError], namespace: str) -> Iterator[Check]:
+    """Rights of this account in the namespace."""
+    errors = [answer for answer in allowed.values() if isinstance(answer, RlfleetError)]
+    if errors:
+        yield _unread("rights", errors[0])
+        return
+    granted: dict[str, list[str]] = {}
+    for right in (right for right, allows in allowed.items() if allows):
+        granted.setdefault(right.resource, []).append(right.verb)
+    if granted:
+        each = (f"{', '.join(verbs)} {resource}" for resource, verbs in granted.items())
+        yield _ok("rights", f"in namespace {namespace!r}: {'; '.join(each)}")
+    for right, allows in allowed.items():
+        if not allows:
+            make = _fail if right.needed else _warn
+            message = f"this account may not {right} in namespace {namespace!r}"
+            yield make("rights", message, f"grant it: {right.serves} needs it")
+
+
+def claims_of(fleet: Json) -> list[str]:
+    """Names of the claims that a fleet's volumes name."""
+    volumes = fleet["spec"].get("weights", {}).get("volumes") or ()
+    claims = (v.get("persistentVolumeClaim") for v in volumes)
+    return [claim["claimName"] for claim in claims if claim]
+
+
+def storage_checks(
+    fleets: Iterable[Json], claims: Mapping[str, Answer], classes: Answer
+) -> Iterator[Check]:
+    """Claims of the fleets. `claims`: by name. `classes`: the StorageClasses."""
+    known = (
+        None
+        if isinstance(classes, RlfleetError)
+        else [c["metadata"]["name"] for c in classes["items"]]
+    )
+    used = False
+    for fleet in fleets:
+        for claim in claims_of(fleet):
+            used = True
+            yield _claim_check(claims[claim], claim, fleet, known)
+    if not used and known is not None:
+        names = ", ".join(known)
+        if names:
+            yield _ok("storage", f"storage classes: {names}")
+        else:
+            remedy = "name existing volumes in the fleet (nfs, csi, or a claim of a static volume)"
+            yield _warn("storage", "the cluster has no storage class", remedy)
+
+
+def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | None) -> Check:
+    what = f"claim {name} of fleet {fleet['metadata']['name']}"
+    namespace = fleet["metadata"]["namespace"]
+    if isinstance(answer, NotFound):
+        return _fail("storage", f"{what} does not exist", f"create it in namespace {namespace!r}")
+    if isinstance(answer, RlfleetError):
+        return _unread("storage", answer)
+    phase, spec = answer.get("status", {}).get("phase", "Pending"), answer["spec"]
+    wanted = spec.get("storageClassName")
+    if phase != "Bound" and wanted and classes is not None and wanted not in classes:
+        message = f"{what} names the storage class {wanted!r}, which does not exist"
+        return _fail("storage", message, f"use one of: {', '.join(classes) or 'none exists'}")
+    if phase != "Bound":
+        make = _fail if phase == "Lost" else _warn
+        remedy = f"kubectl -n {namespace} describe pvc {name}"
+        return make("storage", f"{what} is {phase}", remedy)
+    modes = spec.get("accessModes") or []
+    if fleet["spec"].get("replicas", 1) > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & {*modes}:
+        message = f"{what} is {', '.join(modes)}: workers on several nodes cannot mount it"
+        return _warn("storage", message, "use a volume with ReadWriteMany or ReadOnlyMany")
+    return _ok("storage", f"{what} is bound")
+
+
+def fleet_checks(fleets: Iterable[Json], namespace: str) -> Iterator[Check]:
+    """Fleets that need attention."""
+    found = list(fleets)
+    if not found:
+        yield _ok("fleets", f"namespace {namespace!r} has none yet")
+    for fleet in found:
+        name = fleet["metadata"]["name"]
+        conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
+        stalled = conditions.get("Stalled", {})
+        if stalled.get("status") == "True":
+            message = f"{name} is stalled, {stalled['reason']}: {stalled['message']}"
+            yield _fail("fleets", message, f"rlfleet explain {stalled['reason']}")
+        elif not conditions:
+            remedy = "see the lines about the operator"
+            yield _warn("fleets", f"no operator has looked at {name} yet", remedy)
+        else:
+            yield _ok("fleets", f"{name} is not stalled")
+
+
+def event_checks(events: Answer, pods: Answer, namespace: str) -> Iterator[Check]:
+    """Workers that cannot start, by their Events. `pods`: the workers of the namespace."""
+    if isinstance(pods, RlfleetError) or isinstance(events, RlfleetError):
+        yield _unread("workers", pods if isinstance(pods, RlfleetError) else events)
+        return
+    waiting = {
+        p["metadata"]["uid"]: p["metadata"]["name"] for p in pods["items"] if not _is_ready(p)
+    }
+    last: dict[tuple[str, str], str] = {}
+    for event in events["items"]:
+        uid = event["involvedObject"].get("uid")
+        if uid in waiting and event.get("reason") in _STARTING:
+            last[waiting[uid], event["reason"]] = event.get("message") or ""
+    for (pod, reason), message in sorted(last.items()):
+        images = "pull" in message.lower() or "image" in message.lower()
+        remedy = f"kubectl -n {namespace} describe pod {pod}"
+        if reason == "Failed" and images:
+            remedy = "check spec.engine.image of the fleet and spec.pod.imagePullSecrets"
+        yield _fail("workers", f"{pod} cannot start, {reason}: {message}", remedy)
+    if not last and pods["items"]:
+        yield _ok("workers", f"no Event reports a worker of {namespace!r} that cannot start")
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _ok(subject: str, message: str) -> Check:
+    return Check(result=Result.OK, subject=subject, message=message)
+
+
+def _warn(subject: str, message: str, remedy: str) -> Check:
+    return Check(result=Result.WARN, subject=subject, message=message, remedy=remedy)
+
+
+def _fail(subject: str, message: str, remedy: str) -> Check:
+    return Check(result=Result.FAIL, subject=subject, message=message, remedy=remedy)
+
+
+def _unread(subject: str, error: Answer) -> Check:
+    """A fact that this account cannot see. It says nothing about the cluster."""
+    message, _, remedy = str(error).partition("; ")
+    return _warn(subject, f"cannot be checked: {message}", remedy or "try again")

@@ -1,0 +1,111 @@
+"""`rlfleet doctor`: what is wrong in the cluster, also before the first fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlfleet.cli import checklist, cluster, diagnosis
+from rlfleet.cli.api import Api
+from rlfleet.cli.checks import Check
+from rlfleet.cli.diagnosis import RIGHTS, Answer, Right
+from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
+from rlfleet.cli.pods import MANAGED, OPERATOR
+from rlfleet.errors import Forbidden, NotConfigured, RlfleetError, Unavailable
+from rlfleet.ports import Json, Kind, run_blocking
+from rlfleet.resources import API_VERSION
+
+
+def doctor(
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Check the cluster, the operator, this account, storage and workers."""
+    checklist.report(list(_checks(cluster.connect(namespace, context, kubeconfig))), output)
+
+
+def _checks(api: Api) -> Iterator[Check]:
+    """Every check, in the order in which their causes build on each other."""
+    namespace = api.namespace
+    yield diagnosis.cluster_check(_reached(api, "/version"))
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    group = API_VERSION.partition("/")[0]
+    crds = {kind: _answer(api, f"{definitions}/{kind}.{group}") for kind in Kind}
+    yield from diagnosis.kinds_checks(_answer(api, f"/apis/{API_VERSION}"), crds)
+
+    operators = _operators(api)
+    deployed = [] if isinstance(operators, RlfleetError) else operators["items"]
+    leases = {}
+    for one in deployed:
+        where, name = one["metadata"]["namespace"], one["metadata"]["name"]
+        lease = diagnosis.argument(one, "--lease-name") or name
+        leases[where, name] = _answer(
+            api, f"/apis/coordination.k8s.io/v1/namespaces/{where}/leases/{lease}"
+        )
+    yield from diagnosis.operator_checks(operators, leases, namespace, cluster.now())
+
+    allowed = {right: _may(api, right) for right in RIGHTS}
+    yield from diagnosis.rights_checks(allowed, namespace)
+
+    fleets = _fleets(api)
+    core = f"/api/v1/namespaces/{namespace}"
+    named = sorted({claim for fleet in fleets for claim in diagnosis.claims_of(fleet)})
+    claims = {name: _answer(api, f"{core}/persistentvolumeclaims/{name}") for name in named}
+    classes = _answer(api, "/apis/storage.k8s.io/v1/storageclasses")
+    yield from diagnosis.storage_checks(fleets, claims, classes)
+    yield from diagnosis.fleet_checks(fleets, namespace)
+    pods = _answer(api, f"{core}/pods", {"labelSelector": MANAGED})
+    warnings = _answer(api, f"{core}/events", {"fieldSelector": "type=Warning"})
+    yield from diagnosis.event_checks(warnings, pods, namespace)
+
+
+def _reached(api: Api, path: str) -> Answer:
+    """An answer. Errors: Unavailable, NotConfigured: without an API server nothing can be checked."""
+    found = _answer(api, path)
+    if isinstance(found, (Unavailable, NotConfigured)):
+        raise found
+    return found
+
+
+def _answer(api: Api, path: str, params: dict[str, str] | None = None) -> Answer:
+    try:
+        return cluster.get(api, path, params)
+    except RlfleetError as error:
+        return error
+
+
+def _operators(api: Api) -> Answer:
+    """The Deployments of operators: of all namespaces, or of this one if it may see no others."""
+    found = _answer(api, "/apis/apps/v1/deployments", {"labelSelector": OPERATOR})
+    if not isinstance(found, Forbidden):
+        return found
+    own = f"/apis/apps/v1/namespaces/{api.namespace}/deployments"
+    nearby = _answer(api, own, {"labelSelector": OPERATOR})
+    return nearby if isinstance(nearby, dict) and nearby["items"] else found
+
+
+def _may(api: Api, right: Right) -> bool | RlfleetError:
+    attributes = right.attributes | {"namespace": api.namespace}
+    body: Json = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    try:
+        return bool(api.call("POST", path, None, body)["status"]["allowed"])
+    except RlfleetError as error:
+        return error
+
+
+def _fleets(api: Api) -> list[Json]:
+    """The fleets; none if the kind is missing or forbidden, which other checks report."""
+    try:
+        return [*run_blocking(_all_fleets(api))]
+    except RlfleetError:
+        return []
+
+
+async def _all_fleets(api: Api) -> list[Json]:
+    return [*await api.all(Kind.FLEETS)]

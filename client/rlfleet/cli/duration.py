@@ -1,0 +1,22 @@
+"""Durations in words: pure."""
+
+from __future__ import annotations
+
+
+def seconds(value: float | None) -> str:
+    """A duration in one or two units."""
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.2f}s"
+    whole = round(value)
+    if whole < 120:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 120:
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    hours, rest = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{rest}m" if rest else f"{hours}h"
+    days, rest = divmod(hours, 24)
+    return f"{days}d{rest}h" if rest else f"{days}d"

@@ -1,0 +1,46 @@
+"""`rlfleet explain`: what holds a rollout, or the meaning of a reason."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from rlfleet.cli import cluster, show
+from rlfleet.cli.explanation import Explanation, meaning_of
+from rlfleet.cli.explanation import explain as explanation_of
+from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
+
+
+def explain(
+    subject: Annotated[
+        str | None,
+        typer.Argument(help="A WeightVersion, a fleet, or a reason such as CheckpointTruncated."),
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Say what holds a rollout right now and what to do, or what a reason means."""
+    found = meaning_of(subject) if subject else None
+    if found is None:
+        objects = cluster.connect(namespace, context, kubeconfig)
+        weights = cluster.find(objects, subject)
+        found = explanation_of(weights, cluster.fleet_of(objects, weights), cluster.now())
+    shown = found
+    show.show(shown, output, lambda: _render(shown))
+
+
+def _render(found: Explanation) -> None:
+    console = show.console()
+    console.print(f"[bold]{escape(found.summary)}[/]")
+    if found.meaning:
+        console.print(f"  {escape(found.reason)}: {escape(found.meaning)}")
+    for line in found.details:
+        console.print(f"  {escape(line)}")
+    if found.remedies:
+        console.print("What you can do:")
+    for line in found.remedies:
+        console.print(f"  * {escape(line)}")

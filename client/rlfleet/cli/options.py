@@ -1,0 +1,32 @@
+"""Options that several verbs have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """How a verb prints what it has found."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Name = Annotated[
+    str | None,
+    typer.Argument(help="A WeightVersion or a fleet; not needed where the namespace has only one."),
+]
+Version = Annotated[str, typer.Argument(help="Label of the weights.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="By default that of the context.")
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Kubeconfig = Annotated[str | None, typer.Option(help="By default $KUBECONFIG or ~/.kube/config.")]
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the outcome.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait with --wait.")]

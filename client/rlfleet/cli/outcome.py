@@ -1,0 +1,58 @@
+"""Run a change and say how it went: for the verbs that change a version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.markup import escape
+
+from rlfleet.cli import show
+from rlfleet.cli.options import Output
+from rlfleet.resources import Resource, RolloutEffect, RolloutTimings, RolloutWorkers
+from rlfleet.rollout import Rollout
+
+
+class Outcome(Resource):
+    """A requested version, as it was seen last.
+
+    Fields:
+        applied: every worker with traffic serves it; false without `--wait`.
+        timings: of this rollout; zeros until its phases end.
+    """
+
+    namespace: str
+    name: str
+    version: str
+    run_id: str | None
+    applied: bool
+    timings: RolloutTimings
+    workers: RolloutWorkers
+    effect: RolloutEffect | None
+
+
+def report(
+    name: str, namespace: str, change: Callable[[], Rollout], output: Output, *, wait: bool
+) -> None:
+    """Make the change, and print its outcome. The errors of `change` are raised."""
+    with show.errors().status(f"waiting for {name}" if wait else f"asking {name}"):
+        done = change()
+    fields = ("version", "run_id", "applied", "timings", "workers", "effect")
+    found = Outcome(namespace=namespace, name=name, **{f: getattr(done, f) for f in fields})
+    show.show(found, output, lambda: _render(found))
+
+
+def _render(done: Outcome) -> None:
+    console = show.console()
+    name, version = escape(done.name), escape(done.version)
+    if not done.applied:
+        console.print(
+            f"{name}: version {version} is requested. "
+            f"Follow it: rlfleet watch {name} -n {done.namespace}"
+        )
+        return
+    timings = done.timings
+    console.print(
+        f"{name}: version {version} is applied on "
+        f"{show.plural(done.workers.applied, 'worker')} after {show.seconds(timings.total_seconds)}, "
+        f"longest pause {show.seconds(timings.max_worker_pause_seconds)}"
+    )

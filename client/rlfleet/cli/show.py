@@ -1,0 +1,86 @@
+"""Print tables, JSON and YAML. A pipe gets no colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlfleet.cli.duration import seconds
+from rlfleet.cli.options import Output
+
+__all__ = ["coloured", "console", "data", "errors", "plural", "seconds", "show", "table"]
+_WIDE_ENOUGH = 1000
+COLOURS = {
+    "True": "green",
+    "Applied": "green",
+    "False": "red",
+    "Halted": "red",
+    "Unknown": "yellow",
+    "Suspended": "yellow",
+    "Superseded": "yellow",
+}
+
+
+def console() -> Console:
+    """Standard output. Columns are never cut, as with kubectl: a narrow terminal wraps lines."""
+    return Console(highlight=False, soft_wrap=True, width=_WIDE_ENOUGH)
+
+
+def errors() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table like those of kubectl; known words have colours."""
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column, no_wrap=True)
+    for row in rows:
+        made.add_row(*(coloured(cell) for cell in row))
+    return made
+
+
+def coloured(cell: str) -> str:
+    """A cell as markup."""
+    colour = COLOURS.get(cell)
+    return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell) or "-"
+
+
+def data(found: BaseModel | Sequence[BaseModel], output: Output) -> None:
+    """Print the fields as JSON or YAML, with the names of the CRDs."""
+    plain = (
+        _plain(found) if isinstance(found, BaseModel) else {"items": [_plain(one) for one in found]}
+    )
+    # Not through rich, which would wrap and colour it.
+    print(  # noqa: T201
+        json.dumps(plain, indent=2)
+        if output is Output.JSON
+        else yaml.safe_dump(plain, sort_keys=False).rstrip()
+    )
+
+
+def show(
+    found: BaseModel | Sequence[BaseModel], output: Output, render: Callable[[], None]
+) -> None:
+    """Print in the form that the user wants. `render`: prints the table."""
+    if output in {Output.JSON, Output.YAML}:
+        data(found, output)
+    else:
+        render()
+
+
+def plural(number: int, word: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _plain(found: BaseModel) -> dict[str, Any]:
+    return found.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,118 @@
+"""`rlfleet status`: every fleet and its rollouts at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from rlfleet.cli import cluster, show
+from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
+from rlfleet.cli.view import FleetView, fleet_view
+from rlfleet.resources import Condition
+
+COLUMNS = (
+    "FLEET",
+    "WEIGHTS",
+    "READY",
+    "WORKERS",
+    "DESIRED",
+    "APPLIED",
+    "LAG",
+    "AGE",
+    "PHASE",
+    "PAUSE",
+)
+WIDE = ("RUN", "FOR", "SUPERSEDED", "ENDPOINT")
+
+
+def status(
+    namespace: Namespace = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Look into all namespaces.")
+    ] = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Show fleets, versions, lag, age, pauses, and what needs attention.
+
+    AGE is the time since all workers hold the applied weights. PAUSE is the pause that goes on
+    now, else the longest of a worker in the last rollout.
+    """
+    objects = cluster.connect(namespace, context, kubeconfig, everywhere=everywhere)
+    fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()
+    found = [fleet_view(fleet, weights, now) for fleet in fleets]
+    show.show(found, output, lambda: _render(found, wide=output is Output.WIDE, all_=everywhere))
+    if not found and output in {Output.TABLE, Output.WIDE}:
+        where = "" if everywhere else f" in namespace {objects.namespace!r}"
+        show.errors().print(f"There are no fleets{where}.")
+
+
+def _render(found: list[FleetView], *, wide: bool, all_: bool) -> None:
+    if not found:
+        return
+    console = show.console()
+    columns = (*(("NAMESPACE",) if all_ else ()), *COLUMNS, *(WIDE if wide else ()))
+    rows = [
+        [*([fleet.namespace] if all_ else []), *row]
+        for fleet in found
+        for row in rows_of(fleet, wide=wide)
+    ]
+    console.print(show.table(columns, rows))
+    attention(console, found)
+
+
+def rows_of(fleet: FleetView, *, wide: bool) -> Iterator[list[str]]:
+    """One row for each rollout, or one for a fleet without any."""
+    counts = f"{fleet.workers.serving}/{fleet.replicas}"
+    if not fleet.rollouts:
+        served = fleet.versions[0].version if fleet.versions else ""
+        row = [fleet.name, "", fleet.ready, counts, "", served, "", "", "", ""]
+        yield row + (["", "", "", fleet.endpoint] if wide else [])
+    for one in fleet.rollouts:
+        holding = one.pause_seconds is not None
+        pause = show.seconds(one.pause_seconds if holding else one.longest_pause_seconds)
+        yield [
+            fleet.name,
+            one.name,
+            one.ready,
+            one.workers or counts,
+            one.desired,
+            one.applied or "",
+            "" if one.lag is None else str(one.lag),
+            show.seconds(one.applied_age_seconds),
+            one.phase,
+            f"{pause} now" if holding else pause,
+        ] + (
+            [one.run_id or "", show.seconds(one.phase_seconds), str(one.superseded), fleet.endpoint]
+            if wide
+            else []
+        )
+
+
+def attention(console: Console, found: list[FleetView]) -> None:
+    """Print the conditions that need attention, below the table."""
+    lines = [
+        (f"fleet {fleet.name}", condition) for fleet in found for condition in fleet.attention
+    ] + [
+        (one.name, condition)
+        for fleet in found
+        for one in fleet.rollouts
+        for condition in one.attention
+    ]
+    if lines:
+        console.print()
+    for name, condition in lines:
+        console.print(f"{_mark(condition)} [bold]{escape(name)}[/]: {escape(_words(condition))}")
+
+
+def _mark(condition: Condition) -> str:
+    return "[red]✗[/]" if condition.type == "Stalled" else "[yellow]![/]"
+
+
+def _words(condition: Condition) -> str:
+    return f"{condition.type}, {condition.reason}: {condition.message}"

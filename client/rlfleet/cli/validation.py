@@ -1,0 +1,222 @@
+"""The rules of `rlfleet validate` that the API server cannot check: pure.
+
+They concern several objects at once. The names of the rules are the reasons that the operator
+would report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlfleet.cli.checks import Check, Result
+from rlfleet.ports import Json
+from rlfleet.resources import FleetStatus, WeightSource, WeightVersion
+
+FLEET, WEIGHTS = "InferenceFleet", "WeightVersion"
+Key = tuple[str, str]
+"""Namespace and name."""
+Problem = tuple[str, str, str]
+"""Rule, message and remedy."""
+
+
+class Finding(Check):
+    """One check of one object of a file.
+
+    Fields:
+        rule: a reason of docs/reference/conditions.md, or that of the API server; empty if the
+            result is `ok`.
+    """
+
+    file: str
+    object: str
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object of a file."""
+
+    file: str
+    body: Json
+    namespace: str
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        return str(self.body.get("kind", ""))
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.namespace, str((self.body.get("metadata") or {}).get("name", ""))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'/'.join(self.key)}"
+
+
+@dataclass(slots=True)
+class Together:
+    """All fleets and WeightVersions as they would be after the files were applied."""
+
+    fleets: dict[Key, Json] = field(default_factory=dict)
+    weights: dict[Key, WeightVersion] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifests: Sequence[Manifest], there: Mapping[str, Sequence[Json]]) -> Together:
+        """The objects of the cluster, by kind, with those of the files over them."""
+        made = cls()
+        for kind in (FLEET, WEIGHTS):
+            for body in there.get(kind, ()):
+                made._put(kind, (body["metadata"]["namespace"], body["metadata"]["name"]), body)
+        for one in manifests:
+            made._put(one.kind, one.key, one.body)
+        return made
+
+    def _put(self, kind: str, key: Key, body: Json) -> None:
+        if kind == FLEET:
+            before = self.fleets.get(key, {})
+            self.fleets[key] = {"status": before.get("status", {})} | body
+        if kind == WEIGHTS:
+            try:
+                found = WeightVersion.model_validate(body)
+            except ValidationError:
+                return  # the API server reports it
+            # In the order of their creation: files come after what exists.
+            known = self.weights.get(key)
+            if known is not None:
+                found = found.model_copy(update={"metadata": known.metadata})
+            self.weights[key] = found
+
+    def rivals(self, key: Key) -> list[Key]:
+        """All WeightVersions of the same fleet, oldest first."""
+        fleet = self.weights[key].spec.fleet_ref.name
+        found = [
+            k for k, w in self.weights.items() if (k[0], w.spec.fleet_ref.name) == (key[0], fleet)
+        ]
+        return sorted(found, key=lambda k: self.weights[k].metadata.creation_timestamp or "9")
+
+
+def findings(
+    manifests: Sequence[Manifest], there: Mapping[str, Sequence[Json]]
+) -> Iterator[Finding]:
+    """Everything that the operator would refuse.
+
+    A WeightVersion that is not in the files is checked as well if the files change its fleet.
+    """
+    together = Together.of(manifests, there)
+    files = {(m.kind, m.key): m for m in manifests}
+    for key, weights in together.weights.items():
+        fleet = (key[0], weights.spec.fleet_ref.name)
+        place = files.get((WEIGHTS, key)) or files.get((FLEET, fleet))
+        if place is None:
+            continue
+        for rule, message, remedy in _problems(key, weights, together):
+            named = message if place.kind == WEIGHTS else f"WeightVersion {key[1]}: {message}"
+            yield failed(place, rule, named, remedy)
+
+
+def failed(manifest: Manifest, rule: str, message: str, remedy: str) -> Finding:
+    """A rule that the object breaks."""
+    return finding(Result.FAIL, manifest, f"{rule}: {message}", rule=rule, remedy=remedy)
+
+
+def finding(
+    result: Result, manifest: Manifest, message: str, *, rule: str = "", remedy: str = ""
+) -> Finding:
+    """A check of the object."""
+    return Finding(
+        result=result,
+        subject=f"{manifest.file}: {manifest}",
+        message=message,
+        remedy=remedy,
+        file=manifest.file,
+        object=str(manifest),
+        rule=rule,
+    )
+
+
+def _problems(key: Key, weights: WeightVersion, together: Together) -> Iterator[Problem]:
+    name = weights.spec.fleet_ref.name
+    fleet = together.fleets.get((key[0], name))
+    if fleet is None:
+        message = f"there is no InferenceFleet {name!r} in namespace {key[0]!r} or in the files"
+        yield "FleetNotFound", message, "create the fleet, or correct spec.fleetRef.name"
+        return
+    spec = fleet.get("spec") or {}
+    if _at(spec, "weights", "management") == "External":
+        remedy = "delete the WeightVersion, or set management to Operator"
+        message = f"fleet {name} has spec.weights.management: External"
+        yield "ExternallyManaged", message, remedy
+        return
+    yield from _source_problems(weights, fleet)
+    yield from _steering_problems(key, weights, spec, together)
+
+
+def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
+    source, spec = _filled(weights), fleet.get("spec") or {}
+    given = _at(spec, "weights", "roots")
+    roots = [str(root) for root in given] if isinstance(given, list) else []
+    model = _at(spec, "model", "source") or {}
+    path = source.path
+    outside = not any(path == root or (path or "").startswith(f"{root}/") for root in roots)
+    if path is not None and path != model.get("path") and outside:
+        message = f"{path} is not below a weight root: {', '.join(roots) or 'there is none'}"
+        remedy = "move the files, or add the directory to spec.weights.roots of the fleet"
+        yield "SourceOutsideRoots", message, remedy
+    if weights.spec.adapter:
+        return
+    label = weights.spec.version, weights.spec.run_id
+    for pin in FleetStatus.model_validate(fleet.get("status") or {}).pinned:
+        if (pin.version, pin.run_id) == label and pin.source != source:
+            where = pin.source.path or "a repository"
+            message = f"version {label[0]} of this run already names the files in {where}"
+            yield "VersionReused", message, "use another version, or another spec.runID"
+
+
+def _steering_problems(
+    key: Key, weights: WeightVersion, spec: Json, together: Together
+) -> Iterator[Problem]:
+    adapter, rivals = weights.spec.adapter, together.rivals(key)
+    first: dict[str, Key] = {}
+    for rival in rivals:
+        first.setdefault(together.weights[rival].spec.adapter, rival)
+    if first[adapter] != key:
+        what = f"adapter {adapter!r}" if adapter else "base weights"
+        message = f"WeightVersion {first[adapter][1]} already controls the {what} of this fleet"
+        rule = "SecondAdapterVersion" if adapter else "SecondBaseVersion"
+        yield rule, message, "delete one of the two"
+        return
+    if adapter and adapter == _at(spec, "model", "name"):
+        message = f"{adapter!r} is the name of the base model in requests"
+        yield "InvalidSpec", message, "give the LoRA adapter another name"
+    given = _at(spec, "adapters", "max")
+    most = given if isinstance(given, int) else 0
+    order = [name for name in first if name]
+    if adapter and order.index(adapter) >= most:
+        message = (
+            f"the fleet has room for {most} of the {len(order)} adapters that WeightVersions name"
+        )
+        remedy = "raise spec.adapters.max, which recreates the workers, or delete an adapter"
+        yield "NoRoomForAdapters", message, remedy
+
+
+def _filled(weights: WeightVersion) -> WeightSource:
+    """The source with the version in the place of `{version}`."""
+    source, version = weights.spec.source, weights.spec.version
+    if source.path is not None:
+        return WeightSource(path=source.path.replace("{version}", version))
+    if (repository := source.hugging_face) is None:
+        return source
+    revision = repository.revision.replace("{version}", version)
+    return WeightSource(hugging_face=repository.model_copy(update={"revision": revision}))
+
+
+def _at(body: Any, *path: str) -> Any:
+    """A field; None if it or an object on the way is missing."""
+    for name in path:
+        body = body.get(name) if isinstance(body, dict) else None
+    return body

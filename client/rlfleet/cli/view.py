@@ -1,0 +1,196 @@
+"""The views that the verbs print, computed from objects and a moment: pure, no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rlfleet.metrics import number_of
+from rlfleet.resources import (
+    Condition,
+    HistoryEntry,
+    InferenceFleet,
+    Laggard,
+    Resource,
+    ServedVersion,
+    WeightVersion,
+    WorkerCounts,
+)
+
+HOLDING = ("Pausing", "Loading", "Resuming")
+"""Phases in which workers hold requests, in their order."""
+
+
+class RolloutView(Resource):
+    """One WeightVersion at a glance.
+
+    Fields:
+        lag: versions between the applied and the desired one, where both are numbers.
+        observed: the status is about the present spec.
+        applied_age_seconds: since all workers hold the applied weights.
+        phase_seconds: since the present phase began.
+        pause_seconds: since workers hold their requests; None while they generate.
+        longest_pause_seconds: of a worker in the last rollout.
+        attention: the true `Stalled` and `WeightsUnchanged`.
+    """
+
+    namespace: str
+    name: str
+    fleet: str
+    adapter: str
+    desired: str
+    run_id: str | None
+    applied: str | None
+    lag: int | None
+    observed: bool
+    ready: str
+    phase: str
+    suspended: bool
+    workers: str
+    failed: int
+    applied_age_seconds: float | None
+    phase_seconds: float | None
+    pause_seconds: float | None
+    longest_pause_seconds: float
+    superseded: int
+    attention: tuple[Condition, ...]
+
+
+class FleetView(Resource):
+    """One fleet at a glance, with its rollouts; base weights come first."""
+
+    namespace: str
+    name: str
+    ready: str
+    replicas: int
+    workers: WorkerCounts
+    versions: tuple[ServedVersion, ...]
+    lagging: tuple[Laggard, ...]
+    endpoint: str
+    attention: tuple[Condition, ...]
+    rollouts: tuple[RolloutView, ...]
+
+
+class PastRollout(HistoryEntry):
+    """A rollout that has ended.
+
+    Fields:
+        requested_by: the field manager that wrote the version, such as `rlfleet-cli` or `trainer`.
+            The API server knows it only of the version that is in the spec now.
+    """
+
+    requested_by: str | None = None
+
+
+def rollouts(weights: WeightVersion) -> list[PastRollout]:
+    """The rollouts that have ended, newest first."""
+    made, present = [], (weights.spec.version, weights.spec.run_id)
+    for entry in weights.status.history:
+        is_present = (entry.version, entry.run_id) == present
+        made.append(
+            PastRollout(**dict(entry), requested_by=_writer(weights) if is_present else None)
+        )
+        present = present if not is_present else ("", None)
+    return made
+
+
+def version_before(weights: WeightVersion) -> str | None:
+    """The version of the run that was applied last and is not the desired one; None without one."""
+    spec = weights.spec
+    before = (
+        entry.version
+        for entry in weights.status.history
+        if entry.result == "Applied"
+        and entry.run_id == spec.run_id
+        and entry.version != spec.version
+    )
+    return next(before, None)
+
+
+def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
+    """A WeightVersion as the verbs show it."""
+    spec, status = weights.spec, weights.status
+    applied = status.applied
+    newest, served = number_of(spec.version), number_of(applied.version) if applied else None
+    ready = weights.condition("Ready")
+    return RolloutView(
+        namespace=weights.metadata.namespace,
+        name=weights.metadata.name,
+        fleet=spec.fleet_ref.name,
+        adapter=spec.adapter,
+        desired=spec.version,
+        run_id=spec.run_id,
+        applied=applied.version if applied else None,
+        lag=None if newest is None or served is None else newest - served,
+        observed=weights.is_observed,
+        ready=ready.status if ready and weights.is_observed else "Unknown",
+        phase=status.phase,
+        suspended=spec.suspend,
+        workers=status.workers_applied,
+        failed=status.workers.failed,
+        applied_age_seconds=_since(applied.applied_at if applied else None, now),
+        phase_seconds=_since(status.phase_started_at, now),
+        pause_seconds=pause_seconds(weights, now),
+        longest_pause_seconds=status.timings.max_worker_pause_seconds,
+        superseded=status.superseded_versions,
+        attention=_attention(status.conditions),
+    )
+
+
+def fleet_view(fleet: InferenceFleet, weights: Iterable[WeightVersion], now: datetime) -> FleetView:
+    """A fleet as the verbs show it. `weights`: of any fleet."""
+    own = [w for w in weights if _belongs(w, fleet)]
+    status = fleet.status
+    return FleetView(
+        namespace=fleet.metadata.namespace,
+        name=fleet.metadata.name,
+        ready=next((c.status for c in status.conditions if c.type == "Ready"), "Unknown"),
+        replicas=fleet.spec.replicas,
+        workers=status.workers,
+        versions=status.versions,
+        lagging=status.laggards,
+        endpoint=status.endpoint,
+        attention=_attention(status.conditions),
+        rollouts=tuple(
+            rollout_view(w, now)
+            for w in sorted(own, key=lambda w: (w.spec.adapter, w.metadata.name))
+        ),
+    )
+
+
+def pause_seconds(weights: WeightVersion, now: datetime) -> float | None:
+    """How long workers have held their requests; None while they generate.
+
+    The clock starts with the phase Pausing. Later phases add the durations of the finished ones.
+    """
+    status = weights.status
+    if status.phase not in HOLDING or not status.workers.paused:
+        return None
+    finished = (status.timings.pause_seconds, status.timings.load_seconds)
+    earlier = sum(finished[: HOLDING.index(status.phase)])
+    return (_since(status.phase_started_at, now) or 0.0) + earlier
+
+
+def _belongs(weights: WeightVersion, fleet: InferenceFleet) -> bool:
+    there = (weights.metadata.namespace, weights.spec.fleet_ref.name)
+    return there == (fleet.metadata.namespace, fleet.metadata.name)
+
+
+def _attention(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    wanted = {"Stalled", "WeightsUnchanged"}
+    return tuple(c for c in conditions if c.type in wanted and c.status == "True")
+
+
+def _writer(weights: WeightVersion) -> str | None:
+    """The field manager that wrote `spec.version` last."""
+    owners = [
+        one
+        for one in weights.metadata.managed_fields
+        if "f:version" in one.fields_v1.get("f:spec", {})
+    ]
+    return owners[-1].manager if len(owners) == 1 else None
+
+
+def _since(moment: datetime | None, now: datetime) -> float | None:
+    """Seconds; never negative, since clocks differ."""
+    return None if moment is None else max(0.0, (now - moment).total_seconds())

@@ -1,0 +1,80 @@
+"""The errors of the client, by what the caller can do about each."""
+
+from __future__ import annotations
+
+
+class RlfleetError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class Refused(RlfleetError):
+    """The fleet does not take the version. The applied version keeps serving.
+
+    Fields:
+        version: the requested one.
+        reason: one word of docs/reference/conditions.md, or `Invalid` if the API server has refused
+            the request itself.
+        message: the reason in words, and what to do.
+    """
+
+    def __init__(self, version: str, reason: str, message: str) -> None:
+        super().__init__(f"version {version} is refused, {reason}: {message}")
+        self.version = version
+        self.reason = reason
+        self.message = message
+
+
+class Superseded(RlfleetError):
+    """Another writer has asked for another version before this one was applied.
+
+    Fields:
+        version: the requested one. by: what is desired now.
+    """
+
+    def __init__(self, version: str, by: str) -> None:
+        super().__init__(
+            f"version {version} was replaced by {by} before it was applied; let one writer publish, "
+            "or wait for the newer version with wait()"
+        )
+        self.version = version
+        self.by = by
+
+
+class TimedOut(RlfleetError, TimeoutError):
+    """The rollout has not ended in time. The version stays desired, and the rollout goes on.
+
+    Fields:
+        version: the requested one.
+    """
+
+    def __init__(self, version: str, message: str) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class NotFound(RlfleetError):
+    """The object, its namespace or its kind does not exist."""
+
+
+class Forbidden(RlfleetError):
+    """The credentials are refused, or lack a right."""
+
+
+class Unavailable(RlfleetError, ConnectionError):
+    """The API server does not answer, or asks for patience.
+
+    Fields:
+        retry_after_seconds: the server's `Retry-After`; None if it sends none.
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class NotConfigured(RlfleetError):
+    """There is no cluster to talk to, or its configuration cannot be used."""
+
+
+class IncompleteReply(RlfleetError, ValueError):
+    """A reply lacks what an audit needs; the message names the field of the request that asks for it."""

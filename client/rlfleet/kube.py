@@ -1,0 +1,353 @@
+"""The Kubernetes API as a place of objects, blocking and for asyncio.
+
+Source: Kubernetes API concepts, "Efficient detection of changes" and "Patch". Requests and what
+answers mean are written once; the two classes at the end only send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import json
+import math
+import ssl
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from rlfleet.errors import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.kubeconfig import Access
+from rlfleet.ports import Change, ExistsError, GoneError, Json, Kind
+from rlfleet.resources import API_VERSION
+
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+_GRACE_SECONDS = 5.0
+"""So much later than asked for may a watch end."""
+_KNOWN: dict[int, tuple[type[Exception], str]] = {
+    401: (Forbidden, "renew the token, or name another context"),
+    403: (
+        Forbidden,
+        "give the account get, list, watch and patch on this WeightVersion, and get on its fleet",
+    ),
+    404: (NotFound, "check the name and the namespace"),
+    410: (GoneError, "list it again"),
+}
+"""HTTP status → what it is for the caller, and the remedy."""
+_KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, "give the account this right")}
+"""The same for objects of other API groups."""
+
+
+class _Kube:
+    """The common part of both ways of sending."""
+
+    def __init__(self, access: Access, field_manager: str) -> None:
+        self._access = access
+        self._writer = {"fieldManager": field_manager}
+
+    @property
+    def namespace(self) -> str:
+        """See `Objects`, also for what follows."""
+        return self._access.namespace
+
+    def monotonic(self) -> float:
+        """The machine's."""
+        return time.monotonic()
+
+    async def get(self, kind: Kind, name: str) -> Json:
+        """GET."""
+        return await self._send("GET", f"{kind}/{name}")
+
+    async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:
+        """GET of the collection: its version is that of now, which an object's own is not."""
+        found = await self._send("GET", kind, _only(name))
+        items: list[Json] = found["items"]
+        return (items[0] if items else None), found["metadata"]["resourceVersion"]
+
+    async def all(self, kind: Kind) -> Sequence[Json]:
+        """GET of the whole collection."""
+        items: Sequence[Json] = (await self._send("GET", kind))["items"]
+        return items
+
+    async def patch(self, kind: Kind, name: str, body: Json) -> Json:
+        """PATCH."""
+        return await self._send("PATCH", f"{kind}/{name}", self._writer, body)
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        """POST."""
+        return await self._send("POST", kind, self._writer, body)
+
+    async def _send(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        """The object that the server answers with."""
+        raise NotImplementedError
+
+    def _request(
+        self,
+        token: str,
+        method: str,
+        path: str,
+        params: dict[str, str] | None = None,
+        body: Json | None = None,
+        *,
+        media: str = "",
+        read_seconds: float = _ANSWER_SECONDS,
+    ) -> dict[str, Any]:
+        """Arguments for httpx. `path`: of a kind of ours, or from the root if it begins with `/`."""
+        access = self._access
+        headers = {"Accept": "application/json", **access.headers}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            merge = "merge-patch+json" if method == "PATCH" else "json"
+            headers["Content-Type"] = f"application/{media or merge}"
+        # An empty namespace means all of them.
+        scope = f"namespaces/{access.namespace}/" if access.namespace else ""
+        ours = f"/apis/{API_VERSION}/{scope}{path}"
+        return {
+            "method": method,
+            "url": f"{access.server}{path if path.startswith('/') else ours}",
+            "params": params,
+            "headers": headers,
+            "content": None if body is None else json.dumps(body),
+            "timeout": httpx.Timeout(_CONNECT_SECONDS, read=read_seconds),
+            "extensions": {"sni_hostname": access.server_name} if access.server_name else {},
+        }
+
+    def _watching(
+        self, token: str, kind: Kind, name: str, since: str, seconds: float
+    ) -> dict[str, Any]:
+        params = _only(name) | {
+            "watch": "1",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, math.ceil(seconds))),
+        }
+        return self._request(token, "GET", kind, params, read_seconds=seconds + _GRACE_SECONDS)
+
+    def _broken(self, error: httpx.TransportError) -> RlfleetError:
+        """The error for a failure to send or to receive."""
+        message = f"{self._access.server} does not answer: {type(error).__name__} {error}".rstrip()
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, (ssl.SSLCertVerificationError, httpx.UnsupportedProtocol)):
+                return NotConfigured(f"{message}; check server and authority in the kubeconfig")
+            cause = cause.__cause__ or cause.__context__
+        return Unavailable(message)
+
+
+class BlockingKube(_Kube):
+    """Sends from the caller's thread; its coroutines never suspend."""
+
+    def __init__(self, access: Access, field_manager: str) -> None:
+        super().__init__(access, field_manager)
+        self._http = httpx.Client(verify=access.tls, proxy=access.proxy)
+
+    async def sleep(self, seconds: float) -> None:
+        """Blocks."""
+        time.sleep(seconds)  # noqa: ASYNC251 - as everything here
+
+    async def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+    async def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """GET, as a stream."""
+        lines, token = _Lines(), self._access.token()
+        request = self._watching(token, kind, name, resource_version, seconds)
+        try:
+            with self._http.stream(**request) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise _failure(answer)
+                for chunk in answer.iter_bytes():
+                    for line in lines.of(chunk):
+                        yield _change_of(line)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str] | None = None,
+        body: Json | None = None,
+        *,
+        media: str = "",
+    ) -> Json:
+        """Call any path of the API server, and return the object that it answers with.
+
+        `path` begins at the root, as `/api/v1/namespaces/rl/pods`. `media` is the type of the body
+        without `application/`: JSON or a merge patch by default.
+
+        Errors: those of `Objects`, and RlfleetError for a request that the server cannot read.
+        """
+        found: Json = self._call(method, path, params, body, media).json()
+        return found
+
+    def text(self, path: str, params: dict[str, str] | None = None) -> str:
+        """The text under a path, such as a log. Errors: as for `call`."""
+        return self._call("GET", path, params, None, "").text
+
+    def _call(
+        self, method: str, path: str, params: dict[str, str] | None, body: Json | None, media: str
+    ) -> httpx.Response:
+        request = self._request(self._access.token(), method, path, params, body, media=media)
+        request["headers"]["Accept"] = "application/json, */*"  # a log is text
+        try:
+            answer = self._http.request(**request)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+        if not answer.is_success:
+            raise _failure(answer, elsewhere=True)
+        return answer
+
+    async def _send(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        request = self._request(self._access.token(), method, path, params, body)
+        try:
+            return _object_of(self._http.request(**request), body)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+
+class AsyncKube(_Kube):
+    """Sends on the running event loop of asyncio."""
+
+    def __init__(self, access: Access, field_manager: str) -> None:
+        super().__init__(access, field_manager)
+        self._http = httpx.AsyncClient(verify=access.tls, proxy=access.proxy)
+
+    def of(self, namespace: str) -> AsyncKube:
+        """The same for another namespace, over the same connections: close one of them."""
+        made = copy.copy(self)
+        made._access = dataclasses.replace(self._access, namespace=namespace)  # noqa: SLF001 - own class
+        return made
+
+    async def call(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        """As `BlockingKube.call`, for JSON."""
+        request = self._request(await self._token(), method, path, params, body)
+        try:
+            answer = await self._http.request(**request)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+        if not answer.is_success:
+            raise _failure(answer, elsewhere=True)
+        found: Json = answer.json()
+        return found
+
+    async def sleep(self, seconds: float) -> None:
+        """Lets other tasks run."""
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
+
+    async def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """GET, as a stream."""
+        lines, token = _Lines(), await self._token()
+        request = self._watching(token, kind, name, resource_version, seconds)
+        try:
+            async with self._http.stream(**request) as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    raise _failure(answer)
+                async for chunk in answer.aiter_bytes():
+                    for line in lines.of(chunk):
+                        yield _change_of(line)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    async def _send(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        request = self._request(await self._token(), method, path, params, body)
+        try:
+            return _object_of(await self._http.request(**request), body)
+        except httpx.TransportError as error:
+            raise self._broken(error) from error
+
+    async def _token(self) -> str:
+        return await asyncio.to_thread(self._access.token)  # a plugin may take its time
+
+
+class _Lines:
+    """Lines of a stream. Only a newline ends one: messages may hold other separators."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def of(self, chunk: bytes) -> Iterator[bytes]:
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        yield from filter(None, whole)
+
+
+def _only(name: str) -> dict[str, str]:
+    """A right on this one name is enough then. Source: Kubernetes RBAC, "Referring to resources"."""
+    return {"fieldSelector": f"metadata.name={name}"}
+
+
+def _change_of(line: bytes) -> Change:
+    event: Json = json.loads(line)
+    if event["type"] == "ERROR":
+        raise _error_of(int(event["object"].get("code") or 500), event["object"])
+    return Change(event["type"], event["object"])
+
+
+def _object_of(answer: httpx.Response, sent: Json | None) -> Json:
+    """The object of an answer. Errors: those of `Objects`."""
+    if not answer.is_success:
+        version = (sent or {}).get("spec", {}).get("version", "?")
+        raise _failure(answer, version)
+    found: Json = answer.json()
+    return found
+
+
+def _failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = False) -> Exception:
+    try:
+        status = answer.json()
+    except ValueError:
+        status = None  # from something between the API server and here
+    wait = answer.headers.get("retry-after", "")
+    details = {"retryAfterSeconds": int(wait)} if wait.isdecimal() else {}
+    status = status if isinstance(status, dict) else {}
+    status = {"details": details} | status
+    return _error_of(answer.status_code, status, version, elsewhere=elsewhere)
+
+
+def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = False) -> Exception:
+    """The error for an answer of the API server.
+
+    Args:
+        code: The HTTP status.
+        status: The object `Status` of the answer, as far as there is one.
+        version: The requested one.
+        elsewhere: The object belongs to another API group than ours.
+    """
+    reason, message = status.get("reason") or str(code), status.get("message") or f"HTTP {code}"
+    details = status.get("details") or {}
+    known = _KNOWN_ELSEWHERE if elsewhere else _KNOWN
+    if code == 404 and not details.get("name") and not elsewhere:
+        return NotFound(f"there is no {API_VERSION} here ({message}); install rlfleet's chart")
+    if code in known:
+        error, remedy = known[code]
+        return error(f"{message}; {remedy}")
+    if reason == "AlreadyExists":
+        return ExistsError(message)
+    if code == 422:
+        return Refused(version, reason, message)
+    if code >= 500 or code in {408, 409, 429}:
+        return Unavailable(message, retry_after_seconds=details.get("retryAfterSeconds"))
+    return RlfleetError(f"the API server answers {code} {reason}: {message}")

@@ -1,0 +1,229 @@
+"""How to reach the API server: a kubeconfig, or the account of the pod that this runs in.
+
+Source: Kubernetes, "Organizing Cluster Access Using kubeconfig Files" and client-go credential
+plugins. Passwords and `auth-provider` are gone from Kubernetes and are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlfleet.errors import NotConfigured
+
+Config = dict[str, Any]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_PLUGIN_SECONDS = 60
+_RENEW_BEFORE = timedelta(seconds=30)
+_NOT_SUPPORTED = {
+    "username": "a token",
+    "auth-provider": "an exec plugin",
+    "as-groups": "a user of its own",
+}
+"""Keys of a user that would otherwise be overlooked, and what to use instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API server is, and as what to talk to it.
+
+    Fields:
+        namespace: that is meant where none is named.
+        token: returns the current bearer token, or nothing if there is no token. Called before each
+            request, since tokens are rotated.
+        server_name: that the certificate must have; empty for the host of `server`.
+    """
+
+    server: str
+    namespace: str
+    tls: ssl.SSLContext
+    token: Callable[[], str]
+    server_name: str = ""
+    proxy: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_access(
+    kubeconfig: str | Path | None = None,
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    account: Path = SERVICE_ACCOUNT,
+) -> Access:
+    """Find the API server: the named file, `$KUBECONFIG`, the pod's account, `~/.kube/config`.
+
+    Errors: NotConfigured.
+    """
+    named = str(kubeconfig or "") or environment.get("KUBECONFIG", "")
+    in_cluster = "KUBERNETES_SERVICE_HOST" in environment and (account / "token").exists()
+    if not named and context is None and in_cluster:
+        return _of_pod(environment, account, namespace)
+    default = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
+    files = [Path(f).expanduser() for f in named.split(os.pathsep) if f] or [default]
+    there = [file for file in files if file.is_file()]
+    if not there:
+        raise NotConfigured(
+            "no cluster: neither a pod's service account nor a kubeconfig "
+            f"({', '.join(map(str, files))}); set KUBECONFIG, or name a kubeconfig file"
+        )
+    try:
+        return _of_config(_merged(there), context, namespace)
+    except (KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as error:
+        raise NotConfigured(f"{', '.join(map(str, there))} cannot be used: {error!r}") from error
+
+
+def _of_pod(environment: Mapping[str, str], account: Path, namespace: str | None) -> Access:
+    host, port = (environment[f"KUBERNETES_SERVICE_{x}"] for x in ("HOST", "PORT"))
+    return Access(
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        namespace=namespace or (account / "namespace").read_text().strip(),
+        tls=ssl.create_default_context(cafile=str(account / "ca.crt")),
+        token=_in_file(account / "token"),
+    )
+
+
+def _merged(files: list[Path]) -> Config:
+    """One configuration of several files: the first one that says something counts."""
+    whole: Config = {}
+    for file in files:
+        config = yaml.safe_load(file.read_text()) or {}
+        for plural, one in (("clusters", "cluster"), ("contexts", "context"), ("users", "user")):
+            entries = whole.setdefault(plural, {})
+            for entry in config.get(plural) or ():
+                entries.setdefault(entry["name"], {"folder": file.parent} | (entry[one] or {}))
+        if not whole.get("current-context"):
+            whole["current-context"] = config.get("current-context")
+    return whole
+
+
+def _of_config(config: Config, context: str | None, namespace: str | None) -> Access:
+    name = context or config["current-context"]
+    if name not in config["contexts"]:
+        raise NotConfigured(
+            f"the kubeconfig has no context {name!r}; it has: "
+            f"{', '.join(sorted(config['contexts'])) or 'none'}. Name one of these"
+        )
+    chosen = config["contexts"][name]
+    cluster = config["clusters"][chosen["cluster"]]
+    user = config["users"].get(chosen.get("user"), {})
+    for key, instead in _NOT_SUPPORTED.items():
+        if key in user:
+            raise NotConfigured(f"users[].user.{key} is not supported; use {instead}")
+    tls = _trust(cluster)
+    plugin = Plugin(user["exec"], user["folder"]) if "exec" in user else None
+    identity = plugin.certificate() if plugin else b""
+    identity = identity or _bytes(user, "client-certificate") + b"\n" + _bytes(user, "client-key")
+    if identity.strip():
+        _identify(tls, identity)
+    return Access(
+        server=cluster["server"].rstrip("/"),
+        namespace=namespace or chosen.get("namespace") or "default",
+        tls=tls,
+        token=plugin.token if plugin else _token(user),
+        server_name=cluster.get("tls-server-name", ""),
+        proxy=cluster.get("proxy-url"),
+        headers={"Impersonate-User": user["as"]} if user.get("as") else {},
+    )
+
+
+def _trust(cluster: Config) -> ssl.SSLContext:
+    authority = _bytes(cluster, "certificate-authority")
+    tls = ssl.create_default_context(cadata=authority.decode() or None)
+    if cluster.get("insecure-skip-tls-verify"):
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+def _bytes(entry: Config, key: str) -> bytes:
+    """The content of `<key>-data` (base64), else of the file `<key>`; empty without both."""
+    if data := entry.get(f"{key}-data"):
+        return base64.b64decode(data)
+    if name := entry.get(key):
+        return Path(entry["folder"], name).read_bytes()
+    return b""
+
+
+def _identify(tls: ssl.SSLContext, identity: bytes) -> None:
+    """Load a client certificate and its key; Python takes them from a file only."""
+    with tempfile.NamedTemporaryFile(prefix="rlfleet-") as file:  # readable by this user alone
+        file.write(identity)
+        file.flush()
+        tls.load_cert_chain(file.name)
+
+
+def _token(user: Config) -> Callable[[], str]:
+    if "tokenFile" in user:
+        return _in_file(Path(user["folder"], user["tokenFile"]))
+    token: str = user.get("token", "")
+    return lambda: token
+
+
+def _in_file(file: Path) -> Callable[[], str]:
+    return lambda: file.read_text().strip()
+
+
+class Plugin:
+    """A credential plugin: a program that prints an ExecCredential."""
+
+    def __init__(self, settings: Config, folder: Path) -> None:
+        self._settings = settings
+        program = settings["command"]  # a path is one from the kubeconfig's folder
+        self._program = str(folder / program) if os.sep in program else program
+        self._status: Config = {}
+
+    def token(self) -> str:
+        """The token of now. Errors: NotConfigured."""
+        return str(self._credential().get("token", ""))
+
+    def certificate(self) -> bytes:
+        """Certificate and key in PEM; empty if the program gives none. Errors: NotConfigured."""
+        status = self._credential()
+        parts = (status.get("clientCertificateData", ""), status.get("clientKeyData", ""))
+        return "\n".join(parts).strip().encode()
+
+    def _credential(self) -> Config:
+        expires = self._status.get("expirationTimestamp")
+        if self._status and (
+            not expires or datetime.fromisoformat(expires) - _RENEW_BEFORE > datetime.now(UTC)
+        ):
+            return self._status
+        settings = self._settings
+        asked = {
+            "kind": "ExecCredential",
+            "apiVersion": settings["apiVersion"],
+            "spec": {"interactive": False},
+        }
+        own = {e["name"]: e["value"] for e in settings.get("env") or ()}
+        try:
+            done = subprocess.run(  # noqa: S603 - the kubeconfig names the program, as for kubectl
+                [self._program, *(settings.get("args") or ())],
+                env={**os.environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=_PLUGIN_SECONDS,
+            )
+            self._status = json.loads(done.stdout)["status"]
+        except subprocess.CalledProcessError as error:
+            raise NotConfigured(f"{self._program} has failed: {error.stderr.strip()}") from error
+        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+            # Not the output: it may hold a credential.
+            raise NotConfigured(
+                f"{self._program} gives no credential: {type(error).__name__}"
+            ) from None
+        return self._status

@@ -1,0 +1,53 @@
+"""A WeightVersion as flat figures, for W&B and TensorBoard."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from rlfleet.resources import WeightVersion
+
+PREFIX = "rlfleet/"
+_NUMBER = re.compile(r"(?:step[_-])?([0-9]{1,18})")
+
+
+def metrics(
+    seen: WeightVersion, *, now: datetime, trained_version: str | int | None = None
+) -> dict[str, float]:
+    """Figures by name. Those that are not known are left out.
+
+    Args:
+        seen: A look at the object.
+        now: With a zone. The age compares it with a clock of the cluster.
+        trained_version: The newest weights that the trainer has; the desired version by default.
+
+    Returns:
+        `rlfleet/{stage,pause,load,resume,total}_seconds` and `max_worker_pause_seconds` of the last
+        rollout. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
+        `min_changed_share`. `applied_age_seconds`, since all workers held the applied weights.
+        `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`).
+    """
+    status = seen.status
+    found: dict[str, float | None] = dict(status.timings.model_dump())
+    found |= {
+        "workers": status.workers.total,
+        "workers_applied": status.workers.applied,
+        "workers_failed": status.workers.failed,
+        "superseded_versions": status.superseded_versions,
+        "min_changed_share": status.effect.min_changed_share if status.effect else None,
+    }
+    if status.applied is not None:
+        if status.applied.applied_at is not None:
+            found["applied_age_seconds"] = (now - status.applied.applied_at).total_seconds()
+        applied = number_of(status.applied.version)
+        newest = number_of(str(seen.spec.version if trained_version is None else trained_version))
+        found["applied_version"] = applied
+        if applied is not None and newest is not None:
+            found["lag_versions"] = newest - applied
+    return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
+
+
+def number_of(version: str) -> int | None:
+    """The number of `43`, `step_43` or `step-43`; None for other labels. Source: the CRD's rule."""
+    found = _NUMBER.fullmatch(version)
+    return None if found is None else int(found[1])

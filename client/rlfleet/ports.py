@@ -1,0 +1,110 @@
+"""The port of the client: the place that keeps the objects.
+
+There is one kind of place today, the Kubernetes API (`kube`). The methods are coroutines in both
+worlds: those of a blocking place never suspend, and `run_blocking` runs what is built on them. So
+the logic is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    """Kinds of objects, by their plural."""
+
+    WEIGHTS = "weightversions"
+    FLEETS = "inferencefleets"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch. `type`: `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
+
+    type: str
+    object: Json
+
+    @property
+    def resource_version(self) -> str:
+        """From which a later watch goes on."""
+        return str(self.object["metadata"]["resourceVersion"])
+
+
+class GoneError(Exception):
+    """The server no longer has the changes since a resource version."""
+
+
+class ExistsError(Exception):
+    """An object of that name is there already."""
+
+
+class Objects(Protocol):
+    """The objects of one namespace.
+
+    Errors of every method: NotFound, Forbidden, Unavailable, and Refused where it writes.
+    """
+
+    @property
+    def namespace(self) -> str:
+        """Where the objects are."""
+        ...
+
+    async def get(self, kind: Kind, name: str) -> Json:
+        """An object."""
+        ...
+
+    async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:
+        """The object of that name, None without one, and the version from which a watch continues."""
+        ...
+
+    async def all(self, kind: Kind) -> Sequence[Json]:
+        """Every object of a kind."""
+        ...
+
+    async def patch(self, kind: Kind, name: str, body: Json) -> Json:
+        """Merge a patch into an object (RFC 7396). Returns: the whole object."""
+        ...
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        """Create an object. Errors: ExistsError."""
+        ...
+
+    def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """Changes of the object after a resource version, for about so many seconds at most.
+
+        Errors: GoneError.
+        """
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that only grows."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a blocking place, in the caller's thread and without an event loop.
+
+    Errors: RuntimeError if it suspends, which such a place never does.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError("a blocking place has suspended")

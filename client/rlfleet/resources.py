@@ -1,0 +1,294 @@
+"""WeightVersions and fleets as the API server shows them, with the field names of the CRDs.
+
+`spec.runID` is `spec.run_id` here. Unknown fields are ignored and words are plain strings, so that
+a newer operator does not stop an older client. A test holds the fields equal to `crds/`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+API_VERSION = "rlfleet.dev/v1alpha1"
+RETRY = "rlfleet.dev/retry"
+"""Annotation of a WeightVersion: a new value makes the operator try a given-up version again."""
+
+_ACRONYMS = re.compile(r"(?<=[a-z])Id(?=[A-Z]|$)")
+
+
+def _field_name(name: str) -> str:
+    return _ACRONYMS.sub("ID", to_camel(name))
+
+
+class Resource(BaseModel):
+    """Base of all parts of an object."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=_field_name, populate_by_name=True
+    )
+
+
+class HuggingFaceSource(Resource):
+    """A repository in the workers' local Hugging Face cache."""
+
+    repo: str
+    revision: str = "main"
+
+
+class WeightSource(Resource):
+    """Where weights are: a directory that workers see, or a cached repository."""
+
+    path: str | None = None
+    hugging_face: HuggingFaceSource | None = None
+
+    @property
+    def is_template(self) -> bool:
+        """Whether it has the placeholder `{version}`."""
+        where = self.path or (self.hugging_face.revision if self.hugging_face else "")
+        return "{version}" in where
+
+
+class AppliedWeights(Resource):
+    """The weights that all workers with traffic served last at the same time."""
+
+    version: str
+    source: WeightSource
+    digest: str | None = None
+    run_id: str | None = None
+    applied_at: datetime | None = None
+
+
+class Condition(Resource):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+    observed_generation: int
+    last_transition_time: datetime
+
+
+class Laggard(Resource):
+    """A worker that is not where it should be."""
+
+    pod: str
+    state: str
+    reason: str
+    version: str | None = None
+    message: str = ""
+
+
+class RolloutWorkers(Resource):
+    """How many workers have reached each step."""
+
+    total: int = 0
+    staged: int = 0
+    paused: int = 0
+    applied: int = 0
+    failed: int = 0
+
+
+class RolloutTimings(Resource):
+    """Durations of one rollout as the operator saw them."""
+
+    stage_seconds: float = 0
+    pause_seconds: float = 0
+    load_seconds: float = 0
+    resume_seconds: float = 0
+    total_seconds: float = 0
+    max_worker_pause_seconds: float = 0
+
+
+class RolloutEffect(Resource):
+    """The change of the model by the version, at the served precision.
+
+    Fields:
+        min_changed_share / max_changed_share: over the workers that could compare, 0 to 1.
+        unchanged: not one bit has changed, though an update was made.
+    """
+
+    version: str
+    compared_with: str = ""
+    min_changed_share: float | None = None
+    max_changed_share: float | None = None
+    compared_workers: int = 0
+    not_comparable_workers: int = 0
+    unchanged: bool = False
+    message: str = ""
+
+
+class HistoryEntry(Resource):
+    """One rollout that has ended. `result`: `Applied`, `Superseded` or `Halted`."""
+
+    version: str
+    result: str
+    started_at: datetime
+    total_seconds: float
+    run_id: str | None = None
+    max_worker_pause_seconds: float = 0
+    reason: str = ""
+
+
+class FleetReference(Resource):
+    """An InferenceFleet of the same namespace."""
+
+    name: str
+
+
+class WeightsSpec(Resource):
+    """Which weights the fleet should serve."""
+
+    fleet_ref: FleetReference
+    version: str
+    source: WeightSource
+    adapter: str = ""
+    digest: str | None = None
+    run_id: str | None = None
+    rollback_to: str | None = None
+    suspend: bool = False
+
+
+class WeightsStatus(Resource):
+    """The rollout as the operator observes it. `phase` and reasons: docs/reference."""
+
+    observed_generation: int = -1
+    desired_version: str | None = None
+    desired_run_id: str | None = None
+    applied_version: str | None = None
+    applied: AppliedWeights | None = None
+    phase: str = ""
+    phase_started_at: datetime | None = None
+    retried: str = ""
+    started_at: datetime | None = None
+    workers: RolloutWorkers = RolloutWorkers()
+    workers_applied: str = ""
+    laggards: tuple[Laggard, ...] = ()
+    timings: RolloutTimings = RolloutTimings()
+    effect: RolloutEffect | None = None
+    superseded_versions: int = 0
+    history: tuple[HistoryEntry, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ManagedFields(Resource):
+    """The fields that one writer set last. Source: Kubernetes meta/v1 ManagedFieldsEntry."""
+
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: datetime | None = None
+    fields_v1: dict[str, Any] = Field(default_factory=dict, alias="fieldsV1")
+
+
+class Metadata(Resource):
+    """Metadata of an object."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    managed_fields: tuple[ManagedFields, ...] = ()
+
+
+class WeightVersion(Resource):
+    """The pointer that a trainer moves."""
+
+    metadata: Metadata
+    spec: WeightsSpec
+    status: WeightsStatus = WeightsStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of a type, if it is there; it may be about an older generation."""
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the status is about this generation of the spec."""
+        return self.status.observed_generation >= self.metadata.generation
+
+
+class WorkerCounts(Resource):
+    """Workers of a fleet by what they do now."""
+
+    total: int = 0
+    serving: int = 0
+    joining: int = 0
+    staging: int = 0
+    paused: int = 0
+    loading: int = 0
+    broken: int = 0
+    quarantined: int = 0
+
+
+class ServedVersion(Resource):
+    """Weights that admitted workers hold, and how many do."""
+
+    version: str
+    workers: int
+    run_id: str | None = None
+    digest: str | None = None
+
+
+class PinnedWeights(Resource):
+    """The files that a version of a run names."""
+
+    version: str
+    digest: str
+    source: WeightSource
+    run_id: str | None = None
+
+
+class FleetStatus(Resource):
+    """A fleet as the operator observes it."""
+
+    observed_generation: int = -1
+    replicas: int = 0
+    ready_replicas: int = 0
+    desired_version: str | None = None
+    applied_version: str | None = None
+    versions: tuple[ServedVersion, ...] = ()
+    pinned: tuple[PinnedWeights, ...] = ()
+    workers: WorkerCounts = WorkerCounts()
+    laggards: tuple[Laggard, ...] = ()
+    endpoint: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class FleetSpec(Resource):
+    """The part of a fleet's spec that a client needs."""
+
+    replicas: int = 1
+
+
+class InferenceFleet(Resource):
+    """A fleet."""
+
+    metadata: Metadata
+    spec: FleetSpec = FleetSpec()
+    status: FleetStatus = FleetStatus()
+
+
+def manifest(name: str, fleet: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A WeightVersion to create. `spec`: of a merge patch, without `fleetRef`; nulls are left out."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WeightVersion",
+        "metadata": {"name": name},
+        "spec": {"fleetRef": {"name": fleet}} | _without_nulls(spec),
+    }
+
+
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if value is not None
+    }

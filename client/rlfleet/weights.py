@@ -1,0 +1,239 @@
+"""The blocking client: what most training loops use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Self
+
+from rlfleet.async_weights import AsyncWeights
+from rlfleet.follow import Event
+from rlfleet.kube import BlockingKube
+from rlfleet.kubeconfig import load_access
+from rlfleet.ports import Objects, run_blocking
+from rlfleet.resources import FleetStatus, HistoryEntry, WeightVersion
+from rlfleet.rollout import Rollout
+
+
+class Weights:
+    """One WeightVersion: what a trainer publishes to. It may be used by several threads.
+
+    Args:
+        name: Of the WeightVersion.
+        namespace: Where it is; that of the context, or of the pod, by default.
+        kubeconfig: A file; by default `$KUBECONFIG`, then the pod's service account, then
+            `~/.kube/config`.
+        context: Of the kubeconfig; its current one by default.
+        field_manager: Under this name the API server records the fields that are written.
+        objects: Another place than the Kubernetes API, with blocking methods.
+
+    Errors of every method besides its own: NotConfigured at the beginning, NotFound, Forbidden, and
+    Unavailable where the API server does not answer for a minute.
+
+    >>> with Weights("policy", namespace="rl") as weights:
+    ...     print(weights.current().spec.version)
+    42
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        kubeconfig: str | Path | None = None,
+        context: str | None = None,
+        field_manager: str = "trainer",
+        objects: Objects | None = None,
+    ) -> None:
+        objects = objects or BlockingKube(
+            load_access(kubeconfig, context=context, namespace=namespace), field_manager
+        )
+        self.name = name
+        self._weights = AsyncWeights(name, objects=objects)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections.
+
+        >>> weights.close()
+        """
+        run_blocking(self._weights.close())
+
+    def publish(
+        self,
+        version: str,
+        *,
+        path: str | None = None,
+        digest: str | None = None,
+        run_id: str | None = None,
+        create_for: str | None = None,
+        wait: bool = True,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
+        """Ask the fleet for a version, and wait until all workers with traffic serve it.
+
+        Args:
+            version: Label of the weights, such as `43` or `step_43`.
+            path: Their directory, as workers see it. Without one the object's source stays, with
+                the version in the place of `{version}`.
+            digest: `sha256:…` of their manifest; a digest that the object has is removed otherwise.
+            run_id: Training run; the object's stays by default.
+            create_for: Name of the fleet for which the object is created if it does not exist;
+                `path` is needed then.
+            wait: Whether to wait for the outcome.
+            timeout_seconds: How long to wait. The version stays desired afterwards. Where the
+                network is dead it may take up to half a minute longer.
+
+        Returns:
+            The rollout with its timings; without `wait`, as it stood at the beginning.
+
+        Errors:
+            Refused: the fleet does not take it, raised as soon as the rollout stalls.
+            Superseded: another writer has asked for another version.
+            TimedOut: the rollout goes on.
+
+        >>> rollout = weights.publish("43", path="/weights/step_43", timeout_seconds=600)
+        >>> rollout.timings.total_seconds, rollout.timings.max_worker_pause_seconds
+        (1.9, 0.5)
+        """
+        return run_blocking(
+            self._weights.publish(
+                version,
+                path=path,
+                digest=digest,
+                run_id=run_id,
+                create_for=create_for,
+                wait=wait,
+                timeout_seconds=timeout_seconds,
+            )
+        )
+
+    def wait(self, *, timeout_seconds: float = 600) -> Rollout:
+        """Wait until the desired version is applied. Returns and errors: as `publish`.
+
+        >>> weights.publish("43", wait=False).applied
+        False
+        >>> weights.wait().applied
+        True
+        """
+        return run_blocking(self._weights.wait(timeout_seconds=timeout_seconds))
+
+    def rollback(
+        self,
+        version: str,
+        *,
+        path: str | None = None,
+        wait: bool = True,
+        timeout_seconds: float = 600,
+    ) -> Rollout:
+        """Go back to an earlier version of the run. Returns and errors: as `publish`.
+
+        Args:
+            version: That was served before.
+            path: Its directory; by default the object's source with the version in it, or, where
+                that has no `{version}`, what the fleet recorded (`status.pinned`).
+            wait: As for `publish`.
+            timeout_seconds: As for `publish`.
+
+        Errors:
+            NotFound: the fleet has no record of the version, too.
+
+        >>> weights.rollback("41").version
+        '41'
+        """
+        return run_blocking(
+            self._weights.rollback(version, path=path, wait=wait, timeout_seconds=timeout_seconds)
+        )
+
+    def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
+        """Try an abandoned version once more. Returns and errors: as `publish`.
+
+        An old refusal is raised again only when it changes, or when the time is over.
+
+        >>> weights.retry().applied
+        True
+        """
+        return run_blocking(self._weights.retry(wait=wait, timeout_seconds=timeout_seconds))
+
+    def suspend(self) -> WeightVersion:
+        """Begin no rollout until `resume`; one that has paused workers is brought to its end.
+
+        >>> weights.suspend().spec.suspend
+        True
+        """
+        return run_blocking(self._weights.suspend())
+
+    def resume(self) -> WeightVersion:
+        """Let rollouts go on.
+
+        >>> weights.resume().spec.suspend
+        False
+        """
+        return run_blocking(self._weights.resume())
+
+    def current(self) -> WeightVersion:
+        """The object as it is now. `is_observed` says whether its status is about its spec.
+
+        >>> now = weights.current()
+        >>> now.spec.version, now.status.applied_version, now.is_observed
+        ('42', '42', True)
+        """
+        return run_blocking(self._weights.current())
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """The last rollouts, at most 10, newest first.
+
+        >>> [(entry.version, entry.result) for entry in weights.history()]
+        [('42', 'Applied'), ('41', 'Applied')]
+        """
+        return run_blocking(self._weights.history())
+
+    def workers(self) -> FleetStatus:
+        """The fleet's status: counts of workers, versions that they serve, lagging ones, address.
+
+        >>> fleet = weights.workers()
+        >>> fleet.workers.serving, [(v.version, v.workers) for v in fleet.versions], fleet.endpoint
+        (4, [('42', 4)], 'http://policy.rl.svc:8000')
+        """
+        return run_blocking(self._weights.workers())
+
+    def watch(self) -> Generator[Event]:
+        """The present state, then every change, until the caller stops.
+
+        It goes on over ends of connections, restarts of the API server and expired histories. Only
+        the last state is seen of changes during such a gap.
+
+        >>> for event in weights.watch():
+        ...     print(event.type, event.weights.spec.version, event.weights.status.phase)
+        ...     break
+        ADDED 42 Applied
+        """
+        events = self._weights.watch()
+        try:
+            while (event := run_blocking(_next(events))) is not None:
+                yield event
+        finally:
+            run_blocking(events.aclose())
+
+    def metrics(self, *, trained_version: str | int | None = None) -> dict[str, float]:
+        """Timings, age and lag as flat figures; `wandb.log(weights.metrics())` takes them.
+
+        Args:
+            trained_version: The newest weights that the trainer has, for the lag; by default the
+                desired version.
+
+        >>> figures = weights.metrics(trained_version=44)
+        >>> figures["rlfleet/total_seconds"], figures["rlfleet/lag_versions"]
+        (1.7, 2.0)
+        """
+        return run_blocking(self._weights.metrics(trained_version=trained_version))
+
+
+async def _next(events: AsyncGenerator[Event]) -> Event | None:
+    """The next event; None at the end."""
+    return await anext(events, None)
