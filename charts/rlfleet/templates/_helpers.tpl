@@ -1,8 +1,22 @@
 {{- define "rlfleet.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rlfleet.image" -}}
+{{- with .Values.image -}}
+{{- $repository := ternary (printf "%s/%s" .registry .repository) .repository (ne .registry "") -}}
+{{- if .digest -}}
+{{- printf "%s@%s" $repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (.tag | default $.Chart.AppVersion) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -16,6 +30,37 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "rlfleet.apiSelectorLabels" -}}
+app.kubernetes.io/name: rlfleet-api
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "rlfleet.apiLabels" -}}
+{{ include "rlfleet.apiSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What the RL API may do with fleets, besides the reviews of tokens and rights. */}}
+{{- define "rlfleet.apiRules" -}}
+- apiGroups: [rlfleet.dev]
+  resources: [inferencefleets]
+  verbs: [get]
+- apiGroups: [rlfleet.dev]
+  resources: [weightversions]
+  verbs: [get, list, watch, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
 {{- end -}}
 
 {{- define "rlfleet.serviceAccountName" -}}
@@ -45,7 +90,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, create, delete]
