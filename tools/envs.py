@@ -4,9 +4,9 @@
     python3 tools/envs.py app                     print the folder with our own unpacked wheel
     python3 tools/envs.py lock                    pin the requirement files anew
 
-Environments live in the cache folder, one per content of its requirement file, so that a change
-of pins makes a new one and an unchanged one is ready at once. An environment counts only with the
-marker that is written last: an interrupted set-up is thrown away and made again.
+Environments are in the cache folder, one per content of its requirement file. A change of pins makes a
+new one, and an unchanged one is ready at once. An environment without the marker, which is written last,
+is deleted and made again.
 
 Standard library only: this runs on whatever Python the machine has.
 """
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +36,11 @@ ENVIRONMENTS = {
     "worker": "vLLM for CPU; about 6 GB on disk",
     "clients": "trainers' clients of today, for the conformance tests",
     "clients-legacy": "the same of the generation before",
+    "router": "the router that fleets can have in front of them",
     "lua": "a Lua interpreter for the health scripts of Argo CD",
+    "docs": "what builds the site of docs/",
+    "browser": "what drives chromium through the site",
+    "dashboards": "what writes the chart's dashboards",
 }
 
 
@@ -61,13 +65,14 @@ def interpreter_of(name: str) -> Path:
 
 
 def app_folder() -> Path:
-    """Folder with our own wheel, unpacked: what an image holds, with the metadata of its plugins.
+    """Folder with our own wheels, unpacked: what an image holds, with the metadata of its plugins.
 
-    Built anew when a source file changed; hatchling takes about a second.
+    Built again when a source file changed. hatchling takes about a second.
     """
     python = interpreter_of("dev")
-    sources = [REPOSITORY / "pyproject.toml"]
-    for root in ("operator/fleet_operator", "worker/fleet_worker"):
+    sources = [REPOSITORY / "pyproject.toml", REPOSITORY / "client/pyproject.toml"]
+    packages = ("operator/fleet_api", "operator/fleet_operator", "worker/fleet_worker")
+    for root in (*packages, "client/rlfleet"):
         sources += [f for f in (REPOSITORY / root).rglob("*") if f.suffix != ".pyc" and f.is_file()]
     digest = hashlib.sha256()
     for source in sorted(sources):
@@ -76,13 +81,24 @@ def app_folder() -> Path:
     folder = REPOSITORY / "build" / f"app-{key}"
     with _lock(folder):
         if not folder.exists():
-            _say("building our wheel")
+            _say("building our wheels")
             wheels = folder.with_suffix(".wheel")
             shutil.rmtree(wheels, ignore_errors=True)
-            _run([python, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels])
-            (wheel,) = wheels.glob("*.whl")
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(wheels / "app")
+            build: list[str | Path] = [
+                python,
+                "-m",
+                "hatchling",
+                "build",
+                "-t",
+                "wheel",
+                "-d",
+                wheels,
+            ]
+            for project in (REPOSITORY, REPOSITORY / "client"):
+                _run(build, cwd=project)
+            for wheel in wheels.glob("*.whl"):
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(wheels / "app")
             for old in folder.parent.glob("app-*"):
                 if old.is_dir() and old not in (folder, wheels) and _older_than(old, seconds=3600):
                     shutil.rmtree(old, ignore_errors=True)
@@ -99,12 +115,16 @@ def lock() -> None:
     project: list[str | Path] = ["pyproject.toml"]  # and what it needs itself
     chosen: dict[str, list[str | Path]] = {
         "build": ["--group", "build"],
-        "operator": [*project, "--extra", "operator"],
-        "dev": [*project, "--extra", "operator", "--group", "dev"],
+        "operator": [*project, "--extra", "operator", "--extra", "tracing"],
+        "dev": [*project, "--extra", "operator", "--extra", "tracing", "--group", "dev"],
         "worker": [*project, "--extra", "worker-cpu", "--override", overrides],
         "clients": [*project, "--group", "clients"],
         "clients-legacy": [*project, "--group", "clients-legacy"],
+        "router": ["--group", "router"],
         "lua": ["--group", "lua"],
+        "docs": ["--group", "docs"],
+        "browser": ["--group", "browser"],
+        "dashboards": ["--group", "dashboards"],
     }
     for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"
@@ -120,18 +140,9 @@ def _make(name: str, folder: Path, requirements: Path, base: str) -> None:
     python = folder / "bin" / "python"
     # Bytecode is compiled here, once: without it every start of vLLM takes 20 s longer, and
     # containers see the folder read-only.
-    sync: list[str | Path] = [
-        uv,
-        "pip",
-        "sync",
-        "-q",
-        "--python",
-        python,
-        "--require-hashes",
-        requirements,
-    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    _run([*sync, "--compile-bytecode"], environment)
+    sync = [str(uv), "pip", "sync", "-q", "--python", str(python), "--require-hashes"]
+    _run([*sync, "--compile-bytecode", requirements], environment)
     (folder / ".ready").touch()
     _say(f"the {name} environment is ready after {time.monotonic() - started:.0f} s")
 
@@ -148,15 +159,8 @@ def _uv() -> Path:
         if not (folder / ".ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _run([_base_python(), "-m", "venv", folder])
-            pip: list[str | Path] = [
-                folder / "bin" / "python",
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-cache-dir",
-            ]
-            _run([*pip, f"uv=={UV_VERSION}"])
+            pip = [str(folder / "bin" / "python"), "-m", "pip"]
+            _run([*pip, "install", "-q", "--no-cache-dir", f"uv=={UV_VERSION}"])
             (folder / ".ready").touch()
     return folder / "bin" / "uv"
 
@@ -192,11 +196,16 @@ def _older_than(folder: Path, *, seconds: float) -> bool:
     return time.time() - folder.stat().st_mtime > seconds
 
 
-def _run(command: list[str | Path], environment: dict[str, str] | None = None) -> None:
+def _run(
+    command: Sequence[str | Path],
+    environment: dict[str, str] | None = None,
+    *,
+    cwd: Path = REPOSITORY,
+) -> None:
     environment = dict(environment or os.environ) | {"UV_CACHE_DIR": str(cache_folder() / "uv")}
     done = subprocess.run(
         [str(part) for part in command],
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -212,7 +221,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Read the command line and print the path that was asked for."""
+    """Read the command line and print the requested path."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=[*ENVIRONMENTS, "app", "lock"])
     what = parser.parse_args().what

@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the sources: CRDs, conditions, worker protocol reasons.
+"""Write the reference pages that follow from the sources: CRDs, conditions, values of the chart.
 
     python3 tools/reference.py            write docs/reference/*.md
     python3 tools/reference.py --check    exit 1 if a page is out of date
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,15 @@ from typing import Any
 
 import yaml
 
+from chart_page import values_page
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = REPOSITORY / "docs" / "reference"
+REASONS = REPOSITORY / "client" / "rlfleet" / "cli" / "reasons.py"
 CONDITIONS = REPOSITORY / "operator" / "fleet_operator" / "api" / "conditions.py"
-NOTICE = "<!-- Written by tools/reference.py; `make generate` writes it anew. -->\n\n"
+VALUES = REPOSITORY / "charts" / "rlfleet" / "values.yaml"
+TROUBLESHOOTING = PAGES / "troubleshooting.md"
+NOTICE = "<!-- Written by tools/reference.py; `make generate` updates it. -->\n\n"
 
 
 def crd_page(crd: dict[str, Any]) -> str:
@@ -100,25 +106,52 @@ def _rules(schema: dict[str, Any], path: str) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").strip()
+    return " ".join(text.replace("|", "\\|").split())
 
 
-def conditions_page(source: str) -> str:
-    """The page of condition types and reasons, from their constants and sentences."""
+def conditions_page(source: str, troubleshooting: str) -> str:
+    """The page of condition types and reasons, from their constants and sentences.
+
+    A reason with a section on the page `troubleshooting` links to it.
+    """
+    sections = set(re.findall(r"^### (\w+)$", troubleshooting, re.MULTILINE))
     lines = [
         "# Conditions and reasons\n\n",
         NOTICE,
         (
-            "A condition's `lastTransitionTime` moves only when its status flips. Its message names pods "
-            "and numbers and says what to do. `Stalled` is present only while attention is needed.\n"
+            "A condition's `lastTransitionTime` changes only with its status. Its message names pods and "
+            "numbers and the remedy. `Stalled` is present only while attention is needed. The "
+            "[glossary](glossary.md) defines words such as latch, stage and epoch. A reason that asks for "
+            "something links to its cause and remedy.\n"
         ),
     ]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name in {"ConditionType", "ConditionReason"}:
             title = "Types" if node.name == "ConditionType" else "Reasons"
-            lines.append(f"\n## {title}\n\n| Word | Used when |\n| --- | --- |\n")
-            lines += [f"| `{word}` | {_cell(text)} |\n" for word, text in _constants(node)]
+            lines.append(f"\n## {title}\n\n| Name | Meaning |\n| --- | --- |\n")
+            for word, text in _constants(node):
+                link = f"[`{word}`](troubleshooting.md#{word.lower()})"
+                lines.append(f"| {link if word in sections else f'`{word}`'} | {_cell(text)} |\n")
     return "".join(lines)
+
+
+def reasons_module(source: str) -> str:
+    """The table of reasons that the command line explains."""
+    reasons = next(
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and node.name == "ConditionReason"
+    )
+    lines = [
+        '"""The meaning of each reason of a condition. `make generate` writes this file."""\n\n',
+        "# fmt: off\n",
+        "MEANINGS = {\n",
+    ]
+    lines += [
+        f"    {json.dumps(word)}: {json.dumps(' '.join(text.split()))},\n"
+        for word, text in _constants(reasons)
+    ]
+    return "".join([*lines, "}\n"])
 
 
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -136,7 +169,13 @@ def _constants(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Write or check."""
-    pages = {PAGES / "conditions.md": conditions_page(CONDITIONS.read_text())}
+    pages = {
+        PAGES / "conditions.md": conditions_page(
+            CONDITIONS.read_text(), TROUBLESHOOTING.read_text()
+        ),
+        PAGES / "values.md": values_page(VALUES.read_text(), NOTICE),
+        REASONS: reasons_module(CONDITIONS.read_text()),
+    }
     for source in sorted((REPOSITORY / "crds").glob("*.yaml")):
         crd = yaml.safe_load(source.read_text())
         pages[PAGES / f"{crd['spec']['names']['singular']}.md"] = crd_page(crd)

@@ -3,8 +3,8 @@
     python3 tools/sync_crds.py            write the copies
     python3 tools/sync_crds.py --check    exit 1 if they are out of date
 
-CRDs stand in `templates/`: helm never upgrades what lies in a chart's `crds/`, and deletes on
-uninstall what lies in `templates/`; hence the policy `keep`.
+The CRDs are in `templates/`, because helm never upgrades those of a chart's `crds/`. On uninstall, helm
+would delete templates, so they have the policy `keep`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What a released vLLM has of the names that the worker relies upon, read from its sources.
+"""Lists which of the worker's required names a released vLLM has, read from its sources.
 
     python3 tools/vllm_names.py           write the manifest tests/contract/vllm_names_0_33.json
     python3 tools/vllm_names.py --check   fail if the released package says otherwise
 
-For a vLLM that cannot be installed where tests run: its wheel is fetched once, by the hash in
-requirements/vllm-next.txt, its Python files are unpacked into the cache folder, and nothing of them
-is run. The names themselves are those of `fleet_worker.adapters.engine_names`.
+For a vLLM that cannot be installed where tests run. Its wheel is downloaded once, by the hash in
+`requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The names themselves are those of `fleet_worker.engine.required_names`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from envs import REQUIREMENTS, cache_folder, pip
-from fleet_worker.adapters.engine_names import (
+from fleet_worker.engine.required_names import (
     API_SERVER_NAMES,
     CONFIGURATION_NAMES,
     OBJECT_NAMES,
@@ -57,7 +56,7 @@ class Wanted:
 
 
 def wanted_names() -> list[Wanted]:
-    """Every name of `engine_names`, with the class of the engine that it is looked up on.
+    """Every name of `engine_names`, with the engine class that it must exist on.
 
     Which classes a GPU's worker and runner are made of is written down here; a model is any that
     vLLM has.
@@ -185,7 +184,7 @@ class Sources:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """What the package in a folder has: name → its parameters, None for what is missing."""
+    """The names in a folder's package: name → its parameters, None for what is missing."""
     sources = Sources(folder)
     requirement, digest = pinned()
     names = {wanted.name: sources.parameters(wanted.name) for wanted in wanted_names()}

@@ -1,1 +1,1 @@
-"""What digesting every checkpoint costs: staging in one pass against two passes without a digest."""
+"""Measures the cost of a digest for every checkpoint: staging in one pass against two passes without a digest."""

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.adapters.inspector import TorchInspector
-from fleet_worker.adapters.opening import open_checkpoint
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.finite import TorchInspector
+from fleet_worker.checkpoint.opening import open_checkpoint
 
 _CHUNK = 64 * 1024 * 1024
 _PIECE = 512 * 1024

@@ -149,7 +149,7 @@ def _staged(
 
 
 def _say(what: str) -> None:
-    """What is measured now; the table goes to standard output."""
+    """Print the current measurement to standard error; the table goes to standard output."""
     sys.stderr.write(f"bench-worker: {what}\n")
 
 

@@ -17,7 +17,7 @@ BEGIN, END = "<!-- bench-worker: begin -->", "<!-- bench-worker: end -->"
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine of the measurements."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = Path("/proc/meminfo").read_text().split()[1]

@@ -52,7 +52,7 @@ class Server:
     Fields:
         public: address of the port that clients use.
         admin: address of the port that changes weights; for stock vLLM it is the same.
-        up_seconds: from the start of the process until it could be asked to serve.
+        up_seconds: from the start of the process until it accepted requests.
         pid: of the API server.
     """
 

@@ -1,4 +1,4 @@
-"""A fleet and its WeightVersion, as a person with kubectl meets them."""
+"""A fleet and its WeightVersion, as a user of kubectl sees them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 from demo.sampler import Samples, sample
 from devcluster import Cluster
+from stack import operator
 from stack.fleets import WEIGHTS_ROOT, weights_manifest
 
 T = TypeVar("T")
 
 NAMESPACE = "rl"
-READY_SECONDS = 180
+READY_SECONDS = 300
 THINK_SECONDS = 0.4
 """Between two requests of a client: every token is recomputed in the end."""
 _LOOK_AGAIN_SECONDS = 0.05
+_FIRST_REPLY_SECONDS = 120
 
 
 class NotInTimeError(AssertionError):
@@ -102,7 +104,7 @@ class Fleet:
         return run
 
     def digest_of_applied(self) -> str:
-        """Digest of the weights that the fleet serves with one voice."""
+        """Digest of the weights that all workers serve."""
         return str(self.get(f"ifl/{self.name}")["status"]["applied"]["digest"])
 
     def publish(self, version: str, **spec: Any) -> None:
@@ -129,8 +131,8 @@ class Fleet:
     def wait_served(self) -> None:
         """Wait until the Service knows the workers again, after nodes or the API server were gone."""
         self.wait_whole()
-        self.cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
-        chosen = ("pod", "-l", f"rlfleet.dev/fleet={self.name}", "--timeout=60s")
+        self.cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")
+        chosen = ("pod", "-l", f"rlfleet.dev/fleet={self.name}", "--timeout=180s")
         self.kubectl("wait", "--for=condition=Ready", *chosen)
 
     def roll_out(self, step: int) -> dict[str, Any]:
@@ -141,8 +143,22 @@ class Fleet:
         return found
 
     def applied(self) -> str:
-        """Version that the fleet serves with one voice."""
-        return str(self.get(f"ifl/{self.name}")["status"]["applied"]["version"])
+        """Version that all workers serve, or an empty string while they differ.
+
+        Read from the object that `wait_ready` waits for. The operator writes the fleet's status at
+        the same time, so that it may arrive later.
+        """
+        return str(self.get(f"wv/{self.name}")["status"].get("appliedVersion", ""))
+
+    def reason(self, kind: str, what: str = "") -> str:
+        """Reason of a condition, or an empty string if no condition speaks of the present generation."""
+        found = self.condition(kind, what)
+        return str(found["reason"]) if found else ""
+
+    def events(self, what: str = "") -> str:
+        """The Events of an object, as `kubectl describe` shows them. They arrive after the status."""
+        described = self.kubectl("describe", *(what or f"wv/{self.name}").split("/")).stdout
+        return str(described.partition("Events:")[2])
 
     def condition(self, kind: str, what: str = "") -> dict[str, Any] | None:
         """A condition that speaks of the present generation."""
@@ -182,8 +198,9 @@ class Fleet:
         return found
 
     def _described(self) -> str:
-        """What the cluster says of it all."""
-        words = (f"describe ifl/{self.name}", f"describe wv/{self.name}", "get pods -o wide")
+        """Descriptions and logs of the cluster, for the report of a failure."""
+        logs = f"logs -n {operator.NAMESPACE} -l app.kubernetes.io/instance={operator.RELEASE}"
+        words = ("describe ifl,wv", "get pods -o wide", f"{logs} --prefix --tail=300")
         return "\n".join(str(self.kubectl(*w.split(), check=False).stdout) for w in words)
 
     def url(self) -> str:
@@ -196,7 +213,8 @@ class Fleet:
     def while_sampling(self, file: Path, work: Callable[[], Any], *, model: str = "") -> Samples:
         """Do something while clients generate through the Service; keeps their replies.
 
-        `model`: what they name; the fleet's own if empty.
+        The work begins when the clients have a reply. `model`: what they name; the fleet's own if
+        empty.
         """
         named = model or self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
 
@@ -204,6 +222,9 @@ class Fleet:
             samples, stop = Samples(file, THINK_SECONDS), asyncio.Event()
             clients = asyncio.create_task(sample(self.url(), named, samples, stop))
             try:
+                async with asyncio.timeout(_FIRST_REPLY_SECONDS):
+                    while not samples.answered:  # noqa: ASYNC110 - clients count, and signal nothing
+                        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
                 await asyncio.to_thread(work)
             finally:
                 stop.set()

@@ -27,7 +27,7 @@ PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
 
 @dataclass(frozen=True)
 class Held:
-    """A rollout that stands still.
+    """A rollout that is held in a phase.
 
     Fields:
         version: what was published.
@@ -92,4 +92,4 @@ def _says(fleet: Fleet, phase: str, version: str) -> bool:
 
 
 def _until(fleet: Fleet, holds: Callable[[], bool], what: str) -> None:
-    fleet.eventually(holds, what, seconds=30)
+    fleet.eventually(holds, what, seconds=60)

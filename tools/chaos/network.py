@@ -11,7 +11,7 @@ from devcluster.errors import NotRunningError
 
 ADMIN_PORT = 8081
 _TABLE = "chaos"
-# Requests and acknowledgements pass; what carries words from the admin port does not.
+# Requests and acknowledgements pass. Packets with data from the admin port do not.
 _RULES = """
 table inet {table} {{
     chain forward {{
@@ -60,7 +60,7 @@ def operators_without_workers(fleet: Fleet) -> Iterator[None]:
 def leader_without_api_server(fleet: Fleet) -> Iterator[str]:
     """Cut the leading operator off from the API server, until the end of the block.
 
-    It goes on reaching the workers, and the other operator reaches everything. Yields: its pod.
+    It still reaches the workers, and the other operator reaches everything. Yields: its pod.
     """
     pod = leader_pod(fleet.cluster)
     addresses = _listed([operator_addresses(fleet.cluster)[pod]])

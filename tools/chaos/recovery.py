@@ -32,7 +32,7 @@ class Recovery:
 def play(fleet: Fleet, row: Row, phase: Phase, replies: Path) -> Recovery:
     """Play one row in one phase while clients generate. `replies`: file that theirs are kept in.
 
-    Errors: NotInTimeError, or kubectl's, if the fleet is not whole again in time.
+    Errors: NotInTimeError, or kubectl's, if the fleet does not recover in time.
     """
     seconds = 0.0
 

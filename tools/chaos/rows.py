@@ -1,7 +1,8 @@
-"""The failures that a fleet must survive, each a story: hold the rollout, break, let go.
+"""The failures that a fleet must survive. Each row holds the rollout in a phase, injects a fault, and
+releases the rollout.
 
-After each the fleet must be whole again at the version that was asked for last, unless the row says
-what a person is told instead. A row says in which phases it can be played.
+After each row every worker must serve the desired version again. A row lists the phases in which it can
+be played.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Row:
 
     Fields:
         phases: where it can be played.
-        daily: where it is played with every run of the tests; the others take minutes. Nowhere if
-            it takes a minute by itself, or if the tests on a real control plane play it.
+        daily: where `make test-all` plays it; the others take minutes. Nowhere if it takes a
+            minute by itself, or if the tests on a real control plane play it.
         cuts: it ends a worker's process, so that clients must ask again.
     """
 
@@ -74,7 +75,7 @@ def _answers_late(fleet: Fleet, phase: Phase) -> None:
 
 
 def _never_answers(fleet: Fleet, phase: Phase) -> None:
-    """Beyond its time-out it is left behind, and made anew."""
+    """After its timeout the worker is left behind and recreated."""
     limits = {"timeouts": {"stageSeconds": 3, "pauseSeconds": 3}, "maxFailures": 1}
     with held_in(fleet, phase, rollout=limits) as held:
         signal_worker(fleet, held.stuck, "worker", "SIGSTOP")
@@ -88,7 +89,7 @@ def _answer_lost(fleet: Fleet, phase: Phase) -> None:
     with ExitStack() as lost:
         with held_in(fleet, phase) as held:
             lost.enter_context(answers_lost(fleet, held.stuck))
-        # It does its work now, and nobody hears of it.
+        # The worker does its work now, and its answer is lost.
         time.sleep(FAULT_SECONDS)
 
 
@@ -165,17 +166,22 @@ def _path_rewritten(fleet: Fleet, _: Phase) -> None:
 
 
 def _recreated_for_another_run(fleet: Fleet, _: Phase) -> None:
-    """Another run begins to count where the applied version stands, with weights of its own."""
+    """Another run begins at the number of the applied version, with other weights."""
     version = fleet.applied()
     before = fleet.digest_of_applied()
     run = fleet.begin_run(version)
     fleet.wait_whole()
-    applied = fleet.get(f"ifl/{fleet.name}")["status"]["applied"]
-    if (applied["version"], applied.get("runID")) != (version, run):
-        raise AssertionError(f"the fleet has not taken version {version} of {run}: {applied}")
-    if applied["digest"] == before:
+    fleet.eventually(
+        lambda: _applied(fleet) == (version, run), f"the fleet has taken version {version} of {run}"
+    )
+    if fleet.digest_of_applied() == before:
         raise AssertionError(f"version {version} of {run} is reported with the digest before")
     fleet.publish(str(fleet.next_step()), source={"path": fleet.source})
+
+
+def _applied(fleet: Fleet) -> tuple[str, str]:
+    applied = fleet.get(f"ifl/{fleet.name}")["status"]["applied"]
+    return applied["version"], applied.get("runID", "")
 
 
 def _until_another_leads(fleet: Fleet, old: str) -> None:
@@ -190,14 +196,18 @@ def _is_reused(fleet: Fleet) -> bool:
 
 
 def node_lost(fleet: Fleet, phase: Phase) -> None:
-    """Cut the second node's power, and say so to the cluster once the operator asks for it.
+    """Cut the second node's power, and delete its Node once the operator asks for it.
 
-    Until then the rollout goes on without its workers. Not one of `ROWS`: it is lost for good.
+    Until then the rollout continues without its workers. Not one of `ROWS`, since the node is lost.
     """
     with held_in(fleet, phase):
         fleet.cluster.kill_node(2)
     asks = "delete the Node"
-    fleet.eventually(lambda: asks in _stalled(fleet), "the operator asks a person", seconds=240)
+    fleet.eventually(
+        lambda: asks in _stalled(fleet),
+        "the operator asks for the deletion of the Node",
+        seconds=240,
+    )
     fleet.cluster.kubectl("delete", "node", "node-2")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import stack
@@ -17,27 +16,18 @@ LOST_NODE_SECONDS = 20
 RECYCLE_WINDOW_SECONDS = 60
 
 
-def start_fleet(
-    cluster: Cluster,
-    *,
-    replicas: int,
-    steps: int,
-    others: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Fleet:
+def start_fleet(cluster: Cluster, *, replicas: int, steps: int) -> Fleet:
     """Make the fleet; it serves step 1 when it is ready.
 
     Args:
         cluster: With the chart installed.
         replicas: Workers.
         steps: How many checkpoints are there to be published.
-        others: Further checkpoints, by the name of their folder.
     """
     folder = cluster.folder / "weights"
     folder.mkdir()
     named = {"base": {"seed": 0}} | {f"step_{n}": {"seed": n} for n in range(1, steps + 1)}
-    write_checkpoints(
-        {folder / name: options for name, options in (named | dict(others or {})).items()}
-    )
+    write_checkpoints({folder / name: options for name, options in named.items()})
     folder.chmod(0o755)
     view = mount_store(cluster, folder)
     fleet = Fleet(cluster, folder, itertools.count(2))
@@ -53,8 +43,8 @@ def start_fleet(
 
 
 def _soon_given_up(manifest: dict[str, Any]) -> dict[str, Any]:
-    """With a node's loss noticed within seconds: people set longer times, tests wait for them. And
-    with workers made anew as often as they are broken: what is played is no sign of a bad fleet.
+    """Notices a node's loss within seconds. Production sets longer times, but tests wait for them. And
+    recreates workers as often as they break, since the faults are deliberate.
     """
     manifest["spec"]["recycle"] = {"windowSeconds": RECYCLE_WINDOW_SECONDS}
     tolerations = [

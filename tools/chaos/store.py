@@ -16,7 +16,7 @@ from devcluster import Cluster, distribution
 from devcluster.errors import NotRunningError
 
 _PROGRAM = "bindfs"
-# Attributes are asked for at every call: what is measured shall not hang on a cache's age.
+# The kernel caches no attributes: a measurement must not depend on the age of a cache.
 _OPTIONS = "allow_other,ro,attr_timeout=0,entry_timeout=0,negative_timeout=0"
 
 

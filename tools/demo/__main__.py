@@ -39,7 +39,9 @@ WORKERS = 3
 START_SECONDS = 300
 
 
-async def play(place: Place, worker_image: str, screen: Screen, records: Path) -> bool:
+async def play(
+    place: Place, worker_image: str, screen: Screen, records: Path, recording: Path | None
+) -> bool:
     """Make the fleet, tell the story, judge it. Returns: whether everything held."""
     trainer = await asyncio.to_thread(Trainer, place, worker_image)
     await asyncio.to_thread(trainer.write, 0)
@@ -78,8 +80,14 @@ async def play(place: Place, worker_image: str, screen: Screen, records: Path) -
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         trainer.close()
-    print("\n" + "\n".join(verdict.lines))
-    print("\nEverything held." if verdict.holds else "\nSOMETHING DID NOT HOLD.")
+    lines = [
+        *verdict.lines,
+        "",
+        "Everything held." if verdict.holds else "SOMETHING DID NOT HOLD.",
+    ]
+    print("\n" + "\n".join(lines))
+    if recording is not None:
+        screen.save(recording, lines)
     return verdict.holds
 
 
@@ -114,7 +122,7 @@ def prepare_own(cluster_id: str, *, keep: bool, screen: Screen) -> tuple[Place, 
 
 
 def prepare_existing(parsed: argparse.Namespace, screen: Screen) -> tuple[Place, str]:
-    """The current kubeconfig's cluster, with images and a storage class that people name."""
+    """The current kubeconfig's cluster, with given images and a given storage class."""
     place = ExistingCluster(keep=parsed.keep)
     screen.say("$ helm upgrade --install rlfleet charts/rlfleet")
     repository, _, tag = parsed.operator_image.rpartition(":")
@@ -144,6 +152,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything running")
     parser.add_argument("--id", default=CLUSTER_ID, help="name of the demo's own cluster")
     parser.add_argument("--cluster", choices=("own", "existing"), default="own")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the story as an SVG")
     existing = parser.add_argument_group("with --cluster existing")
     existing.add_argument("--operator-image", default=stack.OPERATOR_IMAGE)
     existing.add_argument("--worker-image", default=stack.WORKER_IMAGE)
@@ -157,7 +166,7 @@ def main() -> int:
         else:
             place, image = prepare_existing(parsed, screen)
         with tempfile.TemporaryDirectory() as folder:
-            held = asyncio.run(play(place, image, screen, Path(folder)))
+            held = asyncio.run(play(place, image, screen, Path(folder), parsed.record))
         if parsed.keep and isinstance(place, OwnCluster):
             _tell_how_to_go_on(place)
     except (DevclusterError, CommandError, subprocess.CalledProcessError) as error:

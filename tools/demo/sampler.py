@@ -1,8 +1,8 @@
 """Clients that generate all the time, through the fleet's Service, and keep every reply.
 
 Each opens a new connection for every request, so that the Service spreads them over the workers.
-As clients of the OpenAI API do, they try again after a connection error, a 5xx or a 503; a request
-is lost when it has no complete answer in the end.
+Like other clients of the OpenAI API, they retry after a connection error or a 5xx. A request is lost if
+it has no complete answer after all retries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VOCABULARY = 512
 
 @dataclass
 class Samples:
-    """What the clients saw.
+    """The clients' record.
 
     Fields:
         think_seconds: between two requests of a client.
@@ -69,7 +69,7 @@ class Samples:
 
 
 async def sample(base_url: str, model: str, samples: Samples, stop: asyncio.Event) -> None:
-    """Run the clients until told to stop; requests under way are finished first.
+    """Run the clients until they are stopped. Requests in flight are finished first.
 
     They begin when the Service leads somewhere: kube-proxy writes its rules a moment after a worker
     is ready, on a busy machine a second (measured).

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +22,7 @@ from demo.watch import Look
 
 REFRESH_SECONDS = 0.25
 LINES_KEPT = 14
+RECORDED_COLUMNS = 116
 _PHASE_STYLES = {
     "serving": "green",
     "paused": "yellow",
@@ -31,12 +36,13 @@ _PHASE_STYLES = {
 
 
 class Screen:
-    """Tells what happens, and draws the state beside it where there is a terminal."""
+    """Prints what happens, and draws the state next to it on a terminal."""
 
     def __init__(self) -> None:
         self.console = Console()
         self._started = time.monotonic()
         self._lines: deque[tuple[str, str]] = deque(maxlen=LINES_KEPT)
+        self._story: list[tuple[str, str]] = []
         self._live: Live | None = None
         self.look: Look | None = None
         self.samples: Samples | None = None
@@ -44,7 +50,8 @@ class Screen:
     def say(self, text: str, style: str = "") -> None:
         """Tell one thing."""
         stamp = f"{time.monotonic() - self._started:6.1f}s"
-        self._lines.append((f"{stamp}  {text}", style))
+        for lines in (self._lines, self._story):
+            lines.append((f"{stamp}  {text}", style))
         if self._live is None:
             print(f"{stamp}  {text}", flush=True)
 
@@ -55,7 +62,7 @@ class Screen:
             self.samples.act = title
 
     async def run(self) -> None:
-        """Draw until cancelled; without a terminal only the told lines are shown."""
+        """Draw until cancelled; without a terminal only the printed lines are shown."""
         if not sys.stdout.isatty():
             return
         with Live(self._draw(), console=self.console, auto_refresh=False) as live:
@@ -67,6 +74,19 @@ class Screen:
             finally:
                 live.update(self._draw(), refresh=True)
                 self._live = None
+
+    def save(self, target: Path, verdict: Sequence[str]) -> None:
+        """Write the whole story, the last state and the verdict as an SVG."""
+        paper = Console(record=True, width=RECORDED_COLUMNS, file=io.StringIO())
+        for line, style in self._story:
+            paper.print(Text(line, style))
+        if self.look is not None:
+            paper.print("", self._rollout(self.look), self._workers(self.look), "")
+        for line in verdict:
+            paper.print(Text(line))
+        drawn = paper.export_svg(title="make demo")
+        # The fonts are of another host; the reader's own monospaced one does.
+        target.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))
 
     def _draw(self) -> Group:
         parts: list[Table | Panel] = []

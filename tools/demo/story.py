@@ -1,4 +1,4 @@
-"""What happens in the demo, act by act. Every act ends with what must hold then."""
+"""The acts of the demo. Every act ends with a check."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Trainer:
             raise CommandError(f"the trainer's pod could not write step {number}")
 
     def publish(self, version: str) -> str:
-        """Ask the fleet for a version. Returns: the command, as a person would type it."""
+        """Ask the fleet for a version. Returns: the command, as typed in a shell."""
         patch = json.dumps({"spec": {"version": version}}, separators=(",", ":"))
         kubectl(self._place, "patch", "wv", WEIGHTS, "--type=merge", "-p", patch)
         return f"kubectl patch wv {WEIGHTS} --type=merge -p '{patch}'"

@@ -1,4 +1,4 @@
-"""Runs inside the trainer's pod: writes checkpoints as it is told on its standard input.
+"""Runs inside the trainer's pod: writes the checkpoints that its standard input names.
 
     step N            a good checkpoint, as /weights/step_N
     truncated N       one whose weight file ends in the middle

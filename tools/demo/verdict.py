@@ -1,4 +1,4 @@
-"""The summary: what was done, what it cost, and who made every token."""
+"""The summary of the demo: rollouts, their cost, and the policy of every token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.fleets import WEIGHTS_ROOT
 
 @dataclass(frozen=True)
 class Verdict:
-    """Lines for people, and whether everything held."""
+    """The lines of the summary, and whether every check passed."""
 
     lines: list[str]
     holds: bool

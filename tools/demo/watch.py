@@ -1,4 +1,4 @@
-"""What the cluster and the workers say of themselves, read a few times a second."""
+"""Reads the state of the cluster and the workers a few times a second."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Watcher:
         self._urls: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Read the state repeatedly until cancelled."""
         async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
             while True:
                 pods = await asyncio.to_thread(self._read_cluster)

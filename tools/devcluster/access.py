@@ -18,7 +18,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 class Access:
-    """What can be done with a cluster by running programs."""
+    """Operations on a cluster that run programs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Access:
         self.helm_path = self._programs.path("helm")
 
     def status(self) -> dict[str, Any]:
-        """What runs: the keeper, and a record for every component of every node."""
+        """The running processes: the keeper, and a record for every component of every node."""
         return control.ask(self.folder, {"op": "status"})
 
     def kubectl(

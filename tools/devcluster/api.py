@@ -23,11 +23,11 @@ _ADDRESSES = {
     "svc": _SERVICE,
     "pod": ("pods", "status", "podIP"),
 }
-"""Kind → where its address stands: resource, part of the object, field."""
+"""Kind → where its address is: resource, part of the object, field."""
 
 
 class Api:
-    """One user's access to an API server, as told by a kubeconfig of ours."""
+    """One user's access to an API server, from one of the cluster's kubeconfigs."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = json.loads(kubeconfig.read_text())
@@ -41,7 +41,7 @@ class Api:
         """Read an object or a list.
 
         Returns:
-            None when there is none of this name, or the server does not answer (yet).
+            None if there is no object of this name, or the server does not answer (yet).
         """
         try:
             status, body = self._request("GET", path)
@@ -76,7 +76,7 @@ class Api:
         """
         kind, _, name = target.rpartition("/")
         if kind not in _ADDRESSES:
-            raise DevclusterError(f"a {kind} has no address", way_out="service/NAME or pod/NAME")
+            raise DevclusterError(f"a {kind} has no address", remedy="service/NAME or pod/NAME")
         plural, section, key = _ADDRESSES[kind]
         found = self.get(f"/api/v1/namespaces/{namespace}/{plural}/{name}")
         address = (found or {}).get(section, {}).get(key)
@@ -90,9 +90,9 @@ class Api:
     ) -> tuple[int, bytes]:
         host, port = self._server.hostname or "", self._server.port
         connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS)
-        # TLS is laid around the socket before it connects. Python 3.11 loses the socket, with a
-        # warning that tests turn into an error, when a connection is reset just as TLS is laid
-        # around it, as happens while the server starts.
+        # TLS wraps the socket before it connects. Otherwise Python 3.11 leaks the socket if the
+        # connection is reset at that moment, as happens while the server starts. Tests turn its
+        # warning into an error.
         connection.sock = self._context.wrap_socket(socket.socket(), server_hostname=host)
         try:
             connection.sock.settimeout(_TIMEOUT_SECONDS)

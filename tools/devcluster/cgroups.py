@@ -1,9 +1,9 @@
 """Control groups: each node gets a group of its own below the caller's, removed after it.
 
 Version 1 (each controller mounted alone) needs a group in every hierarchy. Version 2 has a single
-tree, in which a group that hands controllers on to its children may hold no process itself, so a
-node's own processes move on into a child. The caller's own group usually holds its shell; then
-the nearest ancestor that can hand the controllers on is used.
+tree. In it, a group that passes controllers to its children may contain no process, so a node's own
+processes move into a child. The caller's own group usually contains its shell. Then the nearest ancestor
+that can pass the controllers on is used.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def create(name: str) -> tuple[Path, ...]:
                 (group / setting).write_text((parent / setting).read_text())
         groups.append(group)
     if not groups:
-        raise DevclusterError("no control groups are mounted", way_out="mount cgroup2")
+        raise DevclusterError("no control groups are mounted", remedy="mount cgroup2")
     return tuple(groups)
 
 
@@ -147,7 +147,7 @@ def _delegating_parent(hierarchy: Hierarchy) -> Path:
             break
     raise DevclusterError(
         "no control group above this process can hand on " + ", ".join(V2_CONTROLLERS),
-        way_out="start from a login session or a systemd service (Delegate=yes), "
+        remedy="start from a login session or a systemd service (Delegate=yes), "
         "or a container with the machine's cgroup namespace",
     )
 

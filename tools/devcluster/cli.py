@@ -1,4 +1,4 @@
-"""The arguments of the command line; what the commands do is in `commands`."""
+"""The arguments of the command line. The commands themselves are in `commands`."""
 
 from __future__ import annotations
 

@@ -25,6 +25,9 @@ from devcluster.paths import run_folder
 from devcluster.profiles import Profile
 from devcluster.spec import CONTAINERD_SOCKET
 
+IMPORT_SECONDS = 900.0
+"""Timeout for loading an image. The one of a CPU worker has about 6 GB."""
+
 
 class Cluster(Access):
     """A cluster that is up. Made by `start` or, for one that runs already, by `attach`."""
@@ -61,7 +64,7 @@ class Cluster(Access):
             timeout_seconds: how long it may take to become ready, without the build.
 
         Errors:
-            CannotRunHereError: the machine lacks something, each with the way out.
+            CannotRunHereError: the machine lacks something, each with its remedy.
             BuildError: a program cannot be built.
             StartError: it did not become ready; the message has the end of its logs.
         """
@@ -94,7 +97,7 @@ class Cluster(Access):
         if not janitor.is_kept(run) or not (run / "kubeconfig").exists():
             raise NotRunningError(
                 f"there is no cluster {cluster_id!r}",
-                way_out=f"start it: python3 -m devcluster up --id {cluster_id} --detach",
+                remedy=f"start it: python3 -m devcluster up --id {cluster_id} --detach",
             )
         return cls(run)
 
@@ -138,7 +141,11 @@ class Cluster(Access):
         """Load a docker-archive or OCI archive (as of `docker save`) on every node."""
         ctr = [str(self._programs.path("ctr")), "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
         for node in self._living_nodes():
-            self.exec([*ctr, "images", "import", str(archive.absolute())], node=node)
+            self.exec(
+                [*ctr, "images", "import", str(archive.absolute())],
+                node=node,
+                timeout_seconds=IMPORT_SECONDS,
+            )
 
     def forward(self, namespace: str, target: str, port: int) -> int:
         """Make a Service or a pod reachable from the machine for as long as the cluster lives.

@@ -1,4 +1,4 @@
-"""What the commands of the command line do. Results go to standard output, the rest to error."""
+"""The commands of the command line. Results go to standard output, the rest to error."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _stay(cluster: Cluster, ready: str) -> None:
         NotRunningError: the cluster ended by itself, or by another command.
     """
     ends = {signal.SIGINT, signal.SIGTERM}
-    # Blocked before anybody is told of Ctrl-C, they wait for us to take them.
+    # Blocked first, signals such as Ctrl-C wait until this process takes them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     print(ready)
     _explain(cluster)
@@ -153,7 +153,7 @@ def load_image(options: Namespace) -> int:
         print(f"{options.archive} is loaded")
         return 0
     if options.name is None:
-        raise DevclusterError("nothing to load", way_out="give a NAME and files, or --archive FILE")
+        raise DevclusterError("nothing to load", remedy="give a NAME and files, or --archive FILE")
     config = ImageConfig(
         entrypoint=tuple(options.entrypoint), environment=dict(options.env), user=options.user
     )

@@ -72,7 +72,7 @@ def _control_plane(spec: Spec, programs: Programs, api_port: int) -> tuple[Compo
         f"--tls-private-key-file={keys}/server.key",
         f"--kubelet-client-certificate={keys}/kubelet-client.crt",
         f"--kubelet-client-key={keys}/kubelet-client.key",
-        # Nobody inside resolves the names of nodes: logs and exec go by address.
+        # Node names cannot be resolved inside: logs and exec use addresses.
         "--kubelet-preferred-address-types=InternalIP",
         f"--token-auth-file={keys}/tokens.csv",
         "--authorization-mode=Node,RBAC",

@@ -2,7 +2,7 @@
 
     starter, command line ── unix socket ──> keeper ── socket pair ──> pid 1 of a node
 
-A request names its operation in "op"; the answer has either "error" or what was asked for.
+A request names its operation in "op"; the answer has either "error" or the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ask(run: Path, request: Message, *, timeout_seconds: float = 30.0) -> Messag
     """Send a request to the keeper of a cluster and wait for the answer.
 
     Errors:
-        NotRunningError: nobody listens in this folder, or hung up before answering.
+        NotRunningError: no keeper listens in this folder, or it closed the connection before it answered.
         DevclusterError: the keeper refused; its words are the message.
     """
     try:
@@ -67,7 +67,7 @@ async def answer(
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
     except ConnectionError:
-        pass  # who asked is gone and wants no answer
+        pass  # the client is gone
     finally:
         writer.close()
 

@@ -1,4 +1,4 @@
-"""Keys, tokens and kubeconfigs of one cluster, made anew at each start.
+"""Keys, tokens and kubeconfigs of one cluster, created at each start.
 
 Every component has its own name and so its own rights, as in a real cluster.
 """
@@ -17,7 +17,7 @@ ADMIN = "admin"
 
 
 def users(spec: Spec) -> dict[str, tuple[str, str]]:
-    """Short name → (user name, group) of everyone who talks to the API server."""
+    """Short name → (user name, group) of every client of the API server."""
     people = {
         ADMIN: ("admin", "system:masters"),
         "dns": ("devcluster:dns", "system:masters"),

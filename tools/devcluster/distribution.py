@@ -1,8 +1,8 @@
 """Programs that Go cannot build, taken from the machine's distribution without installing them.
 
 kube-proxy drives the `nft` program, and runc links libseccomp. Where the machine lacks them,
-apt-get downloads what is missing (with its own lists and archives below the cache folder) and
-dpkg unpacks it there; the system's packages, lists, caches and locks stay untouched.
+apt-get downloads them, with its own lists and archives below the cache folder, and dpkg unpacks them
+there. The system's packages, lists, caches and locks stay untouched.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def installed(package: str, program: str) -> Path:
         program: Path of the program inside the package.
 
     Errors:
-        BuildError: the package cannot be had.
+        BuildError: the package is not available.
     """
     if found := shutil.which(Path(program).name):
         return Path(found)
@@ -85,7 +85,7 @@ def fetch(package: str, target: Path, *, program: str = "") -> None:
     unpacked libraries.
 
     Errors:
-        BuildError: the package cannot be had.
+        BuildError: the package is not available.
     """
     apt = target / "apt"
     for folder in ("lists/partial", "cache/archives/partial"):
@@ -101,7 +101,7 @@ def fetch(package: str, target: Path, *, program: str = "") -> None:
     except CommandError as error:
         raise BuildError(
             f"the distribution's package {package} cannot be fetched: {error}",
-            way_out=f"install it: apt-get install {package}",
+            remedy=f"install it: apt-get install {package}",
         ) from error
     shutil.rmtree(apt)
     if program:

@@ -1,23 +1,23 @@
-"""What can go wrong, in words fit for the person at the terminal.
+"""The errors of the development cluster, with messages for the terminal.
 
-Every error carries a way out where there is one: the command line prints it below the message,
-and tests show it as part of the failure.
+An error may have a remedy. The command line prints it below the message, and tests show it as part of
+the failure.
 """
 
 from __future__ import annotations
 
 
 class DevclusterError(Exception):
-    """Something a person has to know; `way_out` is what they can do about it, "" if nothing."""
+    """An error for the user. `remedy`: what to do about it; "" without a remedy."""
 
-    def __init__(self, message: str, *, way_out: str = "") -> None:
+    def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
-        self.way_out = way_out
+        self.remedy = remedy
 
     def __str__(self) -> str:
-        """The message, followed by the way out."""
+        """The message, followed by the remedy."""
         message = super().__str__()
-        return f"{message}\n  way out: {self.way_out}" if self.way_out else message
+        return f"{message}\n  way out: {self.remedy}" if self.remedy else message
 
 
 class CannotRunHereError(DevclusterError):

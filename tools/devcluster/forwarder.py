@@ -32,7 +32,7 @@ def bound_socket(port: int = 0) -> socket.socket:
 class Forward:
     """A port on the machine, and what accepts there.
 
-    The port stays bound for good by a socket that never listens, so that nobody else gets it
+    A socket that never listens keeps the port bound, so that no other process gets it
     while nothing accepts.
     """
 

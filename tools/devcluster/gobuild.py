@@ -26,7 +26,7 @@ def go_folder() -> Path:
 def go_environment() -> dict[str, str]:
     """The environment of every `go` command here.
 
-    What the user set for proxies and checksums (GOPROXY, GOFLAGS, GONOSUMDB, …) stays as it is.
+    The user's settings of proxies and checksums (GOPROXY, GOFLAGS, GONOSUMDB, …) stay as they are.
     """
     folder = go_folder()
     for name in ("mod", "build", "tmp", "telemetry"):
@@ -87,7 +87,7 @@ def build(
         said = "\n".join(f"  {line}" for line in last_lines)
         raise BuildError(
             f"go build of {part.name} failed:\n{said}",
-            way_out="Go fetches its modules as GOPROXY says (`go env GOPROXY`); a build that was "
+            remedy="Go fetches its modules as GOPROXY says (`go env GOPROXY`); a build that was "
             "interrupted continues where it stopped",
         )
     for name in part.names:
@@ -96,7 +96,7 @@ def build(
 
 def _follow(process: subprocess.Popen[bytes], part: Part, progress: Progress) -> deque[str]:
     """Show what Go does until it closes its output; the last lines, for the error."""
-    assert process.stdout is not None  # noqa: S101 - for the type checker; a pipe was asked for
+    assert process.stdout is not None  # noqa: S101 - for the type checker; stdout is a pipe
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     fetched = compiled = 0
     pending = b""

@@ -25,7 +25,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What the image says about how to run it."""
+    """The image's settings for its process."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def write_archive(
         target: the file to write.
         name: as in a pod's manifest, "rlfleet/worker:dev".
         files: destination in the image → file or folder (with all below it) on this machine.
-            Everything belongs to root and is readable by everyone.
+            All files belong to root and are readable for all users.
         config: how to run it.
         base: whether the image holds users, links and /tmp; not for a single static program.
 
@@ -56,7 +56,7 @@ def write_archive(
         DevclusterError: a source is not there, or the name has no tag.
     """
     if ":" not in name.rpartition("/")[2]:
-        raise DevclusterError(f"the image {name!r} has no tag", way_out=f"call it {name}:dev")
+        raise DevclusterError(f"the image {name!r} has no tag", remedy=f"call it {name}:dev")
     layer = _layer(files, base=base)
     described = json.dumps(
         {

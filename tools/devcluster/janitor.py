@@ -39,7 +39,7 @@ def new_folder(run: Path) -> int:
     """
     run.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".new-{run.name}-", dir=run.parent))
-    # Under its name only once it is locked: a free lock means a dead cluster to whoever sweeps.
+    # Under its name only once it is locked: a sweep takes a free lock for a dead cluster.
     lock = os.open(fresh / "new-lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (fresh / "new-lock").rename(fresh / _LOCK)
@@ -49,7 +49,7 @@ def new_folder(run: Path) -> int:
         os.close(lock)
         shutil.rmtree(fresh)
         raise DevclusterError(
-            f"cluster {run.name} runs already", way_out=f"end it with `down --id {run.name}`"
+            f"cluster {run.name} runs already", remedy=f"end it with `down --id {run.name}`"
         ) from error
     return lock
 
@@ -77,17 +77,17 @@ def running_clusters() -> list[str]:
 
 
 def remember_groups(run: Path, groups: Sequence[Path]) -> None:
-    """Note the control groups for whoever cleans up."""
+    """Record the control groups for the cleanup."""
     (run / _GROUPS).write_text("".join(f"{group}\n" for group in groups))
 
 
 def claim(run: Path) -> Path | None:
     """Take a cluster's folder out of its place, so that only the caller cleans up after it.
 
-    From here on the id is free again: what is left to remove has names of its own.
+    From here on the id is free again: the remains have other names.
 
     Returns:
-        The folder's new path; None when somebody else was first.
+        The folder's new path; None if another process was first.
     """
     gone = run.parent / f"{_GONE}{run.name}-{secrets.token_hex(3)}"
     try:
@@ -106,7 +106,7 @@ def clean_once(gone: Path) -> bool:
         groups = tuple(Path(line) for line in (gone / _GROUPS).read_text().splitlines())
     except FileNotFoundError:
         groups = ()
-    # The groups are ours alone: whoever lives in them was started by this cluster.
+    # Only this cluster starts processes in these groups.
     for process in cgroups.processes(groups):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -126,7 +126,7 @@ def sweep() -> None:
         return
     for run in clusters_folder().iterdir():
         gone: Path | None = run
-        if not run.name.startswith(_GONE):  # else somebody was killed while cleaning up
+        if not run.name.startswith(_GONE):  # else a process was killed while it cleaned up
             if not (run / _LOCK).exists() or is_kept(run):
                 continue
             gone = claim(run)
@@ -135,4 +135,4 @@ def sweep() -> None:
         try:
             wait_until(partial(clean_once, gone), PATIENCE_SECONDS, f"{gone} to be removable")
         except TimeoutError as error:
-            raise DevclusterError(str(error), way_out="look who uses it") from error
+            raise DevclusterError(str(error), remedy="look who uses it") from error

@@ -3,9 +3,9 @@
     python -m devcluster.keeper RUN-FOLDER
 
 It inherits the locked descriptor of the folder's lock, which therefore is free once it is dead.
-It ends the cluster when it is asked to, when it gets SIGTERM, or when the starter is gone, however
-that died. Should the keeper itself be killed, the kernel kills its nodes; what then remains are
-an unlocked folder and empty control groups, which the next command sweeps (see `janitor`).
+It ends the cluster on request, on SIGTERM, or when its starter has ended in any way. If the keeper itself
+is killed, the kernel kills its nodes. The next command then removes the unlocked folder and the empty
+control groups (see `janitor`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Keeper:
         except ProcessLookupError:
             self._end.set()
             return
-        # Its number may already belong to somebody else.
+        # Its number may belong to another process already.
         if os.getppid() != self._spec.starter:
             self._end.set()
         loop.add_reader(starter, self._end.set)
@@ -125,8 +125,8 @@ class Keeper:
     async def _follow_api_server(self, *, runs: bool) -> None:
         """Refuse connections while there is no server to connect to.
 
-        By default a forward accepts and then resets, which clients take for a passing fault of
-        the network: kubectl tries again for 10 s before it says that the server is down.
+        By default a forward accepts and then resets, which clients take for a short network failure.
+        kubectl would retry for 10 s before it reports that the server is down.
         """
         if self._api is not None and runs:
             await self._api.open()

@@ -1,4 +1,4 @@
-"""What this machine already has of the programs that are not built with Go alone."""
+"""Finds programs on this machine that cannot be built with Go alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def has_seccomp_headers() -> bool:
 
 
 def available_memory_bytes() -> int:
-    """What programs can still get without anything being swapped out."""
+    """Memory that programs can still use without swapping."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return int(values["MemAvailable"].split()[0]) * 1024

@@ -30,9 +30,9 @@ def set_up_inside(node: int, *, pods: bool, reserved_port: int) -> None:
     Args:
         node: which node this is.
         pods: whether it gets a bridge for pods.
-        reserved_port: kept free of outgoing connections. The API server's port is one that
-            connections use too; a client that tries again and again while the server is down
-            would otherwise get it one day, and connect to itself.
+        reserved_port: kept free of outgoing connections. The API server's port is in
+            their range. A client that retries while the server is down could otherwise get this
+            port and connect to itself.
     """
     settings = _SYSCTLS | {"ipv4/ip_local_reserved_ports": str(reserved_port)}
     commands = [

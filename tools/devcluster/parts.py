@@ -1,8 +1,7 @@
-"""What is built, from which sources, and the key that says whether it already was.
+"""The programs to build, their sources, and the key of each build.
 
-The versions stand in the two go.mod files, one for Kubernetes and one for the container runtime:
-these projects are tested with different versions of the libraries they share, and one go.mod
-would force one version on both. go.sum verifies every module.
+The versions are in two go.mod files, one for Kubernetes and one for the container runtime. The projects
+are tested with different versions of shared libraries, and one go.mod would force one version on both. go.sum verifies every module.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Part:
     def key(self) -> str:
         """Sixteen hex digits that change with anything the programs are built from.
 
-        The Go version is left out: go.mod says the least that is needed, and a build of several
-        minutes at each update of Go would surprise more than it is worth.
+        The Go version is left out. go.mod has the lowest one, and no update of Go should cause a build
+        of several minutes.
         """
         digest = hashlib.sha256()
         recipe = (self.packages, self.link, self.tags, self.cgo, self.names, platform.machine())

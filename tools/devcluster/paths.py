@@ -48,6 +48,6 @@ def run_folder(cluster_id: str) -> Path:
     if not _ID.fullmatch(cluster_id):
         raise DevclusterError(
             f"{cluster_id!r} cannot be the id of a cluster",
-            way_out="use up to 32 lower-case letters, digits and dashes",
+            remedy="use up to 32 lower-case letters, digits and dashes",
         )
     return clusters_folder() / cluster_id

@@ -1,7 +1,7 @@
 """Says before anything is started what this machine lacks, and what to do about it.
 
 The checks are ordered: one that fails hides those behind it that could only fail for the same
-reason. What only a namespace can tell is tried in one (`probe`).
+reason. Some checks run in a namespace (`probe`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Problem:
     """One thing that is missing."""
 
     what: str
-    way_out: str
+    remedy: str
 
 
 def problems(profile: Profile) -> tuple[Problem, ...]:
-    """What keeps a cluster of this profile from running here; empty when nothing does."""
+    """The problems that prevent a cluster of this profile here; empty if it can run."""
     for check in (_system, _tools, _cache, _build, _memory, _groups, _kernel):
         found = tuple(check(profile))
         if found:
@@ -58,16 +58,16 @@ def require(profile: Profile) -> None:
     """Do nothing if a cluster can run here.
 
     Errors:
-        CannotRunHereError: it cannot; the message names each missing part and its way out.
+        CannotRunHereError: it cannot; the message names each missing part and its remedy.
     """
     found = problems(profile)
     if found:
-        raise CannotRunHereError(describe(found), way_out=_OTHER_CLUSTER)
+        raise CannotRunHereError(describe(found), remedy=_OTHER_CLUSTER)
 
 
 def describe(found: tuple[Problem, ...]) -> str:
-    """The problems as lines for a person."""
-    lines = [f"- {problem.what}\n    {problem.way_out}" for problem in found]
+    """The problems as lines of text."""
+    lines = [f"- {problem.what}\n    {problem.remedy}" for problem in found]
     return "a cluster cannot run on this machine:\n" + "\n".join(lines)
 
 
@@ -112,7 +112,7 @@ def _cache(profile: Profile) -> Iterator[Problem]:
 
 
 def _build(profile: Profile) -> Iterator[Problem]:
-    """What building needs, as far as something is still to be built."""
+    """The problems of the builds that are still missing."""
     todo = programs.missing(profile)
     needed = _BUILD_DISK_GIB if todo else _RUN_DISK_GIB
     free = shutil.disk_usage(_existing(cache_folder())).free / _GIB
@@ -157,8 +157,8 @@ def _groups(profile: Profile) -> Iterator[Problem]:
     try:
         groups = cgroups.create(f"rlfleet-probe-{secrets.token_hex(4)}")
     except (DevclusterError, OSError) as error:
-        way_out = getattr(error, "way_out", "") or "in a container, start it privileged"
-        yield Problem(f"control groups cannot be made: {error.args[0]}", way_out)
+        remedy = getattr(error, "remedy", "") or "in a container, start it privileged"
+        yield Problem(f"control groups cannot be made: {error.args[0]}", remedy)
     else:
         cgroups.remove(groups)
 
@@ -187,8 +187,8 @@ def _kernel(profile: Profile) -> Iterator[Problem]:
             "in a container, start it privileged; on a machine, look at the kernel's settings",
         )
         return
-    for what, way_out in json.loads(done.stdout):
-        yield Problem(what, way_out)
+    for what, remedy in json.loads(done.stdout):
+        yield Problem(what, remedy)
 
 
 def _existing(path: Path) -> Path:

@@ -2,7 +2,7 @@
 
     python -m devcluster.probe PROFILE SCRATCH-FOLDER
 
-Prints a list of [what is missing, way out] as JSON.
+Prints a list of [missing part, remedy] as JSON.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A group of programs is complete when its folder exists: it is made under another name and renamed
 last, so an interrupted build leaves nothing that looks finished. One lock lets builders wait for
-each other. What the machine has in a fitting version (runc, nft) is used instead of being made.
+each other. Programs of the machine in a fitting version (runc, nft) are used instead of built ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Folders that hold programs; the machine's own are looked for last."""
+    """Folders of programs. The machine's own come last."""
 
     folders: tuple[Path, ...]
 
@@ -52,7 +52,7 @@ class Programs:
                 return folder / name
         found = machine.find_program(name)
         if found is None:
-            raise DevclusterError(f"the program {name} is missing", way_out="install it")
+            raise DevclusterError(f"the program {name} is missing", remedy="install it")
         return found
 
     def search_path(self) -> str:
@@ -82,8 +82,20 @@ def ensure(profile: Profile, progress: Progress | None = None) -> Programs:
     Errors:
         BuildError: a part cannot be built or fetched.
     """
-    groups = _groups(profile)
-    if missing(profile):
+    return _ensured(_groups(profile), progress)
+
+
+def ensure_part(part: Part, progress: Progress | None = None) -> Programs:
+    """The programs of a part that belongs to no profile; builds it if it is missing.
+
+    Errors:
+        BuildError: it cannot be built.
+    """
+    return _ensured((_built(part),), progress)
+
+
+def _ensured(groups: tuple[_Group, ...], progress: Progress | None) -> Programs:
+    if not all(group.folder.is_dir() for group in groups):
         progress = progress or Progress()
         programs_folder().mkdir(parents=True, exist_ok=True)
         with _build_lock(progress) as lock:

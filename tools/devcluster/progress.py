@@ -1,4 +1,4 @@
-"""Says what is going on during long work: one line that moves on a terminal, else plain lines.
+"""Shows the progress of long work: one line that moves on a terminal, else plain lines.
 
 Goes to standard error, so that what a command prints for scripts stays clean.
 """

@@ -52,7 +52,7 @@ def kubelet(spec: Spec) -> str:
             # Machines with the older control groups and with swap are fine here.
             "failCgroupV1": False,
             "failSwapOn": False,
-            # The machine's disk is nobody's to tidy up: a full one would evict every pod.
+            # The kubelet must not clean up the machine's disk: a full one would evict every pod.
             "evictionHard": never,
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
@@ -63,7 +63,7 @@ def kubelet(spec: Spec) -> str:
             # A patched number of GPUs shows up, and the loss of a node is noticed, within seconds.
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 10,
-            # What fails again and again is started again soon: people and tests wait for it.
+            # Failing containers restart soon, since users and tests wait for them.
             "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
             "featureGates": {"KubeletCrashLoopBackOffMax": True},
             "serializeImagePulls": False,
@@ -155,7 +155,7 @@ def pod_network(node: int) -> str:
 
 
 def base_spec(default: str, mounts: tuple[tuple[str, str], ...]) -> str:
-    """What every container starts from: containerd's default with the machine's folders added.
+    """The base of every container: containerd's default with the machine's folders added.
 
     Args:
         default: the output of `ctr oci spec`.
@@ -177,7 +177,7 @@ def base_spec(default: str, mounts: tuple[tuple[str, str], ...]) -> str:
 
 
 def dns(spec: Spec) -> str:
-    """CoreDNS's Corefile. Names outside of the cluster are refused: there is no way out."""
+    """CoreDNS's Corefile. Names outside of the cluster are refused: the cluster has no outside network."""
     return f"""\
 cluster.local in-addr.arpa {{
     bind {DNS_ADDRESS}

@@ -1,4 +1,4 @@
-"""What a cluster is, as a record that its processes share, and the addresses that follow from it.
+"""The specification of a cluster, which its processes share, and the addresses that follow from it.
 
 All clusters use the same addresses: each lives in network namespaces of its own, which have no
 link to the machine's network.
@@ -71,7 +71,7 @@ class Spec:
         """The name of a node's control group.
 
         Control groups are the one thing of a cluster that namespaces do not keep apart. The name
-        is never used again, so that whoever still cleans up after an earlier cluster of this id
+        is never used again, so that a cleanup of an earlier cluster of this id
         does not touch this one.
         """
         return f"rlfleet-{self.id}-{self.token}-{node}"

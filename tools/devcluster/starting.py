@@ -27,7 +27,7 @@ _keepers: dict[Path, subprocess.Popen[bytes]] = {}
 
 
 def random_id() -> str:
-    """An id that nobody else uses."""
+    """An unused id."""
     return f"c-{secrets.token_hex(4)}"
 
 
@@ -73,7 +73,7 @@ def start(
 
 def _check_arguments(profile: Profile, nodes: int, mounts: tuple[tuple[str, str], ...]) -> None:
     if nodes not in {1, 2} or (profile == "api" and nodes != 1):
-        raise DevclusterError(f"{nodes} nodes with profile {profile}", way_out="1, or 2 with node")
+        raise DevclusterError(f"{nodes} nodes with profile {profile}", remedy="1, or 2 with node")
     for source, destination in mounts:
         if not Path(source).is_absolute() or not Path(source).exists():
             raise DevclusterError(f"mount source {source} must be an absolute path that exists")
@@ -100,7 +100,7 @@ def _start_keeper(run: Path, lock: int) -> None:
                 _check_keeper(keeper, log, run.name)
                 time.sleep(_POLL_SECONDS)
         except BaseException:
-            keeper.terminate()  # it cleans up; a detached one would stay for ever
+            keeper.terminate()  # it cleans up; a detached one would stay forever
             reap(run)
             raise
 
@@ -123,7 +123,7 @@ def _is_launched(run: Path) -> bool:
 
 
 def reap(run: Path) -> None:
-    """Wait for a keeper that was told to end, if this process is its parent."""
+    """Wait for the end of a keeper, if this process is its parent."""
     keeper = _keepers.pop(run, None)
     if keeper is None:
         return

@@ -1,8 +1,8 @@
 """Keeps the components of a node running, as the service manager of a real node would.
 
 Each component starts when those it needs are ready. One that ends by itself is started again
-after a second. One that was killed on request stays down until it is asked for again, so that a
-test decides how long an outage lasts. Being pid 1, it also reaps every orphan of the node.
+after a second. One that was killed on request stays down until a request starts it, so that a
+test decides how long an outage lasts. As pid 1 of the node, it also reaps every orphaned process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROBE_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one component."""
+    """The state of one component."""
 
     component: Component
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class Supervisor:
         await asyncio.gather(*(self._keep(state) for state in self._states.values()))
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a component; it stays down. LookupError: there is none of this name."""
+        """SIGKILL a component; it stays down. LookupError: there is no component of this name."""
         state = self._state(name)
         state.wanted.clear()
         if state.pid is not None:
@@ -62,7 +62,7 @@ class Supervisor:
             await state.ended.wait()
 
     def start(self, name: str) -> None:
-        """Start a killed component again. LookupError: there is none of this name."""
+        """Start a killed component again. LookupError: there is no component of this name."""
         self._state(name).wanted.set()
 
     def status(self) -> list[dict[str, object]]:
@@ -133,7 +133,7 @@ class Supervisor:
 async def _wait_until_ready(state: _State) -> None:
     if state.component.task:
         return
-    # There is nobody to be told by: other programs do not say when they are ready.
+    # Other programs do not report when they are ready.
     while state.component.ready is not None and not await _probe(state.component.ready):  # noqa: ASYNC110
         await asyncio.sleep(_PROBE_SECONDS)
     state.ready.set()

@@ -9,12 +9,12 @@ _POLL_SECONDS = 0.05
 
 
 def wait_until(condition: Callable[[], object], timeout_seconds: float, what: str) -> None:
-    """Ask again and again until the condition holds.
+    """Wait until the condition holds.
 
     Args:
-        condition: its truth is asked for every 0.05 s; exceptions pass.
+        condition: called every 0.05 s; its exceptions end the wait.
         timeout_seconds: how long to ask.
-        what: ends the sentence "gave up after N s waiting for …".
+        what: the end of the error message "… waiting for WHAT".
 
     Errors:
         TimeoutError: with that sentence.

@@ -1,6 +1,6 @@
 """rlfleet on the development cluster: images of the working tree, the chart, weights, fleets.
 
-The demo and the end-to-end tests stand on this; `python -m stack up` gives people the same.
+The demo and the end-to-end tests use this. `python -m stack up` starts the same by hand.
 """
 
 from stack.fleets import CPU_ENGINE, fleet_manifest, weights_manifest

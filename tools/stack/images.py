@@ -1,6 +1,6 @@
 """Development images: our wheel in a few hundred kB, the environments mounted from the machine.
 
-Their entry points, users and paths are those of the Dockerfile; what pip installs there comes in
+Their entry points, users and paths are those of the Dockerfile; the packages come
 read-only from the environments of `tools/envs.py`.
 """
 

@@ -34,7 +34,7 @@ def install(cluster: Cluster, *settings: str, replicas: int = 2, chart: Path = C
     ]
     chosen = [argument for value in values for argument in ("--set", value)]
     place = ["--namespace", NAMESPACE, "--create-namespace"]
-    waiting = ["--wait", "--timeout", "120s"]
+    waiting = ["--wait", "--timeout", "300s"]
     return cluster.helm(
         "upgrade", "--install", RELEASE, str(chart), *place, *waiting, *chosen
     ).stdout

@@ -1,0 +1,1 @@
+"""How the operator scales, side by side with fan-outs written by hand: see `make bench-scale`."""

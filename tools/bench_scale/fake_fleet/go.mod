@@ -1,0 +1,3 @@
+module rlfleet.dev/fakefleet
+
+go 1.26

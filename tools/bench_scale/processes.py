@@ -1,0 +1,62 @@
+"""Reads the resource use of processes from the kernel. Source: proc(5)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+_USER_FIELD = 11
+"""`utime` counted from the field behind the name, which may hold anything."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process."""
+    fields = _stat(pid)
+    return (int(fields[_USER_FIELD]) + int(fields[_USER_FIELD + 1])) / _TICKS
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def control_plane(run: Path) -> dict[str, int]:
+    """Process ids of the API server of a cluster and of its etcd, by name.
+
+    Args:
+        run: The cluster's folder, which the API server's command line names.
+    """
+    found: dict[str, int] = {}
+    (server,) = (pid for pid in _pids() if _is(pid, "kube-apiserver", str(run)))
+    found["kube-apiserver"] = server
+    for pid in _pids():
+        if _is(pid, "etcd", "") and _parent(pid) == _parent(server):
+            found["etcd"] = pid
+    return found
+
+
+def _is(pid: int, program: str, word: str) -> bool:
+    try:
+        line = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+    return Path(line.split("\0")[0]).name == program and word in line
+
+
+def _parent(pid: int) -> str:
+    try:
+        return _stat(pid)[1]
+    except OSError:
+        return ""
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in _PROC.glob("[0-9]*")]
+
+
+def _stat(pid: int) -> list[str]:
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,115 @@
+"""Build targets of the Dockerfile with buildah."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import envs
+
+BASE = "localhost/rlfleet/python-base:bookworm"
+TARGETS = ("operator", "worker-cpu")
+"""The targets that are built on the base. `worker` needs vLLM's own image, which has CUDA."""
+_SUITE = "bookworm"
+_PACKAGES = "python3,python3-venv,ca-certificates"
+_UNUSED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "dev")
+_CERTIFICATES = "/etc/ssl/certs"
+
+
+class BuildError(Exception):
+    """An image cannot be built; the message has the remedy."""
+
+
+def name_of(target: str) -> str:
+    """The name and tag of an image, as the chart's values have it."""
+    return f"localhost/rlfleet/{target}:{_version()}"
+
+
+def build(targets: Sequence[str] = TARGETS, *, mirror: str = "") -> None:
+    """Build images. The base and unchanged layers are taken from buildah's storage.
+
+    Args:
+        targets: Stages of the Dockerfile.
+        mirror: Address of a Debian mirror for the base; debootstrap's default if empty.
+
+    Errors:
+        BuildError: a program is missing or failed.
+    """
+    for program in ("buildah", "debootstrap"):
+        if shutil.which(program) is None:
+            raise BuildError(f"{program} is missing. Install it (Debian: apt install {program}).")
+    if os.geteuid() != 0:
+        raise BuildError("debootstrap needs root. Run this as root.")
+    if not _has_image(BASE):
+        _build_base(mirror)
+    for target in targets:
+        # The certificates of this machine: its registries may be behind a proxy with its own.
+        _buildah(
+            "build", "--layers", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
+            "--build-arg", f"PYTHON_IMAGE={BASE}", "--target", target,
+            "--tag", name_of(target), str(envs.REPOSITORY),
+        )  # fmt: skip
+
+
+def save(target: str, archive: Path) -> None:
+    """Write an image as a docker-archive, which containerd imports.
+
+    Errors: BuildError, if it was not built.
+    """
+    name = name_of(target)
+    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
+
+
+def _build_base(mirror: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rlfleet-base-") as folder:
+        root, layer = Path(folder, "root"), Path(folder, "base.tar")
+        made = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
+        _run([*made, *([mirror] if mirror else [])])
+        with tarfile.open(layer, "w") as archive:
+            archive.add(root, arcname=".", filter=_wanted)
+        container = _buildah("from", "scratch")
+        try:
+            _buildah("add", "--quiet", container, str(layer), "/")
+            _buildah("config", "--cmd", "python3", container)
+            _buildah("commit", "--quiet", container, BASE)
+        finally:
+            _buildah("rm", container)
+
+
+def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    unused = any(entry.name.startswith(f"./{folder}/") for folder in _UNUSED)
+    return None if unused else entry
+
+
+def _has_image(name: str) -> bool:
+    asked = ["buildah", "inspect", "--type", "image", name]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+def _buildah(command: str, *arguments: str) -> str:
+    # chroot: this works in containers and virtual machines without namespaces to spare.
+    return _run(["buildah", command, *arguments], {"BUILDAH_ISOLATION": "chroot"})
+
+
+def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
+    """Run a command with its progress on standard error. Returns: its last line."""
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | (environment or {}),
+    )
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def _version() -> str:
+    lines = (envs.REPOSITORY / "pyproject.toml").read_text().splitlines()
+    return next(line.split('"')[1] for line in lines if line.startswith("version = "))
