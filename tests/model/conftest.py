@@ -10,7 +10,7 @@ COUNTED = "simulated"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden logs anew")
+    parser.addoption("--update-golden", action="store_true", help="write the golden logs again")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
@@ -22,5 +22,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
             if kind == COUNTED:
                 counts[what] += value
     if counts:
-        told = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
-        terminalreporter.write_line(f"simulated: {told}")
+        listed = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+        terminalreporter.write_line(f"simulated: {listed}")

@@ -6,9 +6,9 @@ operator: every look around, every call and every write. Faults:
     the operator dies; and for each worker: it dies · it hangs · its next answer is lost, the work
     done · its engine breaks at the load · its copy of the version is no good
 
-With M moments and k faults these are 1 + M·k + C(M,2)·k² histories. Many of them meet in the same
-moment and go on alike from there, so each moment is gone through once; that none is left out is
-shown by counting: the sums over all ways must come to that number.
+With M moments and k faults there are 1 + M·k + C(M,2)·k² histories. Many of them meet in the same
+moment and continue alike, so each moment is played once. The sum over all ways must equal that
+number, which shows that none is left out.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LONGEST_WAY = 600
 Fault = Callable[[Simulation], None]
 
 
-def _on(ordinal: int, deed: Callable[[Simulation, int], None]) -> Fault:
+def _on(ordinal: int, action: Callable[[Simulation, int], None]) -> Fault:
     def fault(fleet: Simulation) -> None:
         if any(p.ordinal == ordinal for p in fleet.pods.values()):
-            deed(fleet, ordinal)
+            action(fleet, ordinal)
 
     return fault
 
@@ -114,7 +114,7 @@ class Explorer:
             fleet.decide()
 
     def _end(self, fleet: Simulation) -> None:
-        """Go on with the faults until nothing new happens, and then without them."""
+        """Continue with the faults until nothing new happens, and then without them."""
         for faulty in (True, False):
             if not self._go(fleet, faulty=faulty):
                 return

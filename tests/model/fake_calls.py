@@ -1,4 +1,4 @@
-"""What calls do to a fake worker, step by step.
+"""Effects of calls on a fake worker, step by step.
 
     pause  drain →                            paused
     apply  drain → load → (broken → recover)  serving
@@ -17,17 +17,17 @@ from tests.model.fake_state import Note, Ticket, digest_of
 from fleet_operator.core.actions import (
     Admit,
     Apply,
+    CanaryPrompts,
     Fence,
     Load,
     Pause,
-    Probe,
-    PutAdapter,
-    RemoveAdapter,
+    PutLora,
+    RemoveLora,
     Resume,
     Stage,
     WorkerCall,
 )
-from fleet_worker.core.refused_stages import with_refusal
+from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import Phase, ProbeReport, Reason
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
 
 def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
     """Act, or wait for the end of what is under way. Round that go staging, renewals of a pause and
-    the closing of the latch. Returns: the same work's ticket if it is asked for already.
+    the closing of the latch. Returns: the ticket of the same work if it runs already.
     """
     action = ticket.action
     if isinstance(action, Stage):
@@ -50,7 +50,7 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
     if isinstance(action, Fence) and worker.phase not in _DEAF:
         worker.admitted = False
     if worker.work is not None and not _cut_short(worker, action):
-        same = (t for t in (worker.work, *worker.waiting) if t.action.key == action.key)
+        same = (t for t in (worker.work, *worker.waiting) if t.action.work == action.work)
         known = next(same, None)
         if known is None:
             worker.waiting.append(ticket)
@@ -62,7 +62,9 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
 def act(worker: FakeWorker, ticket: Ticket) -> None:
     """Its turn has come."""
     match ticket.action:
-        case Probe() | Admit() | Load() if worker.phase is Phase.JOINING and _is_restless(worker):
+        case CanaryPrompts() | Admit() | Load() if worker.phase is Phase.JOINING and _is_restless(
+            worker
+        ):
             ticket.end(Reason.WRONG_PHASE)
         case Pause() if worker.phase is Phase.SERVING:
             _stop(worker, ticket)
@@ -72,9 +74,9 @@ def act(worker: FakeWorker, ticket: Ticket) -> None:
             _open(worker, ticket)
         case Fence():
             _fence(worker, ticket)
-        case Probe() if worker.phase in {Phase.SERVING, Phase.JOINING}:
+        case CanaryPrompts() if worker.phase in {Phase.SERVING, Phase.JOINING}:
             _begin(worker, ticket, "probe", worker.slow_seconds)
-        case PutAdapter() | RemoveAdapter():
+        case PutLora() | RemoveLora():
             _adapt(worker, ticket)
         case _:
             ticket.end(Reason.WRONG_PHASE)
@@ -143,7 +145,7 @@ def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
     if (True, str(action.source)) in there:
         return ticket.end()
     running = worker.staging
-    if running is not None and running.action.key == action.key:
+    if running is not None and running.action.work == action.work:
         return running
     if running is not None:
         running.end(Reason.SUPERSEDED)
@@ -266,8 +268,8 @@ def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
 
 def _open(worker: FakeWorker, ticket: Ticket) -> None:
     action = ticket.action
-    wanted = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
-    if worker.phase not in {wanted, Phase.SERVING}:
+    needed = Phase.PAUSED if isinstance(action, Resume) else Phase.JOINING
+    if worker.phase not in {needed, Phase.SERVING}:
         ticket.end(Reason.WRONG_PHASE)
     elif not _is_loaded(worker, action):
         ticket.end(Reason.VERSION_MISMATCH)
@@ -308,7 +310,7 @@ def _close(worker: FakeWorker, ticket: Ticket, why: str) -> None:
 
 
 def _is_restless(worker: FakeWorker) -> bool:
-    """Whether a closed worker is not at rest, and cannot be brought to it now."""
+    """Whether a closed worker still has requests that it cannot end now."""
     if worker.not_at_rest_since is None or worker.careless:
         return False
     worker.close("fence")
@@ -332,11 +334,11 @@ def _report(worker: FakeWorker) -> ProbeReport:
 
 def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     action = ticket.action
-    if isinstance(action, RemoveAdapter):
+    if isinstance(action, RemoveLora):
         worker.adapters.pop(action.adapter, None)
         ticket.end()
         return
-    assert isinstance(action, PutAdapter)
+    assert isinstance(action, PutLora)
     if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
         ticket.end(Reason.WRONG_PHASE)
     elif str(action.source) in (worker.bad_sources | worker.files.absent):

@@ -1,7 +1,7 @@
 """The pods of a simulated fleet as the cluster has them: nodes, the kubelet's view, deletion.
 
-What the kubelet and the node controller see comes late, and what the operator sees of that later
-still (`leader`).
+The kubelet and the node controller see changes late, and the operator sees theirs later still
+(`leader`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.model.fake_worker import FakeWorker
 
-from fleet_operator.core.observed import PROBE_SECONDS, PodView
 from fleet_operator.core.pod_waits import Awaited, PodWait
+from fleet_operator.core.worker_view import PROBE_SECONDS, PodView
 from fleet_worker.protocol import Phase
 
 EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,12 +44,12 @@ class FakePod:
         cut_off: the operator does not reach it; the kubelet and clients do.
         address_of: uid of the pod that has its address now, as far as the operator knows addresses;
             `STRANGER` for one of another fleet, empty while it is its own.
-        garbled: its answers are none that the protocol knows.
+        garbled: its answers do not follow the protocol.
         mute: its next answer to a call is lost.
         grace: it has said that it has weights which it has not; so many more times the operator may
             hear from it before it must have been set apart.
         suspect: something was wrong with it, so that it may be taken out of service.
-        trouble: why its container does not run.
+        problem: why its container does not run.
         gated: it waits for a scheduling gate: it has no node yet as far as the API server tells.
         ended: `Failed`, if the kubelet has ended it for good.
         evicted: it is deleted since its node is lost.
@@ -71,7 +71,7 @@ class FakePod:
     mute: bool = False
     grace: int = 0
     suspect: bool = False
-    trouble: str = ""
+    problem: str = ""
     gated: bool = False
     ended: str = ""
     evicted: bool = False
@@ -89,7 +89,7 @@ class FakePod:
         return self.worker.ordinal
 
     def is_ready(self, *, node_up: bool) -> bool:
-        """What the readiness probe says right now."""
+        """The answer of the readiness probe at this moment."""
         return self.worker.admitted and node_up and not self.worker.hung and not self.ended
 
     def in_service(self, *, node_up: bool) -> bool:
@@ -148,8 +148,8 @@ class FakePod:
         return node_up and over and self.worker.drains_until is None
 
     def view(self, now: float) -> PodView:
-        """What the API server has of it."""
-        waits = self.ended or self.trouble or self.gated
+        """The pod as the API server has it."""
+        waits = self.ended or self.problem or self.gated
         running = not waits and now >= self.worker.started_at
         deleting = self.deleted_at is not None
         return PodView(
@@ -168,7 +168,7 @@ class FakePod:
             evicted=self.evicted,
             gone_by=at(self.deleted_at + GRACE_SECONDS) if self.deleted_at is not None else None,
             restarts=self.worker.restarts,
-            trouble=self.trouble,
+            problem=self.problem,
             wait=GATE if self.gated else None,
             quarantine=self.quarantine,
             drains_since=self.drains_since,
@@ -181,12 +181,12 @@ def pod_environment(manifest: dict[str, Any]) -> dict[str, str]:
     return {v["name"]: v["value"] for v in container["env"] if "value" in v}
 
 
-def told(pod: FakePod) -> str:
+def described(pod: FakePod) -> str:
     """A pod in one line, for failures and logs."""
     worker = pod.worker
     words = [worker.name, str(worker.phase), f"label={worker.label}"]
     words += [f"staged={worker.staged}"] if worker.staged else []
-    words += [f"at {worker.work.action.key}"] if worker.work else []
+    words += [f"at {worker.work.action.work}"] if worker.work else []
     marks = {
         "open": worker.admitted and worker.phase is not Phase.SERVING,
         "not ready": not pod.ready,
@@ -204,6 +204,6 @@ def told(pod: FakePod) -> str:
 
 
 def judged(view: PodView) -> PodView:
-    """A pod of another owner is on its way out (`runtime.foreign_pods`)."""
+    """A pod of another owner is terminating (`runtime.foreign_pods`)."""
     foreign = view.owner and view.owner != "fleet"
     return replace(view, deleting=True) if foreign else view

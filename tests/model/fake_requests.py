@@ -1,6 +1,6 @@
 """The clients of one fake worker: one request after the other, each so many seconds of tokens.
 
-What becomes of a request is kept, so that whoever ends one early can be asked why.
+Keeps the fate of each request, so that a test can check why one ended early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a fake worker says of itself, in the records of the protocol."""
+"""State that a fake worker reports, in the records of the protocol."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ _VARIANT = "~"
 
 @dataclass
 class Files:
-    """What lies under every path of the shared store. `rewritten`: path → contents that somebody has
-    put there in place of the first ones. `absent`: paths that do not exist now.
+    """Contents of every path of the shared store. `rewritten`: path → contents that replaced the
+    first ones. `absent`: paths that do not exist now.
     """
 
     rewritten: dict[str, str] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
     )
 
 
-# What was validated once is not validated again: most of a simulation's answers repeat these.
+# Validated values are reused: most of a simulation's answers repeat them.
 
 
 @cache

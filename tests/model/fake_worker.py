@@ -1,7 +1,7 @@
 """A worker as the planner meets it: the protocol's rules, no engine, no clock of its own.
 
-`label` is what it reports, `weights` what its engine would really compute with (named by where they
-came from; None while neither old nor new): the simulator compares the two on every token.
+`label` is the version that it reports. `weights` is the version that its engine would compute with,
+named by its origin; None between old and new. The simulator compares the two on every token.
 
 As in the real worker one call acts at a time: a call that comes while another is under way waits for
 its end and acts then (`fake_calls`).
@@ -28,7 +28,7 @@ from fleet_worker.protocol import (
 
 ENGINE_START_SECONDS = 5.0
 REST_SECONDS = 60.0
-"""What the documentation promises: then a closed worker that is not at rest ends its process."""
+"""After this time a closed worker that is not at rest ends its process, as the documentation says."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
@@ -46,15 +46,14 @@ class FakeWorker:
         breaking_versions: loading these breaks the engine; the last good weights come back.
         odd_versions: the canary's prompts give nonsense with these.
         lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
-            besides, the answer shows the state that was asked for.
+            and the answer shows the requested state.
         files: what lies under every path, shared by all workers.
         meant: digest that each version of a run has had in this process.
-        stubborn_until: until then its engine does not come to rest: requests do not end, whatever
-            the worker asks of it.
-        careless: it does with such an engine what workers did once: a fence that fails changes
-            nothing but the latch, and loads and admissions do not ask whether requests have ended.
+        stubborn_until: until then its engine does not end its requests.
+        careless: behaves as workers once did with such an engine. A fence that fails only closes
+            the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
-        hung: it answers nobody; what it was generating goes on.
+        hung: it answers no call; running requests continue.
         compare: what a load has changed, given the worker before it and the call; without, no effect
             is reported.
     """
@@ -127,7 +126,7 @@ class FakeWorker:
 
     @property
     def generates(self) -> bool:
-        """Whether it makes tokens for those who reach it: also for the last ones, in a drain."""
+        """Whether it makes tokens for its clients, the last ones of a drain included."""
         return self.phase is Phase.PAUSING or (self.admitted and self.phase is Phase.SERVING)
 
     @property
@@ -169,7 +168,7 @@ class FakeWorker:
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
-        """Time has come to `now`; what should have happened until then happens in order."""
+        """Advance to `now`, with the events until then in order."""
         while (at := self.next_at()) is not None and at <= now:
             self._pass(max(at, self.now))
             self._happen()
@@ -217,7 +216,7 @@ class FakeWorker:
             self.serve()
 
     def _seek_rest(self) -> None:
-        """Go on ending the requests of a closed worker; end the process if they do not end."""
+        """Keep ending the requests of a closed worker; end the process if they do not end."""
         if self.not_at_rest_since is None or self.work is not None or self.careless:
             return
         if self.now >= self.stubborn_until:
@@ -253,7 +252,7 @@ class FakeWorker:
         self.meant = {(self.label, self.run_id): digest_of(self.weights)}
 
     def drain(self, seconds: float = 0) -> None:
-        """The preStop hook: requests go on for so long, held ones, too; what is left then ends."""
+        """The preStop hook: running and held requests get this long; the rest then ends."""
         if self.phase is Phase.DRAINING:
             return
         fenced = self.work is not None and self.work.step == "drain"
@@ -284,12 +283,12 @@ class FakeWorker:
     def call(
         self, action: WorkerCall, epoch: Epoch, now: float
     ) -> tuple[WorkerState, Reason | None]:
-        """The same for those who do not wait for its end."""
+        """The same, without waiting for its end."""
         ticket = self.take(action, epoch, now)
         return self.state(now), ticket.reason
 
     def state(self, now: float) -> WorkerState:
-        """What it says of itself."""
+        """The state that it reports."""
         self.tick(now)
         return state_of(self)
 

@@ -3,10 +3,9 @@
     python -m tests.model.hunt --histories 60 [--promise 3] [--rollout '{"strategy": "Rolling"}']
     python -m tests.model.hunt --story a_worker_that_hangs
 
-Prints the first promise that breaks, as `promise 3: …`, or `every promise held`. Told which promise
-is looked for, it passes over the histories in which another one breaks first: one mistake often
-breaks two, and luck decides which one shows first. Some moments are too rare for luck: these are
-told as a story.
+Prints the first promise that breaks, as `promise 3: …`, or `every promise held`. With `--promise` it
+skips histories in which another promise breaks first: one mistake often breaks two. Stories play
+moments that are too rare for random histories.
 """
 
 # ruff: noqa: T201 - its output is what it is for
@@ -18,8 +17,8 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from tests.model.mischief import history
 from tests.model.promises import PromiseBroken
+from tests.model.random_history import history
 from tests.model.stories import STORIES
 
 
@@ -39,9 +38,9 @@ def main() -> None:
     }
     if given.story is not None:
         tries = {s.__name__: s for s in STORIES if s.__name__ == given.story}
-    for name, told in tries.items():
+    for name, play in tries.items():
         try:
-            told()
+            play()
         except PromiseBroken as broken:
             if given.promise not in {None, broken.number}:
                 continue

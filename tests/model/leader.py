@@ -11,26 +11,31 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
+from tests.model.desired import NO_STATUS, Asked, Desired
 from tests.model.fake_pods import at, judged
+from tests.model.fake_revisions import at_once
 from tests.model.fake_state import Ticket
-from tests.model.wanted import NO_STATUS, Asked, Wanted
 
-from fleet_operator.api.fleet import FleetSpec, FleetStatus, PinnedWeights
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core import pods
 from fleet_operator.core.actions import PodAction, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.observed import FleetObserved, PodView, Target, WeightsView, WorkerView
-from fleet_operator.core.templates import RecordedTemplate
+from fleet_operator.core.manifests import pods, revisions
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.work import Work
+from fleet_operator.core.worker_view import PodView, WorkerView
+from fleet_operator.errors import FleetError
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.own_writes import OwnWrites
-from fleet_operator.runtime.stored_versions import StoredVersions
-from fleet_operator.runtime.watch import Watch
+from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.rollout_timers import RolloutTimers
+from fleet_operator.runtime.templates import Templates
+from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 REFUSED_SECONDS = 1.0
 IMAGE = "image"
-RELEASE = "today"
 KEY = ("rl", "policy")
 
 
@@ -48,18 +53,8 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return remembered
 
 
-pods.revision_of = _remembered(pods.revision_of)
+revisions.revision_of = _remembered(revisions.revision_of)
 pods.template_of = _remembered(pods.template_of)
-
-
-@_remembered
-def _recorded(observed: FleetObserved) -> RecordedTemplate | None:
-    """Of every spec the template is recorded as soon as it is seen, unless none can be made of it."""
-    try:
-        template = pods.template_of(observed, IMAGE)
-    except (TypeError, ValueError, KeyError, AttributeError):  # as `Writes` catches any defect
-        return None
-    return RecordedTemplate(revision=pods.revision_of(observed), pod=template, release=RELEASE)
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ class WriteWeights:
 class WriteApplied:
     """The ConfigMap from which restarting workers begin."""
 
-    applied: Target
+    applied: Checkpoint
 
 
 Doing = WorkerCall | PodAction | WriteFleet | WriteWeights | WriteApplied
@@ -119,9 +114,10 @@ class Heard:
 class Leader:
     """Fields:
 
-    fleet, weights: statuses as computed last; what the planners see.
+    fleet, weights: the last computed statuses, which the planners see.
+    lost: calls whose answer never came, by uid of the worker, until it has answered again.
     written: what it believes to be stored, by uid.
-    wanted, pods: what its watches have brought, as it was at `seen_until`.
+    desired, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided the last two times.
     own_writes: what it has written to pods, also while its watch has not brought it; the real ones.
     versions: of the fleet's object, over which it writes; the real ones.
@@ -130,7 +126,7 @@ class Leader:
     slept_seconds: how long its monotonic clock stood still.
     looks_left: how often it will look around yet, if it was suspended and another one leads.
     fleet_version: of the fleet's object, as it was read at the start.
-    epochs, watch: the real ones.
+    epochs, watch, templates: the real ones.
     """
 
     term: int
@@ -139,21 +135,23 @@ class Leader:
     heard: dict[str, Heard] = field(default_factory=dict)
     silent_since: dict[str, float] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
-    refused: dict[str, tuple[str, float]] = field(default_factory=dict)
+    refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
+    lost: dict[str, Work] = field(default_factory=dict)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     clock_ahead_seconds: float = 0
     slept_seconds: float = 0
     looks_left: int = 0
     fleet_version: InitVar[int] = 0
     epochs: Epochs = field(init=False)
-    watch: Watch = field(default_factory=Watch)
+    watch: RolloutTimers = field(default_factory=RolloutTimers)
+    templates: Templates | None = None
     seen_until: float = 0
     looked_at: tuple[float, float] = (0, 0)
-    wanted: Wanted | None = None
+    desired: Desired | None = None
     pods: tuple[PodView, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)
-    own_writes: OwnWrites = field(default_factory=OwnWrites)
-    versions: StoredVersions = field(default_factory=StoredVersions)
+    own_writes: UnobservedWrites = field(default_factory=UnobservedWrites)
+    versions: ResourceVersions = field(default_factory=ResourceVersions)
     decision: Decision | None = None
     observed: FleetObserved | None = None
     todo: deque[Doing] = field(default_factory=deque)
@@ -211,15 +209,16 @@ class Leader:
         if self.epochs.is_settling(KEY):
             return False
         flight = self.flights.get(call.pod_uid)
-        if flight is not None and flight.action.key == call.key:
+        if flight is not None and flight.action.work == call.work:
             return False
-        key, at_seconds = self.refused.get(call.pod_uid, ("", 0.0))
-        return key != call.key or self.own(now) - at_seconds >= REFUSED_SECONDS
+        work, at_seconds = self.refused.get(call.pod_uid, (None, 0.0))
+        return work != call.work or self.own(now) - at_seconds >= REFUSED_SECONDS
 
     def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
         """A worker has answered."""
         self.heard[uid] = Heard(state, self.own(now), restarts)
         self.silent_since.pop(uid, None)
+        self.lost.pop(uid, None)
 
     def miss(self, uid: str, now: float) -> None:
         """A worker has not answered."""
@@ -230,12 +229,13 @@ class Leader:
         flight = self.flights.pop(uid)
         if flight.state is None:
             self.miss(uid, now)
+            self.lost[uid] = flight.action.work
             return
         self.hear(uid, flight.state, flight.restarts, now)
         reason = flight.ticket.reason if flight.ticket else None
         self.refused.pop(uid, None)
         if reason is not None:
-            self.refused[uid] = (flight.action.key, self.own(now))
+            self.refused[uid] = (flight.action.work, self.own(now))
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
             self.epochs.note_refusal(KEY, pod, flight.state.epoch)
@@ -246,26 +246,43 @@ class Leader:
         there = {p.uid: p.restarts for p in pods}
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
-                for known in (self.heard, self.silent_since, self.flights, self.refused):
+                for known in (self.heard, self.silent_since, self.flights, self.refused, self.lost):
                     known.pop(uid, None)  # type: ignore[attr-defined]
         self.restarts = there
 
     def _observe(self, now: float) -> FleetObserved:
-        assert self.wanted is not None
-        views = (self._weights_view(uid, asked, now) for uid, asked in self.wanted.weights)
+        assert self.desired is not None
+        views = (self._weights_view(uid, asked, now) for uid, asked in self.desired.weights)
         workers = {p.ordinal: self._worker(p, now) for p in self.pods}
         observed = FleetObserved(
             name="policy",
             namespace="rl",
             uid="fleet",
-            generation=self.wanted.generation,
-            spec=self.wanted.fleet_spec,
+            generation=self.desired.generation,
+            spec=self.desired.fleet_spec,
             status=self.fleet,
             stored_pins=self._stored_pins(),
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
-        return replace(observed, template=_recorded(observed), release=RELEASE)
+        return self._with_template(observed)
+
+    def _with_template(self, observed: FleetObserved) -> FleetObserved:
+        templates = self.templates
+        assert templates is not None
+        error: Exception | None = None
+        if templates.known(KEY, observed) is None:
+            in_use = {w.pod.revision for w in observed.workers if not w.pod.deleting}
+            try:
+                at_once(templates.ensure(KEY, observed, in_use))
+            except (FleetError, TypeError, ValueError, KeyError) as caught:  # any, for `Writes`
+                error = caught
+        self.note_template(error)
+        known = templates.known(KEY, observed)
+        return replace(observed, template=known, release=templates.release)
+
+    def note_template(self, error: Exception | None) -> None:
+        """The reason why the template is not recorded; None if it is."""
 
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)
@@ -285,5 +302,6 @@ class Leader:
             state_age_seconds=now - heard.at if heard else 0,
             silent_seconds=max(now - silent, 0.001) if silent is not None else 0,
             silence="time-out",
-            call=flight.action.key if flight else "",
+            call=flight.action.work if flight else None,
+            lost_call=self.lost.get(pod.uid),
         )

@@ -1,11 +1,11 @@
-"""A simulated fleet whose API server refuses writes, lists and watches, whose names are taken, whose objects cannot be read, and
-whose operator has defects; and promise 10.
+"""Promise 10 on a simulated fleet: the API server refuses writes, lists and watches, names are taken,
+objects cannot be read, and the operator has defects.
 
-10. Whatever the API server refuses, also to be listed or watched, whatever cannot be read, and whatever raises in the operator is
-    said: after `LOOKS` looks `Stalled` is True on the fleet or the WeightVersion, as stored, as long
-    as one of the two can be written. Pauses are renewed meanwhile (promise 8 holds).
+10. The operator reports each of these faults. After `LOOKS` looks `Stalled` is True on the fleet or
+    the WeightVersion, as stored, as long as one of the two can be written. Pauses are renewed
+    meanwhile (promise 8 holds).
 
-Real are `decide`, `runtime.objects` and `runtime.troubles`; the API server is played here, without
+Real are `decide`, `runtime.kube_writer` and `runtime.problems`; the API server is played here, without
 waiting.
 
     python -m tests.model.refusals --histories 20 [--promise 10]
@@ -22,10 +22,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn
 from unittest import mock
 
+from tests.model.desired import BASE_UID
+from tests.model.fake_revisions import at_once
 from tests.model.leader import Doing, Leader, WriteApplied, WriteFleet, WriteWeights
 from tests.model.promises import PromiseBroken
 from tests.model.simulator import Simulation
-from tests.model.wanted import BASE_UID
 
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core import decision as decisions
@@ -34,10 +35,11 @@ from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json
+from fleet_operator.runtime.kube_writer import KubeWriter
 from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects
-from fleet_operator.runtime.troubles import PODS, Troubles, status_part
+from fleet_operator.runtime.problems import PODS, Problems, status_part
+from fleet_operator.runtime.templates import TEMPLATE
 
 KEY = ("rl", "policy")
 LOOKS = 4
@@ -102,20 +104,11 @@ class FakeApi:
         return any(path.endswith(f"/{t}") for t in self.taken)
 
 
-def at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run what never waits to its end."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("it waited")
-
-
 @dataclass
 class RefusedLeader(Leader):
-    """A leader that knows its troubles, and which objects cannot be read."""
+    """A leader that knows its problems, and which objects cannot be read."""
 
-    troubles: Troubles = field(default_factory=Troubles)
+    problems: Problems = field(default_factory=Problems)
     odd: set[str] = field(default_factory=set)
 
     def _observe(self, now: float) -> FleetObserved:
@@ -124,8 +117,12 @@ class RefusedLeader(Leader):
         why = "spec.source: too long" if "weights" in self.odd else ""
         weights = tuple(replace(w, unreadable=why) for w in observed.weights)
         return replace(
-            observed, troubles=self.troubles.of(KEY), unreadable=unreadable, weights=weights
+            observed, problems=self.problems.of(KEY), unreadable=unreadable, weights=weights
         )
+
+    def note_template(self, error: Exception | None) -> None:
+        """The reason why the template is not recorded; None if it is."""
+        self.problems.note(KEY, TEMPLATE, error)
 
 
 class RefusingSimulation(Simulation):
@@ -150,28 +147,30 @@ class RefusingSimulation(Simulation):
         super().__init__(**given)
 
     def start_operator(self) -> None:
-        """A new leader, which knows of no trouble."""
+        """A new leader, which knows of no problem."""
         super().start_operator()
         self.looks.clear()
-        self.objects = Objects(self.api, Metrics())  # type: ignore[arg-type] - what it uses
-        troubles = Troubles(lambda: self.now)
+        self.objects = KubeWriter(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        problems = Problems(lambda: self.now)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
-        self.leader = RefusedLeader(**given, troubles=troubles, odd=self.odd)
+        self.leader = RefusedLeader(**given, problems=problems, odd=self.odd)
 
     def decide(self) -> Decision:
-        """Decide with the parts that raise, write the children, and see whether all is said."""
+        """Decide with the parts that raise, write the children, and check that all is reported."""
         self._check_said()
         self.met = {f"{each} cannot be read" for each in self.odd}
         self.met |= {f"{each} is refused" for each in self.refused_reads}
         assert isinstance(self.leader, RefusedLeader)
         for read in READS:
             error = Terminal("403 forbidden") if read in self.refused_reads else None
-            self.leader.troubles.note_read(read, error)
+            self.leader.problems.note_read(read, error)
         with ExitStack() as stack:
             for part in self.raising:
                 stack.enter_context(mock.patch.object(decisions, part, _raise))
             decision = super().decide()
         self.met |= {f"{d.part} raised" for d in decision.defects}
+        if self.leader.problems.has(KEY, TEMPLATE):
+            self.met.add(f"{TEMPLATE} cannot be recorded")
         assert self.leader.observed is not None
         for part, write in self.objects.children(self.leader.observed, None).items():
             self._attempt(part, write())
@@ -184,8 +183,8 @@ class RefusingSimulation(Simulation):
         match action:
             case CreatePod():
                 made = self._attempt(PODS, self.objects.change_pod("rl", action))
-                if f"pods/{action.name}" in self.api.taken:
-                    self.met.add(f"{action.name} is taken")
+                if f"pods/{action.pod_name}" in self.api.taken:
+                    self.met.add(f"{action.pod_name} is taken")
                 elif made:
                     super().do(action, leader)
             case WriteFleet():
@@ -200,11 +199,12 @@ class RefusingSimulation(Simulation):
 
     def heal(self) -> None:
         """Everything is allowed, free, readable and sound again."""
-        self.note("person", "heals everything")
+        self.note("user", "heals everything")
         for causes in (self.api.refused, self.api.taken, self.refused_statuses, self.odd):
             causes.clear()
         self.refused_reads.clear()
         self.raising.clear()
+        self.revisions.refused = False
         self.change_fleet("repairs the overlay", podOverlay={})
         self.looks.clear()
 
@@ -229,7 +229,7 @@ class RefusingSimulation(Simulation):
 
     def _note(self, part: str, error: Exception | None) -> None:
         assert isinstance(self.leader, RefusedLeader)
-        self.leader.troubles.note(KEY, part, error)
+        self.leader.problems.note(KEY, part, error)
 
     def _check_said(self) -> None:
         """Promise 10."""
@@ -271,7 +271,10 @@ def refused_history(seed: int) -> RefusingSimulation:
     return fleet
 
 
-BREAKS = ("pods", "children", "child", "pod", "read", "status", "odd", "raise", "overlay")
+BREAKS = (
+    *("pods", "children", "child", "pod", "read", "status", "odd", "raise", "overlay"),
+    "template",
+)
 
 
 def _break_something(fleet: RefusingSimulation) -> None:
@@ -303,8 +306,16 @@ def _break_something(fleet: RefusingSimulation) -> None:
         case "raise":
             fleet.raising.add(chance.choice(RAISING))
         case _:
-            fleet.change_fleet("breaks the overlay", podOverlay=chance.choice(OVERLAYS))
-            fleet.met.add("the overlay is odd")
+            _change_template(fleet, odd=what == "overlay")
+
+
+def _change_template(fleet: RefusingSimulation, *, odd: bool) -> None:
+    if odd:
+        fleet.change_fleet("breaks the overlay", podOverlay=fleet.random.choice(OVERLAYS))
+        fleet.met.add("the overlay is odd")
+    else:
+        fleet.refuse_templates()
+        fleet.change_fleet("changes the template", engine={"args": [f"--seed={fleet.now}"]})
 
 
 def main() -> None:

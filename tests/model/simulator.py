@@ -1,8 +1,8 @@
-"""Runs the real planners against a fake fleet, with faults, and checks the promises all the time.
+"""Runs the real planners against a fake fleet with faults, and checks the promises after every action.
 
-The simulation plays everything around `decide`: trainers and people, the API server and its late
-watches, the kubelet and nodes, workers, the wire between, and operator processes that may die or
-freeze between any two actions. After every single action the promises are checked (`promises`).
+The simulation plays everything around `decide`: trainers and users, the API server and its late
+watches, the kubelet and nodes, workers and the network. Operator processes may die or freeze between
+any two actions.
 Everything random comes from one seed, which every failure prints.
 """
 
@@ -14,24 +14,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model.endings import TICK_SECONDS, Endings
-from tests.model.fake_pods import FakePod, at, pod_environment, told
+from tests.model.convergence import TICK_SECONDS, Convergence
+from tests.model.desired import BASE_UID, NO_STATUS, Desired, base_weights, fleet_of
+from tests.model.fake_pods import FakePod, at, described, pod_environment
+from tests.model.fake_revisions import FakeRevisions
 from tests.model.fake_state import Files
 from tests.model.fake_worker import FakeWorker
+from tests.model.fault_injection import FaultInjection
 from tests.model.faults import Faults
-from tests.model.leader import KEY, Doing, Flight, Leader, WriteApplied, WriteFleet, WriteWeights
-from tests.model.mishaps import Mishaps
+from tests.model.leader import (
+    KEY,
+    Doing,
+    Flight,
+    Leader,
+    WriteApplied,
+    WriteFleet,
+    WriteWeights,
+)
+from tests.model.operators import Operators
 from tests.model.promises import PromiseBroken, Promises
 from tests.model.trainers import Trainers
-from tests.model.wanted import BASE_UID, NO_STATUS, Wanted, base_weights, fleet_of
 from tests.model.wire import Wire
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import Condition, ConditionType, condition_of
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import (
-    Admit,
     AdoptPod,
     BeginDrain,
     CreatePod,
@@ -40,20 +49,19 @@ from fleet_operator.core.actions import (
     PodAction,
     Quarantine,
 )
+from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision
-from fleet_operator.core.observed import PodView, Target
-from fleet_operator.core.transitions import fleet_transitions, weights_transitions
+from fleet_operator.core.events import fleet_events, weights_events
+from fleet_operator.core.worker_view import PodView
 from fleet_worker.drain_names import drain_seconds_of
 
 KEPT_VIEWS = 60
 NODES = ("node-0", "node-1")
-SLEEPERS_LOOKS = 6
-"""So often a suspended leader looks around after it woke up, at most: its Lease is read every 2 s."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the log: who did what, and why."""
+    """One line of the log: the actor, the action and its reason."""
 
     at: float
     who: str
@@ -66,7 +74,7 @@ class Entry:
         )
 
 
-class Simulation(Trainers, Mishaps, Endings):
+class Simulation(Trainers, FaultInjection, Operators, Convergence):
     """One fleet named `policy`, with a WeightVersion that asks for version 1."""
 
     def __init__(
@@ -96,21 +104,22 @@ class Simulation(Trainers, Mishaps, Endings):
         self.bad_versions: set[str] = set()
         self.odd_versions: set[str] = set()
         self.fleet_stored = FleetStatus()
-        self.fleet_version = 0  # stands for its resourceVersion: how often it was written
+        self.fleet_version = 0  # the resourceVersion: the number of writes
         self.weights_stored: dict[str, WeightsStatus] = {}
-        self.applied_written: Target | None = None
+        self.applied_written: Checkpoint | None = None
         self.files = Files()
         self.lag_seconds = 0.0
         self.lease_term = 0
         self.lease_deleted = False
         self.clock_ahead_seconds = 0.0
-        self.wanted = Wanted(fleet_of(replicas, management, rollout or {}, **spec))
+        self.desired = Desired(fleet_of(replicas, management, rollout or {}, **spec))
         if management == "Operator":
-            self.wanted = self.wanted.with_weights(BASE_UID, base_weights("1"))
-        self.wanted_before: deque[tuple[float, Wanted]] = deque([(0.0, self.wanted)], KEPT_VIEWS)
+            self.desired = self.desired.with_weights(BASE_UID, base_weights("1"))
+        self.desired_before: deque[tuple[float, Desired]] = deque([(0.0, self.desired)], KEPT_VIEWS)
         self.pods_before: deque[tuple[float, tuple[PodView, ...]]] = deque([(0.0, ())], KEPT_VIEWS)
         self.wire = Wire(self)
-        self.ghosts: list[Leader] = []
+        self.revisions = FakeRevisions(self)
+        self.former_leaders: list[Leader] = []
         self.leader = Leader(0, self.fleet_stored, {})
         self.promises = Promises(self)
         self.start_operator()
@@ -123,11 +132,11 @@ class Simulation(Trainers, Mishaps, Endings):
 
     @property
     def version(self) -> str:
-        return self.wanted.version
+        return self.desired.version
 
     @property
     def replicas(self) -> int:
-        return self.wanted.fleet_spec.replicas
+        return self.desired.fleet_spec.replicas
 
     @property
     def fleet(self) -> FleetStatus:
@@ -137,7 +146,7 @@ class Simulation(Trainers, Mishaps, Endings):
     @property
     def weights(self) -> WeightsStatus:
         """The status of the base weights' WeightVersion, likewise."""
-        return self.leader.weights.get(self.wanted.base_uid, NO_STATUS)
+        return self.leader.weights.get(self.desired.base_uid, NO_STATUS)
 
     @property
     def is_rough(self) -> bool:
@@ -151,131 +160,38 @@ class Simulation(Trainers, Mishaps, Endings):
 
     @property
     def serving(self) -> list[str]:
-        """What clients get tokens of, by ordinal."""
+        """The weights behind the tokens that clients get, by ordinal."""
         in_order = sorted(self.pods.values(), key=lambda p: p.ordinal)
         return [str(p.worker.weights) for p in in_order if self.serves(p)]
 
     @property
     def stalled(self) -> Condition | None:
-        """Why a person is needed, by the WeightVersion's account or else by the fleet's."""
+        """The reason of Stalled, of the WeightVersion or else of the fleet."""
         for status in (self.weights, self.fleet):
             if found := condition_of(status.conditions, ConditionType.STALLED):
                 return found
         return None
 
     def node_up(self, pod: FakePod) -> bool:
-        return self.nodes[pod.node] is None
+        return self.lost_at(pod) is None
+
+    def lost_at(self, pod: FakePod) -> float | None:
+        """Since when its node is lost. A pod behind a scheduling gate has none."""
+        return None if pod.gated else self.nodes[pod.node]
 
     def serves(self, pod: FakePod) -> bool:
         """Whether clients get tokens from it through the Service."""
         return pod.worker.generates and pod.in_service(node_up=self.node_up(pod))
 
-    # --- what else people do -----------------------------------------------------------------------
+    # --- other actions of users ---------------------------------------------------------------------
 
     def delete(self, pod: FakePod) -> None:
-        """A person deletes a pod."""
-        self.note("person", f"deletes {pod.name}")
-        self.promises.note_cluster_drain(pod)
+        """A user deletes a pod."""
+        self.note("user", f"deletes {pod.name}")
+        self.promises.availability.note_cluster_drain(pod)
         self._delete(pod)
 
     # --- operators --------------------------------------------------------------------------------
-
-    def start_operator(self) -> None:
-        """A new leader: nothing in memory, a new term, and the wall clock of its host."""
-        written = {"fleet": self.fleet_stored, **self.weights_stored}
-        self.lease_term += 1
-        self.leader = Leader(
-            self.lease_term,
-            self.fleet_stored,
-            dict(self.weights_stored),
-            written=written,
-            seen_until=self.now,  # it has listed everything
-            clock_ahead_seconds=self.clock_ahead_seconds,
-            fleet_version=self.fleet_version,
-        )
-        self.pods_before.append((self.now, self._pod_views()))
-        self.note("operator", f"starts, term {self.leader.term}")
-        self.promises.note_leader()
-
-    def freeze_operator(self) -> None:
-        """The leader stops in the middle, with what it was about to do in its hand."""
-        self.note("operator", f"of term {self.leader.term} freezes")
-        self.ghosts.append(self.leader)
-        self.start_operator()
-
-    def suspend_operator(self, seconds: float) -> None:
-        """The virtual machine of the leader is paused: its monotonic clock stands still, and another
-        process leads. It wakes up when it is haunted, with its caches of before.
-        """
-        self.note("operator", f"of term {self.leader.term} is suspended for {seconds:.0f} s")
-        sleeper = self.leader
-        sleeper.looks_left = SLEEPERS_LOOKS if sleeper.wanted else 0  # else it never looked
-        self.ghosts.append(sleeper)
-        self.tick(seconds)
-        sleeper.slept_seconds += seconds
-        self.start_operator()
-
-    def be_away(self, seconds: float, *, clock_ahead_seconds: float = 0.0) -> None:
-        """No operator leads, or the API server is out of reach, which ends every leader; the next
-        one runs on a host whose wall clock is wrong by so much.
-        """
-        self.note("fault", f"no operator for {seconds:.0f} s")
-        self.tick(seconds)
-        self.clock_ahead_seconds = clock_ahead_seconds
-        self.start_operator()
-
-    def set_clock(self, ahead_seconds: float) -> None:
-        """The wall clock of the leader's host is set."""
-        self.note("fault", f"the operator's clock is {ahead_seconds:+.0f} s off")
-        self.clock_ahead_seconds = self.leader.clock_ahead_seconds = ahead_seconds
-
-    def delete_lease(self) -> None:
-        """A person deletes the Lease while no process runs; the next one counts terms from 1 again."""
-        self.note("person", "deletes the Lease")
-        self.ghosts.clear()
-        self.lease_term = 0
-        self.lease_deleted = True
-        self.start_operator()
-
-    def read_lease(self, leader: Leader) -> None:
-        """A leader whose call was refused as old reads the Lease; if it is not its own, it ends."""
-        if not leader.epochs.refused():
-            return
-        ours = leader is self.leader
-        leader.read_lease(ours=ours)
-        if not ours:
-            self.note("ghost", f"of term {leader.term} has lost the Lease and ends")
-            leader.todo.clear()
-            leader.looks_left = 0
-
-    def haunt(self, ghost: Leader) -> None:
-        """A leader that was frozen or suspended goes on where it was, unaware of its successor.
-
-        A worker that has not heard of the successor yet would let itself be opened. There the epoch
-        does not help, but that the process asks itself before every call whether it leads
-        (`runtime.fenced`). One that was suspended also looks around again, and decides.
-        """
-        self.read_lease(ghost)
-        if not ghost.todo and ghost.looks_left:
-            ghost.looks_left -= 1
-            self.wire.ask(ghost)
-            decision = ghost.decide(self.now)
-            calls = [c for c in decision.worker_calls if self._is_aware(c.pod_uid, ghost)]
-            ghost.todo = deque(calls)
-            self.note("ghost", f"of term {ghost.term} looks around")
-        action = ghost.todo.popleft() if ghost.todo else None
-        if isinstance(action, Admit) and not self._is_aware(action.pod_uid, ghost):
-            action = None
-        if action is not None:
-            self.do(action, ghost)
-        if not ghost.todo and not ghost.looks_left:
-            self.ghosts.remove(ghost)
-        self.check()
-
-    def _is_aware(self, uid: str, ghost: Leader) -> bool:
-        """Whether a worker has heard of a newer leader."""
-        worker = self.workers.get(uid)
-        return worker is not None and worker.epoch is not None and worker.epoch.term > ghost.term
 
     def reconcile(self) -> bool:
         """Observe, decide, act, write. Returns: whether anything was done or written."""
@@ -311,11 +227,11 @@ class Simulation(Trainers, Mishaps, Endings):
         return decision
 
     def _tell(self, fleet: FleetStatus, weights: dict[str, WeightsStatus]) -> None:
-        """What statuses say anew: phases, and what becomes an Event."""
-        events = fleet_transitions(fleet, self.leader.fleet)
+        """Changes of the statuses: phases, and conditions that become an Event."""
+        events = fleet_events(fleet, self.leader.fleet)
         for uid, status in self.leader.weights.items():
             known = weights.get(uid, NO_STATUS)
-            events += weights_transitions(known, status)
+            events += weights_events(known, status)
             if (known.phase, known.desired_version) != (status.phase, status.desired_version):
                 self.note("status", f"{uid}: version {status.desired_version} is {status.phase}")
         for event in events:
@@ -340,7 +256,7 @@ class Simulation(Trainers, Mishaps, Endings):
     def _watch(self, leader: Leader) -> None:
         """The watches bring what was a while ago; they never go back in time."""
         then = leader.seen_until = max(leader.seen_until, self.now - self.lag_seconds)
-        leader.wanted = next(w for t, w in reversed(self.wanted_before) if t <= then or t == 0)
+        leader.desired = next(w for t, w in reversed(self.desired_before) if t <= then or t == 0)
         if then < self.now:
             found = (p for t, p in reversed(self.pods_before) if t <= then)
             leader.look_at_pods(next(found, self.pods_before[0][1]))
@@ -374,8 +290,8 @@ class Simulation(Trainers, Mishaps, Endings):
                 if not self.happens(self.faults.status_unwritten):
                     self._write(action, leader)
             case CreatePod() | DeletePod() | BeginDrain() | EndDrain() | Quarantine() | AdoptPod():
-                who = "operator" if leader is self.leader else "ghost"
-                self.note(who, f"{type(action).__name__} {action.name}", action.reason)
+                who = "operator" if leader is self.leader else "former"
+                self.note(who, f"{type(action).__name__} {action.pod_name}", action.reason)
                 if not self.happens(self.faults.api_refuses):
                     self._change_pod(action, leader)
             case _:
@@ -390,7 +306,7 @@ class Simulation(Trainers, Mishaps, Endings):
                     self.fleet_version = leader.note_written(self.fleet_version)
             case WriteWeights():
                 leader.written[action.uid] = action.status
-                if action.uid in dict(self.wanted.weights):
+                if action.uid in dict(self.desired.weights):
                     self.weights_stored[action.uid] = action.status
             case WriteApplied():
                 self.applied_written = action.applied
@@ -408,18 +324,18 @@ class Simulation(Trainers, Mishaps, Endings):
         if isinstance(action, CreatePod):
             self._create(action)
             return
-        pod = self.pods.get(action.uid)
+        pod = self.pods.get(action.pod_uid)
         if pod is None:
             return
         match action:
             case DeletePod():
-                self.promises.note_leaving(pod, leader)
+                self.promises.availability.note_leaving(pod, leader)
                 self._delete(pod)
             case BeginDrain():
-                self.promises.note_leaving(pod, leader)
+                self.promises.availability.note_leaving(pod, leader)
                 pod.drains_since = action.since
             case EndDrain():
-                self.promises.note_staying(pod)
+                self.promises.availability.note_staying(pod)
                 pod.drains_since = None
             case Quarantine():
                 pod.quarantine = pod.quarantine or action.reason
@@ -455,16 +371,17 @@ class Simulation(Trainers, Mishaps, Endings):
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, seconds: float = TICK_SECONDS) -> None:
-        """Time passes; what happens meanwhile happens in order."""
+        """Time passes, with its events in order."""
         end = self.now + seconds
         while True:
             self.now = min((t for t in self._next_times() if t > self.now), default=end)
             self.now = min(self.now, end)
             for pod in list(self.pods.values()):
                 pod.worker.tick(self.now)
-                pod.tick(self.now, node_lost_at=self.nodes[pod.node])
+                pod.tick(self.now, node_lost_at=self.lost_at(pod))
                 if pod.is_gone(self.now, node_up=self.node_up(pod)):
                     del self.pods[pod.uid]
+                    self.let_in()
             self.wire.tick()
             if self.lag_seconds or seconds >= TICK_SECONDS:
                 self.pods_before.append((self.now, self._pod_views()))
@@ -475,7 +392,7 @@ class Simulation(Trainers, Mishaps, Endings):
     def _next_times(self) -> list[float]:
         times = self.wire.next_times()
         for pod in self.pods.values():
-            times += [t for t in (pod.worker.next_at(), pod.next_at(self.nodes[pod.node])) if t]
+            times += [t for t in (pod.worker.next_at(), pod.next_at(self.lost_at(pod))) if t]
         return times
 
     def check(self) -> None:
@@ -491,7 +408,7 @@ class Simulation(Trainers, Mishaps, Endings):
         self.log.append(Entry(self.now, who, what, why))
 
     def story(self) -> str:
-        lines = [*map(str, self.log[-60:]), *(f"    {told(p)}" for p in self.pods.values())]
+        lines = [*map(str, self.log[-60:]), *(f"    {described(p)}" for p in self.pods.values())]
         return f"seed {self.seed}\n" + "\n".join(lines)
 
     def fail(self, number: int, text: str) -> None:

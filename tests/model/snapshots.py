@@ -8,32 +8,48 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from tests.model.availability import Availability
 from tests.model.fake_pods import EPOCH_START, FakePod
 from tests.model.fake_requests import FakeRequests
+from tests.model.fake_revisions import FakeRevisions
 from tests.model.fake_state import Files, Note, Ticket
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.leader import KEY, Doing, Flight, Leader
 from tests.model.promises import Promises
+from tests.model.readers import Readers
 from tests.model.simulator import Simulation
 from tests.model.wire import Wire
 
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.own_writes import OwnWrites
-from fleet_operator.runtime.stored_versions import StoredVersions
-from fleet_operator.runtime.watch import Seen, Watch
+from fleet_operator.runtime.resource_versions import ResourceVersions
+from fleet_operator.runtime.rollout_timers import RolloutTimer, RolloutTimers
+from fleet_operator.runtime.templates import Templates
+from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 
 _MUTABLE = frozenset(
     {
         *(FakePod, FakeRequests, Ticket, FakeWorker, Flight, Leader, Files),
-        *(Promises, Faults, Simulation, Wire, Epochs, Watch, Seen, OwnWrites, StoredVersions),
+        *(
+            Promises,
+            Availability,
+            Readers,
+            Faults,
+            Simulation,
+            Wire,
+            Epochs,
+            RolloutTimers,
+            RolloutTimer,
+        ),
+        *(UnobservedWrites, ResourceVersions),
+        *(FakeRevisions, Templates),
     }
 )
 _START = EPOCH_START.timestamp()
 _LONG_AGO_SECONDS = 31.0
-"""What is older than this is simply old: no rule looks further back, but for the time-outs of the
+"""Ages above this are all the same: no rule looks further back, except for the timeouts of the
 phases that have one."""
 _TIMED = frozenset(
     {RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING, RolloutPhase.JUDGING}
@@ -71,7 +87,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
     now = simulation.now
     leader = simulation.leader
     return (
-        simulation.wanted,
+        simulation.desired,
         tuple(_pod(p, now, leader.term) for p in simulation.pods.values()),
         tuple((n, _ago(t, now)) for n, t in simulation.nodes.items()),
         _fleet(simulation.fleet_stored, now),
@@ -79,7 +95,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         simulation.applied_written,
         _leader(leader, now),
         (simulation.promises.served, simulation.promises.agree, *simulation.promises.wishes),
-        frozenset(simulation.promises.taken & set(simulation.pods)),
+        frozenset(simulation.promises.availability.taken & set(simulation.pods)),
     )
 
 
@@ -91,7 +107,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
     worker = pod.worker
     tickets = (worker.work, worker.staging, *worker.waiting)
     return (
-        *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.trouble),
+        *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.problem),
         *(pod.ended, pod.grace, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
         *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
         *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
@@ -102,7 +118,7 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
         *(tuple(_note(n, now) for n in worker.refused_stages), _note(worker.load_failure, now)),
         (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,
         *(frozenset(s) for s in (worker.bad_sources, worker.breaking_versions)),
-        tuple((t.action.key, t.step, _ago(t.ends_at, now)) for t in tickets if t),
+        tuple((t.action.work, t.step, _ago(t.ends_at, now)) for t in tickets if t),
         worker.probe.version if worker.probe else None,
     )
 
@@ -112,7 +128,7 @@ def _note(note: Note | None, now: float) -> tuple[Any, ...] | None:
 
 
 def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
-    flights = ((u, f.action.key, _ago(f.given_up_at, now)) for u, f in leader.flights.items())
+    flights = ((u, f.action.work, _ago(f.given_up_at, now)) for u, f in leader.flights.items())
     heard = (
         (uid, h.restarts, _ago(h.at, now), h.state.phase, h.state.admitted, h.state.version)
         for uid, h in leader.heard.items()
@@ -124,7 +140,7 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         *(_weights(s, now) for s in leader.weights.values()),
         *(leader.written.get("fleet") == leader.fleet, tuple(flights), tuple(heard)),
         tuple((uid, _ago(t, now)) for uid, t in leader.silent_since.items()),
-        tuple((uid, key, _ago(t, now)) for uid, (key, t) in leader.refused.items()),
+        tuple((uid, work, _ago(t, now)) for uid, (work, t) in leader.refused.items()),
         tuple(_what(action) for action in leader.todo),
     )
 
@@ -135,8 +151,8 @@ def _watched(leader: Leader, uid: str, status: WeightsStatus) -> float | None:
 
 
 def _what(action: Doing) -> tuple[object, ...]:
-    target = getattr(action, "pod_uid", getattr(action, "uid", getattr(action, "name", "")))
-    return (type(action).__name__, getattr(action, "key", ""), target)
+    target = getattr(action, "pod_uid", getattr(action, "uid", getattr(action, "pod_name", "")))
+    return (type(action).__name__, getattr(action, "work", ""), target)
 
 
 def _fleet(status: FleetStatus, now: float) -> tuple[Any, ...]:

@@ -1,12 +1,12 @@
 """Random histories for as long as you like, on all cores.
 
     python -m tests.model.soak --steps 1000000     as `make soak`; the seeds are new every time
-    python -m tests.model.soak --replay 471        one history, told line by line
+    python -m tests.model.soak --replay 471        one history, line by line
 
 Exit code: 0 if no promise broke, else 1.
 """
 
-# ruff: noqa: T201 - it talks to people on the terminal
+# ruff: noqa: T201 - prints to the terminal
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from tests.model import mischief
+from tests.model import random_history
 from tests.model.promises import PromiseBroken
 
 PROGRESS_SECONDS = 5.0
@@ -27,7 +27,7 @@ SHOWN_AT_MOST = 5
 
 @dataclass
 class Soak:
-    """What has come of it so far."""
+    """Results so far."""
 
     first: int
     wanted_steps: int
@@ -36,12 +36,12 @@ class Soak:
     histories: int = 0
     broken: dict[int, str] = field(default_factory=dict)
 
-    def take(self, seed: int, steps: int, told: str) -> None:
+    def take(self, seed: int, steps: int, message: str) -> None:
         self.steps += steps
         self.histories += 1
-        if told:
-            self.broken[seed] = told
-            print(f"seed {seed} breaks {told.splitlines()[0]}", flush=True)
+        if message:
+            self.broken[seed] = message
+            print(f"seed {seed} breaks {message.splitlines()[0]}", flush=True)
 
     def progress(self) -> str:
         seconds = time.monotonic() - self.began
@@ -55,7 +55,7 @@ class Soak:
 def one(seed: int) -> tuple[int, int, str]:
     """One history. Returns: its seed, its steps, and what broke, if something did."""
     try:
-        return seed, mischief.history(seed).steps, ""
+        return seed, random_history.history(seed).steps, ""
     except PromiseBroken as broken:
         return seed, 0, str(broken)
 
@@ -81,18 +81,18 @@ def soak(steps: int, first: int, processes: int) -> Soak:
 
 
 def replay(seed: int) -> int:
-    """Tell one history."""
-    told = "every promise held"
-    fleets: list[mischief.Simulation] = []
+    """Print one history."""
+    outcome = "every promise held"
+    fleets: list[random_history.Simulation] = []
     try:
-        mischief.history(seed, watch=fleets.append)
+        random_history.history(seed, watch=fleets.append)
     except PromiseBroken as broken:
-        told = str(broken).splitlines()[0]
+        outcome = str(broken).splitlines()[0]
     for fleet in fleets:
         print(*fleet.log, sep="\n")
         print(f"\n{fleet.steps} steps")
-    print(told)
-    return 0 if told == "every promise held" else 1
+    print(outcome)
+    return 0 if outcome == "every promise held" else 1
 
 
 def main() -> int:
@@ -106,8 +106,8 @@ def main() -> int:
         return replay(given.replay)
     result = soak(given.steps, given.seed, given.processes)
     print(result.progress())
-    for seed, told in result.broken.items():
-        print(f"\n{told}\nreplay: python -m tests.model.soak --replay {seed}")
+    for seed, message in result.broken.items():
+        print(f"\n{message}\nreplay: python -m tests.model.soak --replay {seed}")
     return 1 if result.broken else 0
 
 

@@ -1,105 +1,14 @@
-"""Named stories, told line by line: what was done, why, and where the workers stand.
-
-Each is a function with a title; `told` runs one and gives its lines. The golden logs in `golden/`
-are these lines.
-"""
+"""Named stories. Each is a function with a title; `golden/` holds its lines."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-
+from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
-from tests.model.simulator import NODES, Entry, Simulation
+from tests.model.simulator import NODES
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
-
-Story = Callable[[], "Chronicle"]
-
-
-class Chronicle:
-    """A fleet that is settled on version 1, and what happens to it from now on."""
-
-    def __init__(self, **given: object) -> None:
-        self.fleet = Simulation(seed=1, **given)  # type: ignore[arg-type]
-        self.fleet.shuffles = False
-        self.fleet.settle()
-        self.fleet.log.clear()
-        self.began = self.fleet.now
-        self.shown = self._standings()
-
-    def go(self, steps: int, *, seconds: float = 1.0) -> None:
-        """The operator looks so many times, with some time in between."""
-        for _ in range(steps):
-            self.fleet.reconcile()
-            self.show()
-            self.fleet.tick(seconds)
-            self.show()
-
-    def until(self, condition: Callable[[], object], *, seconds: float = 0.1) -> None:
-        """Go on until something holds."""
-        for _ in range(200):
-            if condition():
-                return
-            self.go(1, seconds=seconds)
-        raise AssertionError(f"the condition was never met\n{self.fleet.story()}")
-
-    def end(self) -> Chronicle:
-        """Faults end, and the fleet comes to rest."""
-        self.fleet.mend()
-        self.until(lambda: self.fleet.converged() and not self.fleet.leader.todo, seconds=1.0)
-        return self
-
-    def all_are(self, phase: Phase) -> bool:
-        return all(w.phase is phase for w in self.fleet.workers.values())
-
-    def lines(self) -> Iterator[str]:
-        """The story; what was done to several workers for one reason stands in one line."""
-        alike = itertools.groupby(self.fleet.log, key=_likeness)
-        for _, group in alike:
-            entries = list(group)
-            first = entries[0]
-            what, _, whom = first.what.partition(" on policy-")
-            if whom:
-                what += f" on {', '.join('policy-' + e.what.rpartition('-')[2] for e in entries)}"
-            why = f": {first.why}" if first.why else ""
-            yield f"{first.at - self.began:8.2f}  {first.who:<9} {what}{why}"
-
-    def show(self) -> None:
-        """Tell where the workers stand, if that has changed."""
-        standings = self._standings()
-        changed = [told for name, told in standings.items() if self.shown.get(name) != told]
-        gone = [f"{name} is gone" for name in self.shown if name not in standings]
-        if changed or gone:
-            self.fleet.note("", "    " + " · ".join([*changed, *gone]))
-        self.shown = standings
-
-    def _standings(self) -> dict[str, str]:
-        told = {}
-        for pod in sorted(self.fleet.pods.values(), key=lambda p: p.ordinal):
-            worker = pod.worker
-            words = [pod.name, str(worker.phase)]
-            words += [str(worker.label)] if worker.phase is not Phase.STARTING else []
-            words += [f"(holds {worker.staged})"] if worker.staged else []
-            words += ["(hangs)"] if worker.hung else []
-            words += ["(going)"] if pod.deleted_at is not None else []
-            words += ["(quarantined)"] if pod.quarantine else []
-            told[pod.name] = " ".join(words)
-        return told
-
-
-def _likeness(entry: Entry) -> tuple[object, ...]:
-    what, on, _ = entry.what.partition(" on policy-")
-    apart = None if on else entry.what
-    return (entry.who, round(entry.at, 2), what, entry.why, apart)
-
-
-def told(story: Story) -> str:
-    """One story as text."""
-    assert story.__doc__
-    return "\n".join([story.__doc__, "", *story().lines(), ""])
 
 
 def a_rollout() -> Chronicle:
@@ -119,7 +28,7 @@ def a_newer_version_while_all_are_paused() -> Chronicle:
 
 
 def a_newer_version_while_some_have_loaded() -> Chronicle:
-    """A newer version while some have loaded: the shortest way out is forward"""
+    """A newer version while some have loaded: the rollout goes on to it"""
     its = Chronicle()
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
@@ -130,18 +39,18 @@ def a_newer_version_while_some_have_loaded() -> Chronicle:
 
 
 def a_checkpoint_that_is_no_good() -> Chronicle:
-    """A checkpoint that is no good: it is said, nothing is touched, and repaired it is taken"""
+    """A damaged checkpoint: it is reported, nothing is touched, and after its repair it is loaded"""
     its = Chronicle()
     its.fleet.spoil("2", *its.fleet.pods.values())
     its.fleet.publish("2")
     its.go(6, seconds=2.0)
-    its.fleet.note("person", "repairs the files")
+    its.fleet.note("user", "repairs the files")
     its.fleet.repair()
     return its.end()
 
 
 def a_load_that_breaks_an_engine() -> Chronicle:
-    """A load that breaks an engine: everybody goes back, and the version is given up"""
+    """A load that breaks an engine: all workers go back, and the version is abandoned"""
     its = Chronicle()
     its.fleet.will_break("2", its.fleet.pod(1))
     its.fleet.publish("2")
@@ -162,17 +71,17 @@ def an_operator_that_dies_while_loading() -> Chronicle:
 
 
 def a_leader_that_comes_back_from_the_dead() -> Chronicle:
-    """A leader that comes back from the dead: its calls carry an old epoch and are refused"""
+    """A leader that comes back after a freeze: its calls carry an old epoch and are refused"""
     its = Chronicle()
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
     its.fleet.decide()
-    ghost = its.fleet.leader
+    former = its.fleet.leader
     its.fleet.freeze_operator()
     its.fleet.publish("3")
     its.go(2)
-    while ghost in its.fleet.ghosts:
-        its.fleet.haunt(ghost)
+    while former in its.fleet.former_leaders:
+        its.fleet.wake_former(former)
     return its.end()
 
 
@@ -209,7 +118,7 @@ def a_worker_that_hangs() -> Chronicle:
 
 
 def a_canary_that_is_refused() -> Chronicle:
-    """A canary that is refused: nobody else ever had the version"""
+    """A canary that is refused: no other worker ever had the version"""
     its = Chronicle(rollout={"strategy": "Canary"})
     its.fleet.odd_versions.add("2")
     its.fleet.publish("2")
@@ -219,7 +128,7 @@ def a_canary_that_is_refused() -> Chronicle:
 
 
 def a_rolling_rollout_that_is_taken_back() -> Chronicle:
-    """A rolling rollout that fails in the middle and is taken back"""
+    """A rolling rollout that fails in the middle and is rolled back"""
     rollout = {"strategy": "Rolling", "maxUnavailable": 1, "onFailure": "Rollback"}
     its = Chronicle(rollout=rollout)
     its.fleet.will_break("2", its.fleet.pod(1))
@@ -229,7 +138,7 @@ def a_rolling_rollout_that_is_taken_back() -> Chronicle:
 
 
 def a_template_change_with_a_worker_to_spare() -> Chronicle:
-    """A template change with a worker to spare: nobody goes before another serves"""
+    """A template change with a spare worker: no worker goes before another serves"""
     its = Chronicle(replicas=2, update={"maxUnavailable": 0, "maxSurge": 1})
     its.fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
     return its.end()
@@ -245,7 +154,7 @@ def a_node_that_is_lost() -> Chronicle:
 
 
 def a_run_that_starts_again() -> Chronicle:
-    """A run that starts again at its first step: refused until going back is said"""
+    """A run that starts again at its first step: refused until the trainer allows it"""
     its = Chronicle()
     its.fleet.control(runID="run-7")
     its.fleet.publish("2")
@@ -327,6 +236,40 @@ def a_pod_that_a_queue_holds_back() -> Chronicle:
     return its.end()
 
 
+def a_template_change_beside_a_pod_that_a_queue_holds_back() -> Chronicle:
+    """A template change with a pod behind a scheduling gate: the others are recreated one by one"""
+    its = Chronicle()
+    its.fleet.leave_room_for(3)
+    its.fleet.scale(4)
+    its.until(lambda: any(p.gated for p in its.fleet.pods.values()))
+    its.fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
+    before = {p.uid for p in its.fleet.pods.values()}
+    its.fleet.until(lambda: not before & set(its.fleet.pods) and len(its.fleet.serving) == 3)
+    return its.end()
+
+
+def a_template_that_no_queue_lets_in() -> Chronicle:
+    """A template that no queue lets in: the change stops after the first worker"""
+    its = Chronicle()
+    its.fleet.hold_new_pods()
+    its.fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
+    its.go(12, seconds=2.0)
+    return its.end()
+
+
+def a_template_that_cannot_be_recorded() -> Chronicle:
+    """A template that cannot be recorded: no worker is taken away for it, and one that dies comes back"""
+    its = Chronicle(replicas=2)
+    its.fleet.refuse_templates()
+    its.fleet.change_fleet("changes the template", engine={"args": ["--seed=1"]})
+    its.go(3, seconds=5.0)
+    its.fleet.kill(its.fleet.pod(1))
+    its.go(3, seconds=5.0)
+    its.fleet.start_operator()
+    its.go(3, seconds=5.0)
+    return its.end()
+
+
 def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
     """A load that lasts longer than a lease: the pause is renewed meanwhile"""
     its = Chronicle(replicas=1, slow_seconds=35.0)
@@ -335,7 +278,7 @@ def a_load_that_lasts_longer_than_a_lease() -> Chronicle:
 
 
 def a_status_that_was_lost() -> Chronicle:
-    """A status that was lost: who does not answer may serve what nobody has written down"""
+    """A status that was lost: a silent worker may serve an unrecorded version"""
     its = Chronicle(replicas=2)
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
@@ -360,8 +303,8 @@ def a_leader_whose_clock_stood_still() -> Chronicle:
     its.show()
     its.fleet.publish("3")
     its.until(lambda: its.fleet.serving == ["3", "3", "3"])
-    while sleeper in its.fleet.ghosts:
-        its.fleet.haunt(sleeper)
+    while sleeper in its.fleet.former_leaders:
+        its.fleet.wake_former(sleeper)
         its.fleet.tick(0.1)
         its.show()
     return its.end()
@@ -380,19 +323,19 @@ def a_lease_that_is_deleted() -> Chronicle:
 
 
 def a_status_that_is_written_late() -> Chronicle:
-    """A deposed leader's status arrives late: refused, and what was served stays recorded"""
+    """The status of a former leader arrives late: refused, and the served version stays recorded"""
     its = Chronicle()
     its.fleet.control(runID="run")
     its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
     its.fleet.publish("2")
     its.fleet.decide()
-    ghost = its.fleet.leader
-    while not isinstance(ghost.todo[0], WriteFleet):
+    former = its.fleet.leader
+    while not isinstance(former.todo[0], WriteFleet):
         its.fleet.act()
     its.fleet.freeze_operator()
     its.until(lambda: its.fleet.converged() and not its.fleet.leader.todo)
-    while ghost in its.fleet.ghosts:
-        its.fleet.haunt(ghost)
+    while former in its.fleet.former_leaders:
+        its.fleet.wake_former(former)
     for pod in list(its.fleet.pods.values()):
         its.fleet.delete(pod)
     its.fleet.be_away(30.0)
@@ -403,7 +346,7 @@ def a_status_that_is_written_late() -> Chronicle:
 
 
 def an_outage_of_130_seconds() -> Chronicle:
-    """No operator for 130 seconds in the middle of a pause: nobody is late, and all are asked again"""
+    """No operator for 130 seconds in the middle of a pause: no worker is late, and all are called again"""
     its = Chronicle()
     its.fleet.publish("2")
     its.until(lambda: its.all_are(Phase.PAUSED))
@@ -413,7 +356,7 @@ def an_outage_of_130_seconds() -> Chronicle:
 
 
 def a_clock_that_is_ahead() -> Chronicle:
-    """The next leader's clock is 90 seconds ahead, and then 90 behind: nobody is late"""
+    """The next leader's clock is 90 seconds ahead, and then 90 behind: no worker is late"""
     its = Chronicle(slow_seconds=5.0, rollout={"timeouts": {"stageSeconds": 60}})
     its.fleet.publish("2")
     its.go(2, seconds=0.1)
@@ -439,6 +382,27 @@ def a_fleet_without_a_good_version() -> Chronicle:
     return its
 
 
+def an_address_that_another_pod_has() -> Chronicle:
+    """An address that another pod has by the time of a call: it is refused there"""
+    its = Chronicle(replicas=2)
+    its.fleet.publish("2")
+    its.fleet.decide()
+    its.fleet.move_address(its.fleet.pod(0), its.fleet.pod(1).uid)
+    while its.fleet.leader.todo:
+        its.fleet.act()
+    its.go(2)
+    return its.end()
+
+
+def a_strategy_that_is_changed_in_the_middle() -> Chronicle:
+    """A strategy that is changed when one worker is left: it is paused, loads, and keeps its requests"""
+    its = Chronicle(slow_seconds=5.0, rollout={"strategy": "Rolling", "maxUnavailable": 1})
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "1"])
+    its.fleet.control(rollout={"strategy": "Synchronized"})
+    return its.end()
+
+
 def an_answer_that_is_20_seconds_old() -> Chronicle:
     """A leader looks with an answer of 20 seconds ago: its age is no part of how long a swap lasts"""
     timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
@@ -446,11 +410,28 @@ def an_answer_that_is_20_seconds_old() -> Chronicle:
     its.fleet.publish("2")
     its.until(lambda: its.fleet.weights.phase is RolloutPhase.LOADING, seconds=1.0)
     its.go(1, seconds=25.0)
-    its.fleet.retry("in the middle of the swaps")
+    its.fleet.start_operator()  # the next leader does not hear the ends of these calls
     its.go(1, seconds=20.0)
     its.fleet.faults = Faults(stale_view=1.0)
     its.go(1)
     its.fleet.faults = Faults()
+    return its.end()
+
+
+def a_store_that_serves_one_worker_at_a_time() -> Chronicle:
+    """Workers read one after the other, for an earlier leader, too: those that wait are not late"""
+    rollout = {"maxStaging": 1, "timeouts": {"stageSeconds": 60}}
+    its = Chronicle(slow_seconds=40.0, rollout=rollout)
+    its.fleet.publish("2")
+    its.go(3, seconds=10.0)
+    its.fleet.start_operator()
+
+    def all_are_held() -> bool:
+        if its.fleet.weights.phase is RolloutPhase.HALTED:
+            its.fleet.fail(6, "a version is given up while workers wait for their turn to read it")
+        return its.all_are(Phase.PAUSED)
+
+    its.until(all_are_held, seconds=5.0)
     return its.end()
 
 
@@ -482,6 +463,12 @@ STORIES: list[Story] = [
     a_clock_that_is_ahead,
     a_checkpoint_that_comes_late,
     a_pod_that_a_queue_holds_back,
+    a_template_change_beside_a_pod_that_a_queue_holds_back,
+    a_template_that_no_queue_lets_in,
+    a_template_that_cannot_be_recorded,
     a_fleet_without_a_good_version,
     an_answer_that_is_20_seconds_old,
+    a_store_that_serves_one_worker_at_a_time,
+    a_strategy_that_is_changed_in_the_middle,
+    an_address_that_another_pod_has,
 ]

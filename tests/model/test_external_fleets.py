@@ -1,4 +1,4 @@
-"""Fleets that a trainer drives itself: the operator watches, joins newcomers and fences strays."""
+"""Fleets that a trainer drives: the operator admits new workers and fences those with another version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def look(fleet: Simulation, times: int = 30) -> None:
 
 
 def update(worker: FakeWorker, version: str, *, source: str | None = None) -> None:
-    """What a trainer's own pause, update and resume leave behind."""
+    """The state after a trainer's own pause, update and resume."""
     worker.label = worker.weights = version
     worker.source = f"/weights/step_{version}" if source is None else source
     worker.staged = None
@@ -85,7 +85,7 @@ def test_a_worker_that_differs_from_the_majority_is_fenced_and_brought_back(flee
     assert stray.weights == "1"
 
 
-def test_without_a_majority_it_is_said_and_nobody_is_fenced(fleet):
+def test_without_a_majority_it_is_reported_and_no_worker_is_fenced(fleet):
     for number, worker in enumerate(fleet.workers.values(), start=1):
         update(worker, str(number))
     fleet.reconcile()

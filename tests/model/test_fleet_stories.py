@@ -18,7 +18,7 @@ def fleet() -> Simulation:
     return simulation
 
 
-def deeds(fleet: Simulation) -> list[str]:
+def actions(fleet: Simulation) -> list[str]:
     return [e.what for e in fleet.log if e.who == "operator"]
 
 
@@ -49,7 +49,7 @@ def test_a_silent_worker_in_service_holds_the_barrier_until_it_is_quarantined():
     fleet.cut_off(lost)
     fleet.until(lambda: lost.uid not in fleet.pods)
 
-    assert "Quarantine policy-1" in deeds(fleet)
+    assert "Quarantine policy-1" in actions(fleet)
     fleet.settle()
 
 
@@ -64,7 +64,7 @@ class TestWorkersThatComeBackAsTheyWere:
         fleet.publish("2")
         fleet.until(lambda: "2" in fleet.serving)
 
-        assert "may come back with other weights" in hung.quarantine
+        assert "does not answer" in hung.quarantine
         fleet.hang(hung, hung=False)
         fleet.check()
         fleet.settle()
@@ -145,7 +145,7 @@ class TestTemplates:
         fleet.log.clear()
         fleet.until(lambda: len(fleet.serving) == 3)
 
-        assert not [d for d in deeds(fleet) if d.startswith("DeletePod")]
+        assert not [d for d in actions(fleet) if d.startswith("DeletePod")]
         fleet.settle()
 
 
@@ -158,20 +158,20 @@ class TestNodes:
         fleet.until(lambda: "2" in fleet.serving)
         fleet.look(300)
         assert fleet.stalled.reason is ConditionReason.WORKERS_FAILING
-        assert "do not end" in fleet.stalled.message
+        assert "stuck terminating" in fleet.stalled.message
 
         fleet.settle()
         assert fleet.serving == ["2", "2", "2"]
 
-    def test_an_evicted_worker_is_made_anew(self, fleet):
+    def test_an_evicted_worker_is_recreated(self, fleet):
         pod = fleet.pod(2)
         fleet.evict(pod)
         fleet.settle()
 
         assert pod.uid not in fleet.pods
-        assert any(d.startswith("DeletePod policy-2") for d in deeds(fleet))
+        assert any(d.startswith("DeletePod policy-2") for d in actions(fleet))
 
-    def test_a_worker_that_ends_again_and_again_is_said_in_the_clusters_words(self, fleet):
+    def test_a_crash_loop_is_reported_with_the_message_of_the_kubelet(self, fleet):
         fleet.crash_loop(fleet.pod(1))
         fleet.look(3)
 
@@ -179,7 +179,7 @@ class TestNodes:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_deposed_leaders_late_status_is_refused_also_where_terms_begin_anew(fleet, deleted):
+def test_the_late_status_of_a_former_leader_is_refused_after_the_lease_was_deleted(fleet, deleted):
     for _ in range(3):
         fleet.start_operator()
     fleet.publish("2")
@@ -196,8 +196,8 @@ def test_a_deposed_leaders_late_status_is_refused_also_where_terms_begin_anew(fl
     fleet.freeze_operator()
     fleet.until(lambda: fleet.converged() and not fleet.leader.todo)
     stored = fleet.fleet_stored
-    while late in fleet.ghosts:
-        fleet.haunt(late)
+    while late in fleet.former_leaders:
+        fleet.wake_former(late)
 
     assert stored.applied_version == "4"
     assert fleet.fleet_stored == stored
@@ -207,7 +207,7 @@ def test_a_pod_that_lost_its_owner_is_adopted(fleet):
     fleet.pod(1).owner = ""
     fleet.settle()
 
-    assert deeds(fleet) == ["AdoptPod policy-1"]
+    assert actions(fleet) == ["AdoptPod policy-1"]
     assert fleet.pod(1).owner == "fleet"
 
 
@@ -217,7 +217,7 @@ class TestAdapters:
         fleet.settle()
 
         assert {w.adapters["lora"] for w in fleet.workers.values()} == {("3", None)}
-        assert not [d for d in deeds(fleet) if d.startswith(("pause", "load"))]
+        assert not [d for d in actions(fleet) if d.startswith(("pause", "load"))]
 
     def test_a_worker_that_dies_has_them_again_before_it_is_admitted(self, fleet):
         fleet.publish_adapter("lora", "3")
@@ -226,5 +226,5 @@ class TestAdapters:
         fleet.log.clear()
         fleet.settle()
 
-        mine = [d for d in deeds(fleet) if d.endswith("policy-0")]
+        mine = [d for d in actions(fleet) if d.endswith("policy-0")]
         assert mine == ["adapter lora 3 on policy-0", "admit 1 on policy-0"]

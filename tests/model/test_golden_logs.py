@@ -1,11 +1,12 @@
-"""Named stories go as they went before, line by line. `--update-golden` writes them anew: read them."""
+"""Named stories go as before, line by line. `--update-golden` writes the logs again: read the difference."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.model.stories import STORIES, told
+from tests.model.chronicle import text_of
+from tests.model.stories import STORIES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -15,8 +16,8 @@ def file_of(story) -> Path:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__.replace("_", " "))
-def test_a_story_goes_as_it_went_before(story, request):
-    text = told(story)
+def test_a_story_goes_as_its_golden_log_says(story, request):
+    text = text_of(story)
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
         file_of(story).write_text(text)

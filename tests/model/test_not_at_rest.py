@@ -1,4 +1,4 @@
-"""Workers whose engine does not come to rest: requests that a fence cannot end."""
+"""Workers whose engine does not end its requests: a fence cannot end them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class TestOvertaken:
 
 
 class TestRefused:
-    def test_it_is_said_and_the_old_weights_keep_serving(self, fleet):
+    def test_it_is_reported_and_the_applied_version_keeps_serving(self, fleet):
         fleet.spoil("2", *fleet.pods.values())
         fleet.publish("2")
         fleet.until(lambda: fleet.stalled)
@@ -102,7 +102,7 @@ class TestRefused:
 
         assert fleet.serving == ["2", "2", "2"]
 
-    def test_one_that_refuses_is_left_behind_when_the_budget_allows_and_it_is_said(self):
+    def test_a_worker_that_refuses_is_left_behind_within_the_budget_and_reported(self):
         fleet = Simulation(seed=3, rollout={"maxFailures": 1})
         fleet.settle()
         fleet.log.clear()
@@ -116,7 +116,7 @@ class TestRefused:
         fleet.repair()
         fleet.settle()
 
-    def test_a_new_worker_that_cannot_take_what_is_served_is_said(self, fleet):
+    def test_a_joining_worker_that_cannot_take_the_applied_version_is_reported(self, fleet):
         fleet.bad_versions.add("1")
         fleet.applied_written, fleet.shuffles = None, False  # its pod is made before it is written
         fleet.scale(4)
@@ -167,7 +167,7 @@ class TestFailed:
         assert fleet.stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
         assert fleet.run_quietly() == 0
 
-    def test_it_is_tried_again_when_somebody_asks_for_it(self, fleet):
+    def test_it_is_tried_again_after_a_retry(self, fleet):
         fleet.will_break("2", fleet.pod(0))
         fleet.publish("2")
         fleet.until(lambda: fleet.weights.phase is RolloutPhase.HALTED)

@@ -1,9 +1,9 @@
 """The same simulation in Hypothesis' hands: it looks for a history that breaks a promise, and tells
 the shortest one that it finds.
 
-Rules are what people, trainers and bad luck do, and the operator's steps one by one. The promises
-are checked after every step inside the simulation; at the end of a history it must come to a good
-end and rest.
+Rules are the actions of trainers and users, faults, and the operator's steps one by one. The
+simulation checks the promises after every step. At the end a history must come to a good end
+and rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.model.faults import Faults
-from tests.model.mischief import STRATEGIES, UPDATES
+from tests.model.random_history import STRATEGIES, UPDATES
 from tests.model.simulator import NODES, Simulation
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
@@ -61,12 +61,12 @@ class FleetMachine(RuleBasedStateMachine):
             self.fleet.act()
         self.fleet.freeze_operator()
 
-    @precondition(lambda self: self.fleet.ghosts)
+    @precondition(lambda self: self.fleet.former_leaders)
     @rule(actions=st.integers(1, 4))
-    def an_old_leader_goes_on(self, actions):
+    def a_former_leader_goes_on(self, actions):
         for _ in range(actions):
-            if self.fleet.ghosts:
-                self.fleet.haunt(self.fleet.ghosts[0])
+            if self.fleet.former_leaders:
+                self.fleet.wake_former(self.fleet.former_leaders[0])
 
     @rule(fault=st.sampled_from(["answer_lost", "call_lost", "api_refuses", "status_unwritten"]))
     def the_operator_works_on_a_bad_wire(self, fault):
@@ -79,10 +79,10 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.lag_seconds = seconds
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 12.0, 35.0, 120.0]))
-    def nobody_does_anything(self, seconds):
+    def time_passes(self, seconds):
         self.fleet.tick(seconds)
 
-    # --- trainers and people ----------------------------------------------------------------------
+    # --- trainers and users -------------------------------------------------------------------------
 
     @rule(version=VERSIONS)
     def the_trainer_publishes(self, version):
@@ -98,41 +98,43 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.publish_adapter("lora", version)
 
     @rule(suspend=st.booleans())
-    def a_person_suspends(self, suspend):
+    def a_user_suspends(self, suspend):
         self.fleet.control(suspend=suspend)
 
     @rule()
-    def a_person_asks_to_try_again(self):
+    def a_user_asks_to_try_again(self):
         self.fleet.retry(f"at {self.fleet.now}")
 
     @rule(replicas=st.integers(0, 4))
-    def a_person_scales(self, replicas):
+    def a_user_scales(self, replicas):
         self.fleet.scale(replicas)
 
     @rule(number=st.integers(1, 3))
-    def a_person_changes_the_template(self, number):
+    def a_user_changes_the_template(self, number):
         self.fleet.change_fleet(f"changes the template ({number})", engine={"args": [f"-{number}"]})
 
     @rule(strategy=st.sampled_from(["Synchronized", "InFlight", "Rolling"]))
-    def a_person_changes_the_strategy(self, strategy):
+    def a_user_changes_the_strategy(self, strategy):
         self.fleet.control(rollout={"strategy": strategy})
 
     # --- workers and nodes ------------------------------------------------------------------------
 
-    @rule(ordinal=ORDINALS, deed=st.sampled_from(["kill", "hang", "goes on", "cut off", "reached"]))
-    def a_worker_is_lost_or_found(self, ordinal, deed):
+    @rule(
+        ordinal=ORDINALS, action=st.sampled_from(["kill", "hang", "goes on", "cut off", "reached"])
+    )
+    def a_worker_is_lost_or_found(self, ordinal, action):
         for pod in self._pods(ordinal):
-            if deed == "kill":
+            if action == "kill":
                 self.fleet.kill(pod)
-            elif deed in {"hang", "goes on"}:
-                self.fleet.hang(pod, hung=deed == "hang")
+            elif action in {"hang", "goes on"}:
+                self.fleet.hang(pod, hung=action == "hang")
             else:
-                self.fleet.cut_off(pod, cut=deed == "cut off")
+                self.fleet.cut_off(pod, cut=action == "cut off")
 
-    @rule(ordinal=ORDINALS, version=VERSIONS, deed=st.sampled_from(["breaks", "refuses"]))
-    def a_version_is_no_good_for_a_worker(self, ordinal, version, deed):
+    @rule(ordinal=ORDINALS, version=VERSIONS, action=st.sampled_from(["breaks", "refuses"]))
+    def a_version_is_no_good_for_a_worker(self, ordinal, version, action):
         for pod in self._pods(ordinal):
-            if deed == "breaks":
+            if action == "breaks":
                 self.fleet.will_break(version, pod)
             else:
                 self.fleet.spoil(version, pod)
@@ -142,17 +144,17 @@ class FleetMachine(RuleBasedStateMachine):
         for pod in self._pods(ordinal):
             pod.worker.lie, pod.suspect = lie, True
 
-    @rule(ordinal=ORDINALS, deed=st.sampled_from(["evicted", "deleted", "orphaned", "crashing"]))
-    def a_pod_is_lost(self, ordinal, deed):
+    @rule(ordinal=ORDINALS, action=st.sampled_from(["evicted", "deleted", "orphaned", "crashing"]))
+    def a_pod_is_lost(self, ordinal, action):
         for pod in self._pods(ordinal):
-            if deed == "evicted":
+            if action == "evicted":
                 self.fleet.evict(pod)
-            elif deed == "deleted":
+            elif action == "deleted":
                 self.fleet.delete(pod)
-            elif deed == "orphaned":
+            elif action == "orphaned":
                 pod.owner = ""
             else:
-                self.fleet.crash_loop(pod, over=bool(pod.trouble))
+                self.fleet.crash_loop(pod, over=bool(pod.problem))
 
     @rule(node=st.sampled_from(NODES), power=st.booleans())
     def a_node_is_lost_or_found(self, node, power):

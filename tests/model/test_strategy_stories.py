@@ -41,7 +41,7 @@ def test_in_flight_everybody_swaps_as_soon_as_he_can(mode):
 
 @pytest.mark.parametrize(("seconds", "phase"), [(35, "Applied"), (50, "Halted")])
 @pytest.mark.parametrize("what", ["a new leader comes", "it is tried again"])
-def test_a_swap_is_late_by_the_account_of_its_worker_whoever_began_it(seconds, phase, what):
+def test_a_swap_is_late_as_its_worker_reports_it(seconds, phase, what):
     timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
     fleet = settled(rollout={"strategy": "InFlight", "timeouts": timeouts})
     for worker in fleet.workers.values():
@@ -107,7 +107,7 @@ class TestCanary:
         assert fleet.weights.canary.passed
 
     @pytest.mark.parametrize("replicas", [1, 3])
-    def test_a_refused_one_goes_back_by_itself_and_nobody_else_ever_had_the_version(self, replicas):
+    def test_a_refused_canary_rolls_back_and_no_other_worker_had_the_version(self, replicas):
         fleet = settled(replicas=replicas, rollout={"strategy": "Canary"})
         fleet.odd_versions.add("2")
         fleet.publish("2")
@@ -124,7 +124,9 @@ class TestCanary:
         fleet.settle()
 
     @pytest.mark.parametrize("slow_seconds", [0, 35])
-    def test_where_no_version_is_good_it_stays_said_and_attempts_rest(self, slow_seconds):
+    def test_a_fleet_without_a_good_version_stays_stalled_and_stops_its_attempts(
+        self, slow_seconds
+    ):
         rollout = {"strategy": "Canary", "maxFailures": 1}
         fleet = settled(replicas=2, rollout=rollout, slow_seconds=slow_seconds)
         fleet.rewrite("/weights/step_1")

@@ -1,7 +1,7 @@
 """Between operators and workers: questions and calls that get lost, come late, or are never answered.
 
-A call may arrive long after it was sent, also after its sender has died or has asked for something
-else; its answer shows the worker as it was when it answered.
+A call may arrive long after it was sent, even after its sender has died or changed its goal. Its
+answer shows the worker at the time of the answer.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tests.model.leader import Flight, Leader
 
 from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
 from fleet_operator.core.answers import problem_of_answer
-from fleet_worker.core.addressing import check_pod
-from fleet_worker.core.refusals import Refusal
+from fleet_worker.admin.addressing import check_pod
+from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Phase, Reason, Source
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _UNHEARD = {Phase.STARTING, Phase.DRAINING}
 
 
 class Wire:
-    """Calls of all leaders, in flight or without anybody who waits for them.
+    """Calls of all leaders, in flight or without a waiting caller.
 
     `sent`: every call that left an operator, as its key and the worker's name.
     """
@@ -64,12 +64,15 @@ class Wire:
         if not leader.wants_to_send(call, sim.now):
             return
         given_up = leader.flights.pop(uid, None)
-        if given_up is not None and given_up.ticket is None:
-            self.strays.append(given_up)
-        sim.note("operator" if leader is sim.leader else "ghost", f"{call.key} on {call.pod_name}", call.reason)  # fmt: skip
-        self.sent.append((call.key, call.pod_name))
+        if given_up is not None:
+            leader.lost[uid] = given_up.action.work
+            self.strays += [given_up] if given_up.ticket is None else []
+        sim.note("operator" if leader is sim.leader else "former", f"{call.work} on {call.pod_name}", call.reason)  # fmt: skip
+        self.sent.append((str(call.work), call.pod_name))
+        sim.promises.readers.note_sent(leader, call)
         if sim.happens(sim.faults.call_lost):
             leader.miss(uid, sim.now)
+            leader.lost[uid] = call.work
             return
         late = sim.happens(sim.faults.answer_late) and not isinstance(call, Admit | Resume)
         pod = sim.pods.get(uid)
@@ -87,12 +90,13 @@ class Wire:
             restarts=pod.worker.restarts if pod is not None else 0,
         )
         leader.flights[uid] = flight
+        sim.promises.readers.note_flight(leader, flight)
         self._move(leader, uid, flight)
 
     def tick(self) -> None:
         """Time has passed."""
         sim = self.simulation
-        for leader in (sim.leader, *sim.ghosts):
+        for leader in (sim.leader, *sim.former_leaders):
             for uid, flight in list(leader.flights.items()):
                 self._move(leader, uid, flight)
         for stray in [s for s in self.strays if s.arrives_at <= sim.now]:
@@ -100,7 +104,7 @@ class Wire:
             self._arrive(stray)
 
     def mend(self) -> None:
-        """Who waits for an answer that will not come gives it up soon."""
+        """A caller soon abandons an answer that will not come."""
         sim = self.simulation
         for flight in sim.leader.flights.values():
             if flight.answer_seconds is None:
@@ -111,19 +115,19 @@ class Wire:
         sim = self.simulation
         flights = [
             *self.strays,
-            *(f for o in (sim.leader, *sim.ghosts) for f in o.flights.values()),
+            *(f for o in (sim.leader, *sim.former_leaders) for f in o.flights.values()),
         ]
         works = (p.worker.work for p in sim.pods.values())
         calls = [f.action for f in flights] + [w.action for w in works if w]
         waiting = [t.action for p in sim.pods.values() for t in p.worker.waiting]
-        todo = [a for ghost in sim.ghosts for a in ghost.todo]
+        todo = [a for former in sim.former_leaders for a in former.todo]
         return any(isinstance(a, Apply) for a in (*calls, *waiting, *todo))
 
     def next_times(self) -> list[float]:
         """When something will happen on the wire."""
         times = [s.arrives_at for s in self.strays]
         sim = self.simulation
-        for leader in (sim.leader, *sim.ghosts):
+        for leader in (sim.leader, *sim.former_leaders):
             for flight in leader.flights.values():
                 times += [flight.arrives_at, flight.given_up_at]
                 times += [flight.back_at] if flight.back_at is not None else []
@@ -148,7 +152,7 @@ class Wire:
             leader.end_flight(uid, sim.now)
 
     def _arrive(self, flight: Flight) -> bool:
-        """Returns: whether anybody was there to take it."""
+        """Returns: whether a caller was there to take it."""
         sim = self.simulation
         uid = flight.action.pod_uid
         pod = self._at_address_of(uid)
@@ -157,7 +161,7 @@ class Wire:
         sim.promises.note_taken(pod, flight)
         if pod.worker.restarts != flight.restarts:
             return False
-        sim.promises.note_call(pod, flight)
+        sim.promises.availability.note_call(pod, flight)
         flight.ticket = pod.worker.take(flight.action, flight.epoch, sim.now)
         return True
 
@@ -184,14 +188,14 @@ class Wire:
         return pods.get(pod.address_of) if pod is not None and pod.address_of else pod
 
     def _reaches(self, pod: FakePod) -> bool:
-        gone = pod.cut_off or pod.ended or pod.trouble or not self.simulation.node_up(pod)
+        gone = pod.cut_off or pod.ended or pod.problem or not self.simulation.node_up(pod)
         return not gone and not pod.worker.hung and pod.worker.phase not in _UNHEARD
 
 
-def _refusal(pod: FakePod, wanted: str) -> Reason | None:
-    """Why a worker does not even look at what is asked of the pod `wanted`."""
+def _refusal(pod: FakePod, addressed: str) -> Reason | None:
+    """The reason why a worker rejects a call for the pod `addressed` unread."""
     try:
-        check_pod(wanted, pod.uid)
+        check_pod(addressed, pod.uid)
     except Refusal as refusal:
         return refusal.reason
     return None

@@ -1,6 +1,6 @@
 """How a simulated history ends: faults are over or stay, time passes, and all is as it should be.
 
-What it should be is asked here: promises 6 and 7.
+Promises 6 and 7 are checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_TICK_SECONDS = 20.0
 """As rarely as an operator may look and still renew pauses in time."""
 
 
-class Endings:
+class Convergence:
     """Part of `Simulation`, on whose fields it works."""
 
     if TYPE_CHECKING:
@@ -36,30 +36,32 @@ class Endings:
 
     def mend(self) -> None:
         """Faults end: what is broken is repaired, what is lost comes back."""
-        self._end_mischief()
+        self._end_faults()
+        if self.room is not None:
+            self.hold_new_pods(hold=False)
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
             self.return_node(node)
         for pod in self.pods.values():
             pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
             pod.worker.stubborn_until = 0
             pod.address_of, pod.garbled, pod.worker.ahead = "", False, False
-            if pod.trouble and not pod.ended:
+            if pod.problem and not pod.ended:
                 self.crash_loop(pod, over=True)
 
-    def _end_mischief(self) -> None:
+    def _end_faults(self) -> None:
         self.faults, self.lag_seconds, self.between = Faults(), 0.0, None
-        self.ghosts.clear()
-        if self.gating:
-            self.hold_new_pods(hold=False)
+        self.former_leaders.clear()
+        if self.revisions.refused:
+            self.refuse_templates(refuse=False)
         self.wire.mend()
 
     def repair(self) -> None:
-        """Every version can be had, and everywhere at the same speed."""
+        """All versions can be read everywhere, at the same speed."""
         self.repair_workers()
         self.files.rewritten.clear()
 
     def repair_workers(self) -> None:
-        """What is left is nothing but what trainers ask for, and the files that they write."""
+        """Only the requests of trainers and the files that they write remain."""
         for worker in self.workers.values():
             worker.breaking_versions.clear()
             worker.bad_sources.clear()
@@ -67,7 +69,7 @@ class Endings:
         self.bad_versions.clear()
 
     def converged(self) -> bool:
-        """Whether every worker serves what is wanted, and the status says so."""
+        """Whether every worker serves the requested version and the status reports it."""
         serving = [p for p in self.pods.values() if self.serves(p)]
         versions = {p.worker.weights for p in serving}
         return (
@@ -84,27 +86,27 @@ class Endings:
 
     def _is_updated(self) -> bool:
         """Whether no worker has an older template; where updates are held, any may have one."""
-        held = self.wanted.fleet_spec.update.is_held
+        held = self.desired.fleet_spec.update.is_held
         return held or self.fleet.updated_replicas == self.replicas
 
     def _run(self) -> str | None:
-        spec = self.wanted.base_spec
+        spec = self.desired.base_spec
         return spec.run_id if spec is not None else None
 
     def _statuses_are_of_today(self) -> bool:
-        base = self.wanted.base
-        fleet = self.fleet.observed_generation == self.wanted.generation
+        base = self.desired.base
+        fleet = self.fleet.observed_generation == self.desired.generation
         return fleet and (base is None or self.weights.observed_generation == base.generation)
 
     def _has_adapters(self, worker: FakeWorker) -> bool:
         adapters = (
-            a.view(uid).spec for uid, a in self.wanted.weights if uid != self.wanted.base_uid
+            a.view(uid).spec for uid, a in self.desired.weights if uid != self.desired.base_uid
         )
         return worker.adapters == {spec.adapter: (spec.version, spec.run_id) for spec in adapters}
 
     def settle(self, bound: int = 400) -> None:
-        """With faults ended, let time pass until everything is as wanted. What was given up since
-        something was still slow from before is asked for once more.
+        """End the faults and let time pass until the fleet has converged. A version that was abandoned
+        because of an earlier fault is requested once more.
         """
         converges = self._converges(bound)
         if not converges and self.weights.phase is RolloutPhase.HALTED:
@@ -127,20 +129,20 @@ class Endings:
 
     def settle_or_say_reused(self) -> None:
         """With all repaired but the files, converge, or say in these words that a version would
-        stand for two sets of files, or that the files are not those of `spec.digest`.
+        have two sets of files, or that the files do not match `spec.digest`.
         """
         self.repair_workers()
         if self._converges(400) or self.weights.phase is RolloutPhase.HALTED:
-            return  # given up for what was broken before; that it is said is asked elsewhere
+            return  # abandoned because of an earlier fault; another test checks the report
         said = self.stalled.reason if self.stalled is not None else None
         if said not in _ABOUT_IDENTITY:
             self.fail(6, f"not converged on {self.version}, and Stalled says {said}")
 
     def endure(self) -> None:
-        """What is broken stays broken, and nothing new happens: no rollout stays where it is without
-        a word. Operators, the wire and the caches are well from now on.
+        """Faults stay, a queue keeps holding its pods, and nothing new happens: no rollout stays in a
+        phase without a message. Operators, the network and the caches work from now on.
         """
-        self._end_mischief()
+        self._end_faults()
         for _ in range(int(self.promises.longest_rollout_seconds / LONG_TICK_SECONDS) + 1):
             self.reconcile()
             self.tick(0.1)  # what it has asked for is answered, and it looks again
@@ -149,7 +151,7 @@ class Endings:
         decision, phase = self.decide(), self.weights.phase
         waits = phase in {RolloutPhase.APPLIED, RolloutPhase.SUSPENDED, RolloutPhase.HALTED}
         # Without workers it has not begun; but neither has it while another one is under way.
-        waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.disturbed
+        waits |= phase is RolloutPhase.PENDING and not decision.rollout.step.holds_requests
         if not waits and not self.stalled:
             self.fail(6, f"version {self.version} is {phase} for ever, and nobody says why")
 
@@ -158,12 +160,12 @@ class Endings:
         slowest = max((w.slow_seconds for w in self.workers.values()), default=self.slow_seconds)
         for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
             self.tick(0.1 if self.reconcile() else TICK_SECONDS)
-            self._do_what_a_person_would()
+            self._do_what_a_user_would()
             if self.converged() and not self.reconcile():
                 return True
         return False
 
-    def _do_what_a_person_would(self) -> None:
+    def _do_what_a_user_would(self) -> None:
         """Budgets that are used up ask for it: "find the cause, then delete the pod"."""
         if self.leader.decision is not None and self.leader.decision.pods.exhausted:
             for pod in self.pods.values():
@@ -171,7 +173,7 @@ class Endings:
                     self._delete(pod)
 
     def until(self, condition: Callable[[], object], bound: int = 300) -> None:
-        """Reconcile, and let time pass where nothing is to be done, until something holds."""
+        """Reconcile, and let time pass while there is nothing to do, until a condition holds."""
         for _ in range(bound):
             if condition():
                 return
@@ -187,6 +189,6 @@ class Endings:
 
     def run_quietly(self, reconciles: int = 10) -> int:
         """Writes of a fleet at rest over some more reconciles."""
-        before = self.writes
+        before = self.writes + self.revisions.writes
         self.look(reconciles)
-        return self.writes - before
+        return int(self.writes + self.revisions.writes - before)

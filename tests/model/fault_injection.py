@@ -1,14 +1,15 @@
-"""What breaks in a simulated fleet, and comes back: processes, nodes, files, the way to a worker."""
+"""Faults of a simulated fleet and their end: processes, nodes, files, the network to a worker."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.model.fake_pods import FakePod
+from tests.model.fake_revisions import FakeRevisions
 from tests.model.fake_state import Files, content_of
 
 
-class Mishaps:
+class FaultInjection:
     """Part of `Simulation`, on whose fields it works."""
 
     pods: dict[str, FakePod]
@@ -17,8 +18,9 @@ class Mishaps:
     files: Files
     note: Any
     node_up: Any
-    gating = False
-    """Whether pods that are created wait for a scheduling gate."""
+    revisions: FakeRevisions
+    room: int | None = None
+    """How many pods a queue lets in; those beyond wait for a scheduling gate. None without a queue."""
 
     def kill(self, pod: FakePod, *, back_after_seconds: float = 1.0) -> None:
         """The process of a worker dies; its container starts again."""
@@ -27,12 +29,12 @@ class Mishaps:
             pod.worker.kill(self.now, back_after_seconds=back_after_seconds)
 
     def cling(self, pod: FakePod, seconds: float) -> None:
-        """A worker's engine does not come to rest for a while: its requests cannot be ended."""
+        """A worker's engine cannot end its requests for a while."""
         self.note("fault", f"{pod.name} cannot end its requests for {seconds:.0f} s")
         pod.worker.stubborn_until, pod.suspect = self.now + seconds, True
 
     def hang(self, pod: FakePod, *, hung: bool = True) -> None:
-        """A worker answers nobody any more, though what it was generating goes on; or it does again."""
+        """A worker stops answering while its running requests continue, or answers again."""
         self.note("fault", f"{pod.name} {'hangs' if hung else 'goes on'}")
         pod.worker.hung, pod.suspect = hung, True
 
@@ -50,7 +52,7 @@ class Mishaps:
         pod.address_of, pod.suspect = to, True
 
     def garble(self, pod: FakePod, *, garbled: bool = True) -> None:
-        """What a worker answers is refused by its reader, though it does what it is asked."""
+        """The operator cannot read a worker's answers, though the worker does what they report."""
         self.note("fault", f"{pod.name} {'garbles' if garbled else 'speaks clearly'}")
         pod.garbled, pod.suspect = garbled, True
 
@@ -60,7 +62,7 @@ class Mishaps:
         pod.worker.ahead, pod.suspect = ahead, True
 
     def spoil(self, version: str, *pods: FakePod) -> None:
-        """A version's files are no good for some workers."""
+        """A version's files are damaged for some workers."""
         self.note("fault", f"{version} is no good for {', '.join(p.name for p in pods)}")
         for pod in pods:
             pod.worker.bad_sources.add(f"/weights/step_{version}")
@@ -83,7 +85,7 @@ class Mishaps:
 
     def restore(self, path: str) -> None:
         """The first files are back under a path."""
-        self.note("person", f"restores the files of {path}")
+        self.note("user", f"restores the files of {path}")
         self.files.rewritten.pop(path, None)
 
     def evict(self, pod: FakePod) -> None:
@@ -92,48 +94,70 @@ class Mishaps:
             return
         self.note("fault", f"{pod.name} is evicted")
         pod.worker.drain()
-        pod.ended, pod.trouble = "Failed", "Evicted: the node was low on memory"
+        pod.ended, pod.problem = "Failed", "Evicted: the node was low on memory"
 
     def crash_loop(self, pod: FakePod, *, over: bool = False) -> None:
         """A worker's container ends and ends again; or it runs at last."""
         if pod.ended or pod.gated or not self.node_up(pod):
             return
         self.note("fault", f"{pod.name} {'runs again' if over else 'ends again and again'}")
-        pod.trouble = "" if over else "CrashLoopBackOff: back-off 5m0s"
+        pod.problem = "" if over else "CrashLoopBackOff: back-off 5m0s"
         pod.worker.kill(self.now, back_after_seconds=1.0 if over else 1e9)
 
     def hold_new_pods(self, *, hold: bool = True) -> None:
         """A queue holds back every pod that is created from now on; or it lets all of them in."""
         self.note("cluster", "holds new pods back" if hold else "lets all pods in")
-        self.gating = hold
-        for pod in self.pods.values():
-            if pod.gated and not hold:
-                pod.gated = False
-                if self.node_up(pod):
-                    pod.worker.kill(self.now, back_after_seconds=0.0)
+        self.room = 0 if hold else None
+        self.let_in()
+
+    def leave_room_for(self, pods: int) -> None:
+        """A queue lets in no more than so many pods, of those that are created from now on."""
+        self.note("cluster", f"lets no more than {pods} pods in")
+        self.room = pods
+        self.let_in()
+
+    def let_in(self) -> None:
+        """The queue lets in the first ones for which there is room."""
+        up = [n for n, lost_at in self.nodes.items() if lost_at is None]
+        for pod in [p for p in self.pods.values() if p.gated and p.deleted_at is None]:
+            if self._is_full():
+                return
+            pod.gated = False
+            pod.node = pod.node if pod.node in up or not up else up[0]
+            if self.node_up(pod):
+                pod.worker.kill(self.now, back_after_seconds=0.0)
+
+    def _is_full(self) -> bool:
+        inside = sum(not p.gated for p in self.pods.values())
+        return self.room is not None and inside >= self.room
+
+    def refuse_templates(self, *, refuse: bool = True) -> None:
+        """The API server takes no record of a template any more; or it does again."""
+        self.note("cluster", f"{'refuses' if refuse else 'takes'} records of templates")
+        self.revisions.refused = refuse
 
     def queue(self, pod: FakePod) -> None:
         """A new pod meets the queue."""
-        if self.gating:
+        if self._is_full():
             pod.gated = True
             pod.worker.kill(self.now, back_after_seconds=1e9)
 
     def lose_node(self, node: str, *, power: bool) -> None:
-        """A node is gone: without power its processes are gone, else only cut off from everybody."""
+        """A node fails: without power its processes end, else the network only cuts it off."""
         self.note("fault", f"{node} {'loses its power' if power else 'is cut off'}")
         self.nodes[node] = self.now
         for pod in self.pods.values():
-            if pod.node == node:
+            if pod.node == node and not pod.gated:
                 pod.suspect = True
                 if power:
                     pod.worker.kill(self.now, back_after_seconds=1e9)
 
     def return_node(self, node: str) -> None:
-        """It comes back; what had no power starts."""
+        """The node comes back, and its stopped processes start."""
         self.note("fault", f"{node} is back")
         self.nodes[node] = None
         for pod in self.pods.values():
-            waits = pod.trouble or pod.gated
+            waits = pod.problem or pod.gated
             if pod.node == node and pod.worker.started_at > self.now and not waits:
                 pod.worker.started_at = self.now
             if pod.node == node and pod.deleted_at is not None:

@@ -1,4 +1,4 @@
-"""What people and trainers ask for, as it stands at one moment, and as watches bring it."""
+"""The objects that users and trainers write, at one moment, and as watches deliver them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.model.fake_pods import EPOCH_START
 
-from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet import FleetSpec, Rollout
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.observed import Watched, WeightsView
 
@@ -59,8 +59,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The objects of one fleet. Immutable, so that an older state can still be seen by somebody.
+class Desired:
+    """The objects of one fleet. Immutable, so that a late reader can still see an older state.
 
     Shapes: weights: uid → WeightVersion; that of the base weights has `BASE_UID`, and another uid
     after it was deleted and created again.
@@ -83,7 +83,7 @@ class Wanted:
 
     @property
     def base_uid(self) -> str:
-        """Uid of the WeightVersion of the base weights; `BASE_UID` if there is none."""
+        """Uid of the WeightVersion of the base weights; `BASE_UID` without one."""
         found = (uid for uid, _ in self.weights if uid.startswith(BASE_UID))
         return next(found, BASE_UID)
 
@@ -93,15 +93,15 @@ class Wanted:
 
     @property
     def version(self) -> str:
-        """The wanted version of the base weights; the model's own if nobody asks."""
+        """The desired version of the base weights; without a WeightVersion the model's own."""
         return self.base_spec.version if self.base_spec else self.fleet_spec.model.version
 
-    def with_fleet(self, **fields: Any) -> Wanted:
+    def with_fleet(self, **fields: Any) -> Desired:
         """With other fields of the fleet's spec."""
         spec = json.dumps(json.loads(self.fleet) | fields)
         return replace(self, fleet=spec, generation=self.generation + 1)
 
-    def with_weights(self, uid: str, asked: Asked | None) -> Wanted:
+    def with_weights(self, uid: str, asked: Asked | None) -> Desired:
         """With another WeightVersion in place of the one of this uid; None deletes it."""
         weights = {**dict(self.weights), uid: asked}
         return replace(self, weights=tuple((u, a) for u, a in weights.items() if a is not None))
@@ -113,7 +113,7 @@ def base_weights(version: str) -> Asked:
     return Asked(json.dumps(spec | {"source": {"path": "/weights/step_{version}"}}))
 
 
-def adapter_weights(name: str, version: str) -> Asked:
+def lora_weights(name: str, version: str) -> Asked:
     """A WeightVersion for an adapter."""
     spec = {"fleetRef": {"name": "policy"}, "adapter": name, "version": version}
     return Asked(json.dumps(spec | {"source": {"path": f"/weights/{name}/step_{{version}}"}}))
@@ -131,3 +131,10 @@ def fleet_of(replicas: int, management: str, rollout: dict[str, Any], **spec: An
         }
         | spec
     )
+
+
+@lru_cache(maxsize=200)
+def rollout_of(desired: Desired) -> Rollout:
+    """The settings that hold: those of the fleet under those of its WeightVersion."""
+    settings, weights = desired.fleet_spec.rollout, desired.base_spec
+    return weights.rollout.over(settings) if weights else settings

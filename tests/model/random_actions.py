@@ -1,7 +1,4 @@
-"""Random histories: what trainers, people and bad luck do to a fleet, at any moment.
-
-history(7)              one history; every failure prints its seed
-"""
+"""Actions of trainers and users, and faults, each at a random moment."""
 
 from __future__ import annotations
 
@@ -11,59 +8,22 @@ from typing import Any
 
 from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.fake_state import MODEL_SOURCE, digest_of
-from tests.model.faults import Faults
 from tests.model.simulator import Simulation
 
 Settings = dict[str, Any]
 
-SHORT = {"timeouts": {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}}
-STRATEGIES: list[Settings] = [
-    {},
-    SHORT | {"maxFailures": 1},
-    {"pause": {"mode": "Wait", "drainTimeoutSeconds": 2}},
-    SHORT | {"pause": {"mode": "Abort"}},
-    {"strategy": "InFlight"},
-    SHORT | {"strategy": "InFlight", "maxFailures": 1, "pause": {"mode": "Wait"}},
-    {"strategy": "Rolling", "maxUnavailable": 1},
-    SHORT | {"strategy": "Rolling", "onFailure": "Rollback"},
-    {"strategy": "Canary"},
-    SHORT | {"strategy": "Canary", "maxFailures": 1},
-    {"strategy": "Canary", "canary": {"workers": 2, "then": "Rolling"}},
-]
-UPDATES: list[Settings] = [
-    {},
-    {"maxUnavailable": 0, "maxSurge": 1, "drainTimeoutSeconds": 2},
-    {"maxUnavailable": "50%", "maxSurge": "50%"},
-    {},
-    {"type": "OnDelete", "maxSurge": 1, "drainTimeoutSeconds": 2},
-    {"paused": True, "maxUnavailable": 0, "maxSurge": "50%"},
-]
-ROUGH = Faults(
-    answer_lost=0.1,
-    call_lost=0.08,
-    answer_late=0.1,
-    operator_dies=0.03,
-    operator_freezes=0.02,
-    stale_view=0.2,
-    status_unwritten=0.2,
-    api_refuses=0.1,
-)
-LONGER_THAN_A_LEASE = 35.0
-"""Seconds that loads take in some fleets."""
 CLOCKS = (0.0, 0.0, -90.0, 90.0)
 """Seconds by which the wall clock of an operator's host is ahead."""
 FOLDERS = ["/weights/step_{version}", "/weights/other/step_{version}"]
-ENDURES = 0.25
-"""So many histories must come to a word while what is broken stays broken."""
 
 
 @dataclass
-class Mischief:
-    """What may happen to one simulation.
+class RandomActions:
+    """Everything that may happen to one simulation.
 
     Fields:
         newest: the number of the newest version of the run that publishes now.
-        highest: the highest number of any run.
+        highest: the highest number of any run; an odd version is odd from its first publication on.
         began: how many runs have begun.
         waits_until: the trainer asks for nothing new before.
     """
@@ -82,7 +42,7 @@ class Mischief:
         self.trouble = self.chance.choice([0.2, 0.6, 1.0])
         if self.chance.random() < 0.5:
             self.fleet.control(runID="run")  # a trainer that says so from the start
-        self.deeds: list[tuple[float, Callable[[], None]]] = [
+        self.actions: list[tuple[float, Callable[[], None]]] = [
             (pace / self.trouble, self.publish),
             (0.05, self.go_back),
             (0.03, self.break_version),
@@ -108,7 +68,7 @@ class Mischief:
             (0.02, self.set_clock),
             (0.01, self.pause_machine),
             (0.005, self.delete_lease),
-            (0.20, self.haunt),
+            (0.20, self.wake_former),
             (0.03, self.publish_adapter),
             (0.03, self.move_address),
             (0.02, self.garble),
@@ -122,17 +82,19 @@ class Mischief:
             (0.01, self.edit_source),
             (0.01, self.add_digest),
             (0.005, self.name_like_model),
+            (0.02, self.gate),
+            (0.02, self.refuse_templates),
         ]
-        if self.fleet.wanted.fleet_spec.update.is_held:
-            self.deeds += [(0.05, self.gate), (0.03, self.change_template)]
+        if self.fleet.desired.fleet_spec.update.is_held:
+            self.actions += [(0.03, self.gate), (0.03, self.change_template)]
 
-    def now_and_then(self, scale: float = 1.0) -> None:
+    def act_at_random(self, scale: float = 1.0) -> None:
         """Let happen what may."""
-        for chance, deed in self.deeds:
+        for chance, action in self.actions:
             if self.chance.random() < chance * scale * self.trouble:
-                deed()
+                action()
 
-    # --- trainers and people ----------------------------------------------------------------------
+    # --- trainers and users -----------------------------------------------------------------------
 
     def _waits(self) -> bool:
         """Some trainers let rollouts come to their end, for a while."""
@@ -153,15 +115,15 @@ class Mischief:
         self._ask_for(str(self.newest))
 
     def _ask_for(self, version: str, **fields: Any) -> None:
-        spec = self.fleet.wanted.base_spec
+        spec = self.fleet.desired.base_spec
         if spec is not None and spec.digest is not None:
             fields = {"digest": None} | fields  # that was of the version before
         named = "".join(f", {k}: {v}" for k, v in fields.items())
-        told_as = f"asks for version {version}{named}"
-        self.fleet.ask("trainer", told_as, {"version": version, **fields})
+        what = f"asks for version {version}{named}"
+        self.fleet.ask("trainer", what, {"version": version, **fields})
 
     def go_back(self) -> None:
-        """To a version of before: within a run only if it is said."""
+        """To an earlier version: within a run only if the trainer allows it."""
         if self.is_deleted or self.newest < 2 or self._waits():
             return
         older = str(self.chance.randint(1, self.newest - 1))
@@ -173,16 +135,16 @@ class Mischief:
             fields["runID"] = self.chance.choice(["run", "another-run", None])
         self.fleet.ask("trainer", f"goes back to {older}, rollbackTo: {permitted}", fields)
 
-    # --- what a version stands for ----------------------------------------------------------------
+    # --- digests of versions ------------------------------------------------------------------------
 
     @property
     def is_deleted(self) -> bool:
         """Whether there is no WeightVersion now."""
-        return self.fleet.wanted.base is None
+        return self.fleet.desired.base is None
 
     def _path(self) -> str:
-        """Where the wanted weights lie."""
-        spec = self.fleet.wanted.base_spec
+        """Where the desired weights lie."""
+        spec = self.fleet.desired.base_spec
         return str(spec.source.resolve(spec.version)) if spec is not None else MODEL_SOURCE
 
     def rewrite(self) -> None:
@@ -195,7 +157,7 @@ class Mischief:
             self.fleet.rewrite(path)
 
     def rewrite_while_staging(self) -> None:
-        """Some workers hold the wanted weights already, and others will find other files."""
+        """Some workers hold the desired weights already, and others will find other files."""
         held = {w.staged == self.fleet.version for w in self.fleet.workers.values()}
         if len(held) == 2 and not self.fleet.is_rewritten(self._path()):
             self.fleet.rewrite(self._path())
@@ -227,7 +189,8 @@ class Mischief:
         if self.chance.random() < 0.3:
             fields["source"] = {"path": self.chance.choice(FOLDERS)}
         if fields["version"] in self.fleet.odd_versions:
-            fields["version"] = str(self.highest + 1)
+            self.newest = self.highest = self.highest + 1
+            fields["version"] = str(self.newest)
         self.fleet.create_weights(fields)
         if self.chance.random() < 0.3:
             self.rewrite()
@@ -240,6 +203,7 @@ class Mischief:
             return
         self.began += 1
         self.newest = self.chance.randint(1, 3)
+        self.highest = max(self.highest, self.newest)
         fields: Settings = {"runID": f"run-{self.began}"}
         if self.chance.random() < 0.6:
             fields["source"] = {"path": f"/weights/run-{self.began}/step_{{version}}"}
@@ -276,7 +240,7 @@ class Mischief:
         self.fleet.change_fleet(f"changes the template ({self.templates})", engine=engine)
 
     def suspend(self) -> None:
-        spec = self.fleet.wanted.base_spec
+        spec = self.fleet.desired.base_spec
         if spec is not None:
             self.fleet.control(suspend=not spec.suspend)
 
@@ -284,7 +248,7 @@ class Mischief:
         strategy = self.chance.choice(["Synchronized", "InFlight", "Rolling"])
         if self.is_deleted:
             return
-        self.fleet.odd_versions.clear()  # nobody judges them any more
+        self.fleet.odd_versions.clear()  # no canary judges them any more
         self.fleet.control(rollout={"strategy": strategy})
 
     def retry(self) -> None:
@@ -301,7 +265,7 @@ class Mischief:
 
     def orphan(self) -> None:
         if pod := self._some_pod():
-            self.fleet.note("person", f"takes {pod.name} from its owner")
+            self.fleet.note("user", f"takes {pod.name} from its owner")
             pod.owner = ""
 
     # --- workers ----------------------------------------------------------------------------------
@@ -368,10 +332,18 @@ class Mischief:
 
     def crash_loop(self) -> None:
         if pod := self._some_pod(suspect=True):
-            self.fleet.crash_loop(pod, over=bool(pod.trouble))
+            self.fleet.crash_loop(pod, over=bool(pod.problem))
 
     def gate(self) -> None:
-        self.fleet.hold_new_pods(hold=not self.fleet.gating)
+        if self.fleet.room is not None:
+            self.fleet.hold_new_pods(hold=False)
+        elif self.chance.random() < 0.5:
+            self.fleet.hold_new_pods()
+        else:
+            self.fleet.leave_room_for(self.chance.randint(1, 4))
+
+    def refuse_templates(self) -> None:
+        self.fleet.refuse_templates(refuse=not self.fleet.revisions.refused)
 
     def lag(self) -> None:
         self.fleet.lag_seconds = self.chance.choice([0.0, 0.5, 2.0, 10.0])
@@ -392,9 +364,9 @@ class Mischief:
     def delete_lease(self) -> None:
         self.fleet.delete_lease()
 
-    def haunt(self) -> None:
-        if self.fleet.ghosts:
-            self.fleet.haunt(self.chance.choice(self.fleet.ghosts))
+    def wake_former(self) -> None:
+        if self.fleet.former_leaders:
+            self.fleet.wake_former(self.chance.choice(self.fleet.former_leaders))
 
     def _some_pod(self, *, suspect: bool = False) -> FakePod | None:
         pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
@@ -403,69 +375,3 @@ class Mischief:
         pod = self.chance.choice(pods)
         pod.suspect |= suspect
         return pod
-
-
-def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:
-    """A fleet whose settings hang on the seed, settled on version 1."""
-    settings = STRATEGIES[seed % len(STRATEGIES)] if rollout is None else rollout
-    rest = seed // len(STRATEGIES)
-    fleet = Simulation(
-        seed=seed,
-        replicas=1 + rest % 4,
-        rollout=settings,
-        slow_seconds=[0.0, 0.0, 2.5, LONGER_THAN_A_LEASE][rest % 4],
-        update=UPDATES[rest % len(UPDATES)],
-    )
-    fleet.settle()
-    return fleet
-
-
-def history(
-    seed: int,
-    *,
-    rollout: Settings | None = None,
-    reconciles: int = 120,
-    watch: Callable[[Simulation], None] | None = None,
-) -> Simulation:
-    """One random history, to its end: repaired and converged, or stalled with a reason; quiet.
-
-    `watch`: is given the simulation before anything happens to it.
-    """
-    fleet = new_fleet(seed, rollout=rollout)
-    if watch is not None:
-        watch(fleet)
-    mischief, chance = Mischief(fleet), fleet.random
-    # Some histories have but one kind of fault: what many hide from each other shows there.
-    rough = chance.random() < 0.7
-    fleet.faults = Faults(**vars(ROUGH)) if rough else Faults()
-    fleet.between = lambda: mischief.now_and_then(0.05)
-    for _ in range(reconciles):
-        fleet.reconcile()
-        fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
-        mischief.now_and_then()
-    mischief.create_weights()
-    if chance.random() < ENDURES:
-        fleet.endure()
-    if fleet.wanted.fleet_spec.update.is_held:
-        # No worker may stay for an update that is not going to come.
-        mischief.change_template()
-        fleet.scale(max(1, fleet.replicas - 1))
-    ending = chance.random()
-    if ending < 0.5:
-        fleet.repair()
-        fleet.scale(max(1, fleet.replicas))
-        version = str(mischief.highest + 2)
-        fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)
-        fleet.settle()
-    elif ending < 0.7:
-        fleet.scale(max(1, fleet.replicas))
-        fleet.control(suspend=False)
-        fleet.settle_or_say_reused()
-    else:
-        fleet.settle_or_say()
-    at_rest = fleet.converged()
-    writes = fleet.run_quietly()
-    # What is stalled is tried again and again, and two statuses tell of it, once a second at most.
-    if writes > (0 if at_rest else 20):
-        fleet.fail(7, f"{writes} writes of a fleet at rest")
-    return fleet

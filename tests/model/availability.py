@@ -1,0 +1,126 @@
+"""Promises 4 and 12: a planned change leaves enough workers serving and cuts no request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.model.desired import rollout_of
+
+from fleet_operator.core.actions import Apply
+from fleet_operator.core.percentages import at_most, unavailable_and_surge
+from fleet_operator.core.worker_view import Standing
+
+if TYPE_CHECKING:
+    from tests.model.fake_pods import FakePod
+    from tests.model.leader import Flight, Leader
+    from tests.model.simulator import Simulation
+
+    from fleet_operator.core.observed import FleetObserved
+
+
+class Availability:
+    """Fields:
+
+    taken: uids of pods that operators have taken away.
+    held_back: revision → pods of others that waited for a gate when its template was recorded, as
+        far as the leader could know.
+    planned: uid of a worker that is to go by plan → since when, and its drain timeout in seconds.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.taken: set[str] = set()
+        self.held_back: dict[str, int] = {}
+        self.planned: dict[str, tuple[float, float]] = {}
+
+    def note_leaving(self, pod: FakePod, leader: Leader) -> None:
+        """A pod is about to be drained or deleted.
+
+        Actions that a frozen leader had already decided do not count: the API server knows no epochs,
+        and its successor learns of them late. The real process checks before every write that it is
+        the leader (`runtime.leader_guard`), which is not simulated.
+        """
+        observed = leader.observed
+        if not pod.quarantine and not pod.ended and observed is not None:
+            seconds = observed.spec.update.drain_timeout_seconds
+            self.planned.setdefault(pod.uid, (self.sim.now, seconds))
+        if leader is not self.sim.leader:
+            return
+        known = pod.uid in self.taken
+        if not pod.ended:  # else it was taken away before
+            self.taken.add(pod.uid)
+        if known or observed is None or not self.sim.serves(pod) or pod.quarantine or pod.ended:
+            return
+        spec = observed.spec
+        unavailable, surge = unavailable_and_surge(spec.update, spec.replicas)
+        living = [w for w in observed.workers if not w.pod.deleting]
+        if len(living) > spec.replicas + (0 if spec.update.is_held else surge):
+            return  # scaled away
+        admitted = {w.pod.uid for w in observed.workers if w.state and w.state.admitted}
+        seen = {w.pod.uid for w in observed.workers if w.pod.ready}
+        if pod.uid not in seen | admitted:
+            return  # it has come back to clients, and the operator cannot know yet
+        if observed.template is None and len(living) <= spec.replicas:
+            self.sim.fail(4, f"{pod.name} is taken away, and no successor of it can be made")
+        least = spec.replicas - unavailable - self._never_let_in(observed)
+        self._enough_serve(least, seen, f"{pod.name} is taken away")
+
+    def note_template(self, revision: str) -> None:
+        """The leader records the template of a revision."""
+        waiting = (p for p in self.sim.leader.pods if p.facts.gated and not p.deleting)
+        self.held_back[revision] = sum(p.revision != revision for p in waiting)
+
+    def _never_let_in(self, observed: FleetObserved) -> int:
+        """How many pods wait for a gate, and did already before the template was changed."""
+        before = self.held_back.get(observed.template.revision, 0) if observed.template else 0
+        return min(before, sum(w.pod.facts.gated and not w.pod.deleting for w in observed.workers))
+
+    def note_cluster_drain(self, pod: FakePod) -> None:
+        """The cluster is about to delete a pod, as when its node is drained. Work on its weights ends
+        first, which is not simulated.
+        """
+        work = pod.worker.work
+        if work is None or work.step == "drain":
+            seconds = self.sim.desired.fleet_spec.update.drain_timeout_seconds
+            self.planned.setdefault(pod.uid, (self.sim.now, seconds))
+
+    def note_staying(self, pod: FakePod) -> None:
+        """A pod that was to go stays."""
+        self.taken.discard(pod.uid)
+        self.planned.pop(pod.uid, None)
+
+    def note_call(self, pod: FakePod, flight: Flight) -> None:
+        """A call is about to be taken by a worker."""
+        leader = self.sim.leader
+        observed, rollout = leader.observed, rollout_of(leader.desired or self.sim.desired)
+        gradual = rollout.strategy == "Rolling" or (
+            rollout.strategy == "Canary" and rollout.canary.then == "Rolling"
+        )
+        if not gradual or not isinstance(flight.action, Apply) or observed is None:
+            return
+        if flight.epoch.term != leader.term or flight.sent_at < self.sim.now:
+            return  # what an older leader has sent, or what was decided on what is not so any more
+        if not self.sim.serves(pod) or pod.worker.staged != flight.action.version:
+            return
+        gated = sum(w.pod.wait is not None for w in observed.workers)
+        there = max(0, observed.spec.replicas - gated)
+        least = there - at_most(rollout.max_unavailable, there)
+        seen = {w.pod.uid for w in observed.workers if w.standing is Standing.OPEN}
+        self._enough_serve(least, seen - self._swapping(), f"{pod.name} is swapped", but=pod)
+
+    def _swapping(self) -> set[str]:
+        return {
+            uid
+            for uid, f in self.sim.leader.flights.items()
+            if isinstance(f.action, Apply) and f.ticket is not None
+        }
+
+    def _enough_serve(
+        self, least: int, seen: set[str], what: str, *, but: FakePod | None = None
+    ) -> None:
+        """Count workers that serve now, or did when the operator looked and removed none of them."""
+        away = self.taken | ({but.uid} if but else set())
+        there = {p.uid for p in self.sim.pods.values() if self.sim.serves(p)} | seen
+        count = len(there - away)
+        if count < least:
+            self.sim.fail(4, f"{what}, which leaves {count} serving; at least {least} should")

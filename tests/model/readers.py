@@ -1,0 +1,86 @@
+"""Promise 14: no more than `rollout.maxStaging` workers read one checkpoint at once.
+
+Asked whenever the leader sends a call that makes a worker read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet_operator.core.actions import PutLora, Stage
+from fleet_operator.core.percentages import at_most
+
+if TYPE_CHECKING:
+    from tests.model.desired import Desired
+    from tests.model.leader import Flight, Leader
+    from tests.model.simulator import Simulation
+
+    from fleet_operator.api.fleet import Rollout
+    from fleet_operator.core.actions import WorkerCall
+    from fleet_operator.core.worker_view import WorkerView
+
+PROBE_SECONDS = 10.0
+"""So long may a worker be silent before the kubelet has seen it, too."""
+
+
+class Readers:
+    """Fields:
+
+    asked: uid of a worker → the leader's last call to it.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.asked: dict[str, Flight] = {}
+
+    def note_flight(self, leader: Leader, flight: Flight) -> None:
+        """A call has left an operator."""
+        if leader is self.sim.leader:
+            self.asked[flight.action.pod_uid] = flight
+
+    def note_sent(self, leader: Leader, call: WorkerCall) -> None:
+        """A call is about to leave an operator: one more worker may read what it asks for."""
+        observed, desired = leader.observed, leader.desired
+        reads = isinstance(call, Stage | PutLora)
+        if leader is not self.sim.leader or not reads or observed is None or desired is None:
+            return
+        bound = _rollout_for(desired, call).max_staging
+        if bound is None:
+            return
+        most = at_most(bound, observed.spec.replicas)
+        others = [
+            w.pod.name
+            for w in observed.workers
+            if w.pod.uid != call.pod_uid and self._reads(leader, w, call)
+        ]
+        if len(others) >= most:
+            which = f"{call.pod_name} is to {call.work}, which {', '.join(others)} read already"
+            self.sim.fail(14, f"{which}; at most {most} may at once")
+
+    def _reads(self, leader: Leader, worker: WorkerView, call: Stage | PutLora) -> bool:
+        uid, seen = worker.pod.uid, worker.pod
+        gone = seen.deleting or seen.quarantine or not seen.running
+        if gone or worker.silent_seconds >= PROBE_SECONDS:
+            return False
+        flight, asked, pod = leader.flights.get(uid), self.asked.get(uid), self.sim.pods.get(uid)
+        if flight is not None and flight.action.work == call.work:
+            return True
+        ticket = pod.worker.staging if pod is not None else None
+        is_at_it = ticket is not None and ticket.action.work == call.work
+        if ticket is None or not is_at_it or self.sim.now - ticket.began_at >= call.timeout_seconds:
+            return False
+        heard = leader.heard.get(uid)
+        if heard is not None and (asked is None or heard.at > asked.sent_at):
+            work = heard.state.operation
+            return work is not None and (work.kind, work.version) == ("stage", call.version)
+        return asked is not None and asked.ticket is ticket
+
+
+def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:
+    """The settings by which a call is made: of the base weights, or of an adapter."""
+    fleet = desired.fleet_spec.rollout
+    if not isinstance(call, PutLora):
+        return desired.base_spec.rollout.over(fleet) if desired.base_spec else fleet
+    specs = (asked.view(uid).spec for uid, asked in desired.weights)
+    own = next(s.rollout for s in specs if s.adapter == call.adapter)
+    return own.over(fleet)
