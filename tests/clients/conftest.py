@@ -15,7 +15,7 @@ from tests.support.environments import ENGINE_ARGUMENTS
 from tests.support.worker import WorkerProcess
 
 KEY = "a-key-of-the-clients"
-# What a renderer of Qwen's format has ids for; the tokens that had these ids are given up.
+# Tokens that a renderer of Qwen's format needs; they replace other tokens.
 QWEN_TOKENS = (
     "<think>",
     "</think>",

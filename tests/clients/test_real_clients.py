@@ -1,8 +1,8 @@
 """Real clients, as published, roll out over several turns while the weights change.
 
-Each runs in an environment of its own, tells what it got after every turn, and goes on when the
-worker has other weights. What it got must be what those weights say: its log-probabilities are
-computed again under the version that the reply names, and under the one before.
+Each runs in an environment of its own, prints its result after every turn, and continues when the
+worker has other weights. The test computes its log-probabilities again under the version that the
+reply names, and under the one before: only the named one may match.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import httpx
@@ -26,7 +27,7 @@ ROLLOUTS = Path(__file__).parent / "rollouts"
 
 
 def turns_of(served: Served, environment: str, rollout: str) -> Iterator[tuple[Json, str]]:
-    """What a client tells, turn by turn, each with the version that was served; then a swap."""
+    """The turns of a client, each with the version that was served; then a swap."""
     version = served.swap()
     command = [
         client_python(environment),
@@ -56,7 +57,7 @@ def turns_of(served: Served, environment: str, rollout: str) -> Iterator[tuple[J
             client.stdin.close()
             if sys.exc_info()[0] is not None:
                 client.kill()
-        assert client.wait(timeout=60) == 0, client.stderr.read()[-4000:]
+        assert client.wait(timeout=120) == 0, client.stderr.read()[-4000:]
 
 
 def check(served: Served, turn: Json, version: str) -> None:
@@ -70,12 +71,17 @@ def check(served: Served, turn: Json, version: str) -> None:
         assert (span["version"], span["start"], span["end"]) == (version, 0, len(ids))
     if turn.get("constrained"):
         return  # a grammar's mask is part of the log-probabilities, and a prompt has none
-    again = served.score(turn["prompt_ids"], ids)
-    worst = max(abs(a - b) for a, b in zip(again, logprobs, strict=True))
-    assert worst < 0.1, "the weights that are served say otherwise"
+    # Sampling and scoring compute in other batches: bfloat16 differs in its last bits, now and then by
+    # more. Another policy is off by nats in the mean.
+    off = differences(served.score(turn["prompt_ids"], ids), logprobs)
+    assert max(off) < 0.5, "the weights that are served say otherwise"
+    assert mean(off) < 0.05, "the weights that are served say otherwise"
     served.swap()
-    other = served.score(turn["prompt_ids"], ids)
-    assert max(abs(a - b) for a, b in zip(other, logprobs, strict=True)) > 0.5
+    assert max(differences(served.score(turn["prompt_ids"], ids), logprobs)) > 0.5
+
+
+def differences(some: list[float], others: list[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(some, others, strict=True)]
 
 
 def stitched(turns: list[Json]) -> None:
@@ -118,6 +124,7 @@ def test_the_openai_library_chats_streams_completes_and_calls_tools(served: Serv
     assert len(after["prompt_ids"]) > len(tools["prompt_ids"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", ["clients", "clients-legacy"])
 def test_renderers_of_both_generations_generate_turn_after_turn(
     served: Served, environment: str
@@ -143,6 +150,7 @@ def test_verifiers_train_and_eval_clients_roll_out(served: Served) -> None:
     assert "[DONE]" in relay["last"]
 
 
+@pytest.mark.long
 def test_verifiers_token_client_stitches_without_falling_back(served: Served) -> None:
     turns = rolled_out(served, "clients-legacy", "verifiers_legacy_rollout")
 

@@ -1,7 +1,7 @@
 """Clusters that tests share, and namespaces to be alone in.
 
-Where no cluster can run the tests are skipped with the preflight's reason; with CI=true that is a
-failure, so that no run passes by leaving out what it should have shown.
+Where no cluster can run, the tests are skipped with the preflight's reason. With CI=true that is a
+failure, so that no run passes by leaving tests out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,33 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+from pytest_asyncio.plugin import PytestAsyncioFunction
 from tests.cluster.devcluster_app import APP_MOUNTS, load_app
-from tests.cluster.support.fixtures import release, stage  # noqa: F401 - fixtures of the operator
+from tests.cluster.support.fixtures import (  # noqa: F401 - fixtures of the operator
+    operator_of_run,
+    release,
+    shared_operator,
+    stage,
+)
 
 from devcluster import Cluster, preflight
 from devcluster.profiles import Profile
 from devcluster.waiting import wait_until
 
 _CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the operator share an event loop, as they share an operator. In each file the tests
+    that use the shared operator follow each other, so that it starts once.
+    """
+    needs = {item: set(getattr(item, "fixturenames", ())) for item in items}
+    for item in items:
+        if "operator_of_run" in needs[item] and isinstance(item, PytestAsyncioFunction):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (files[item.path], "shared_operator" in needs[item]))
 
 
 def _require(profile: Profile) -> None:

@@ -23,12 +23,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        """Tell about this process; with a path, what the file or folder of that path holds."""
+        """Describe this process; with a path, send what the file or folder of that path holds."""
         path = Path(self.path)
         if self.path == "/":
-            told = {"uid": os.getuid(), "pod": socket.gethostname(), "python": sys.prefix,
+            facts = {"uid": os.getuid(), "pod": socket.gethostname(), "python": sys.prefix,
                     "greeting": os.environ.get("GREETING")}
-            body = json.dumps(told).encode()
+            body = json.dumps(facts).encode()
         else:
             body = path.read_bytes()
         self.reply(body)

@@ -1,4 +1,4 @@
-"""What a cluster could leave behind on the machine, to be compared before and after."""
+"""Possible remains of a cluster on the machine, to compare before and after."""
 
 from __future__ import annotations
 

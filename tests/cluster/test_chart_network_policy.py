@@ -1,8 +1,7 @@
 """The chart's NetworkPolicy for workers, rendered by the real helm and judged by a real API server.
 
-The dev cluster has no network plugin that enforces policies: what is shown is that the objects are
-valid and that they select the pods and name the ports that they are meant for, not that a packet is
-held back.
+The dev cluster has no network plugin that enforces policies. The tests show that the objects are
+valid, select the right pods and name the right ports, not that a packet is held back.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tests.support.builders import make_fleet
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
-from fleet_operator.core.pods import build_pod
+from fleet_operator.core.manifests.pods import build_pod
 
 POLICY = "rlfleet-workers"
 ON = "networkPolicy.enabled=true"
@@ -43,7 +42,7 @@ def cluster(devcluster_api: Cluster) -> Cluster:
     return devcluster_api
 
 
-def test_there_is_none_unless_it_is_asked_for(cluster: Cluster) -> None:
+def test_the_default_values_create_no_network_policy(cluster: Cluster) -> None:
     assert Rendered(cluster, 'watchNamespaces=["rl"]').all("NetworkPolicy") == []
 
 

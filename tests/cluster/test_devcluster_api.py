@@ -107,7 +107,7 @@ def test_a_kubeconfig_is_readable_by_its_owner_alone(devcluster_api: Cluster) ->
     assert devcluster_api.folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_failing_client_command_tells_what_the_client_said(devcluster_api: Cluster) -> None:
+def test_a_failing_client_command_reports_the_output_of_the_client(devcluster_api: Cluster) -> None:
     with pytest.raises(CommandError, match='configmaps "nothing" not found'):
         devcluster_api.kubectl("get", "configmap", "nothing")
 

@@ -1,4 +1,4 @@
-"""Programs are built once, completely or not at all. A stand-in for `go` keeps this quick."""
+"""Programs are built once, completely or not at all. A fake `go` keeps this quick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from devcluster.paths import SOURCES, TOOLS, cache_folder, programs_folder
 from devcluster.progress import Progress
 from devcluster.waiting import wait_until
 
-# Writes the program it is asked for, notes its environment, and waits for or fails on request.
+# Writes the requested program, records its environment, and waits or fails on request.
 _GO = """#!/bin/sh
 echo "$$ $*" >> "$CALLS"
 env | sort > "$CALLS.environment"
@@ -36,7 +36,7 @@ esac
 
 @pytest.fixture(autouse=True)
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that the stand-in notes its calls in; its cache folder is empty."""
+    """The file in which the fake records its calls; its cache folder is empty."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/go").write_text(_GO)
     (tmp_path / "bin/go").chmod(0o755)
@@ -97,13 +97,13 @@ def test_the_control_plane_alone_does_not_build_the_rest() -> None:
     assert programs.missing("node") == ("dns", "containers")
 
 
-def test_a_failed_build_tells_what_go_said_and_leaves_nothing_that_looks_finished(
+def test_a_failed_build_reports_the_output_of_go_and_leaves_nothing_that_looks_finished(
     calls: Path,
 ) -> None:
     Path(f"{calls}.fail").touch()
     with pytest.raises(BuildError, match=r"example\.org/module: no such host") as caught:
         programs.ensure("api", _progress())
-    assert "GOPROXY" in caught.value.way_out
+    assert "GOPROXY" in caught.value.remedy
     assert programs.missing("api") == ("kube", "certs")
 
     Path(f"{calls}.fail").unlink()
@@ -125,7 +125,7 @@ def test_a_killed_builder_leaves_nothing_that_looks_finished_and_its_go_keeps_th
     assert programs.missing("api") == ("kube", "certs")
 
     second = builder()
-    # The orphaned `go` still writes to the caches: whoever comes next waits for its end.
+    # The orphaned `go` still writes to the caches: the next build waits for its end.
     wait_until(lambda: _waits_for_a_lock(second.pid), 60.0, "the second builder to wait")
     assert len(calls.read_text().splitlines()) == 1
     hold.unlink()

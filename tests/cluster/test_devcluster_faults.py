@@ -91,6 +91,7 @@ def two_nodes(devcluster_node_possible: None) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_pods_spread_over_two_nodes_and_the_loss_of_one_is_noticed(two_nodes: Cluster) -> None:
     spread = {
         "topologySpreadConstraints": [

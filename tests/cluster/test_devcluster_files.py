@@ -56,7 +56,7 @@ def test_an_image_holds_the_base_and_the_given_files(tmp_path: Path, tree: Path)
     assert not [name for name in members if "__pycache__" in name]
     assert members["bin"].linkname == "usr/bin"
     assert members["tmp"].mode == 0o1777
-    # Whatever the files are here, in the image root owns them and everyone reads them.
+    # Whatever the files are here, in the image root owns them and all users can read them.
     assert members["opt/app/run.sh"].mode == 0o755
     assert members["opt/app/package/module.py"].mode == 0o644
     assert members["opt/app/link"].linkname == "run.sh"
@@ -120,7 +120,7 @@ esac
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for the distribution's clients, which note what they are asked."""
+    """Fakes of the distribution's clients, which record their arguments."""
     (tmp_path / "bin").mkdir()
     for name, text in (("apt-get", _APT_GET), ("dpkg", _DPKG)):
         (tmp_path / "bin" / name).write_text(text)
@@ -154,7 +154,7 @@ def test_a_package_that_cannot_be_had_is_named_with_the_way_out(
     with pytest.raises(BuildError, match="Unable to locate package nothing") as caught:
         distribution.fetch("nothing", tmp_path / "target")
 
-    assert caught.value.way_out == "install it: apt-get install nothing"
+    assert caught.value.remedy == "install it: apt-get install nothing"
 
 
 def test_containers_get_the_machines_folders_read_only_and_no_limit_on_files() -> None:

@@ -1,4 +1,4 @@
-"""What the preflight finds out from the kernel, and where a cluster puts its control groups."""
+"""The preflight's facts about the kernel, and the place of a cluster's control groups."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_version_2_says_so_when_no_group_can_hand_controllers_on(
     with pytest.raises(DevclusterError, match="no control group above this process") as caught:
         cgroups.create("rlfleet-x-1")
 
-    assert "Delegate=yes" in caught.value.way_out
+    assert "Delegate=yes" in caught.value.remedy
 
 
 def test_this_machine_passes_what_the_kernel_is_asked(devcluster_node_possible: None) -> None:
@@ -162,7 +162,7 @@ def test_namespaces_that_cannot_be_made_are_named_with_the_reason(
     (problem,) = preflight._kernel("node")
 
     assert problem.what == "namespaces cannot be made: unshare: not permitted"
-    assert "privileged" in problem.way_out
+    assert "privileged" in problem.remedy
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_each_missing_part_of_the_kernel_is_named_with_its_module(
     if kind == "netfilter":
         monkeypatch.setattr(probe, "_NFT_GET_GENERATION", (200 << 8) | 16)
 
-    found = [(what, way_out) for what, way_out in probe.probe("node", tmp_path) if words in what]
+    found = [(what, remedy) for what, remedy in probe.probe("node", tmp_path) if words in what]
 
     assert len(found) == 1
     assert "load the" in found[0][1]

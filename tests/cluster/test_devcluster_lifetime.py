@@ -118,6 +118,7 @@ def test_killing_the_starter_ends_the_cluster_and_leaves_nothing(
     assert machine_traces(cluster_id, nft) == before
 
 
+@pytest.mark.long
 def test_killing_the_keeper_ends_the_nodes_and_the_next_command_sweeps_the_rest(
     nft: Path, starter: Starter
 ) -> None:
@@ -135,10 +136,11 @@ def test_killing_the_keeper_ends_the_nodes_and_the_next_command_sweeps_the_rest(
 
     wait_until(lambda: not still_running(processes), 5.0, "the kernel to end the nodes")
     janitor.sweep()
-    # Any command of anybody sweeps: one may have come before and not be done yet.
+    # Any command sweeps: one may have come before and still run.
     wait_until(lambda: machine_traces(cluster_id, nft) == before, 60.0, "the rest to be swept")
 
 
+@pytest.mark.long
 def test_the_keeper_outlives_the_thread_that_started_it(devcluster_api_possible: None) -> None:
     started: list[Cluster] = []
     thread = threading.Thread(target=lambda: started.append(Cluster.start(profile="api")))
@@ -149,6 +151,7 @@ def test_the_keeper_outlives_the_thread_that_started_it(devcluster_api_possible:
         assert cluster.kubectl("get", "namespaces").returncode == 0
 
 
+@pytest.mark.long
 def test_two_clusters_at_once_do_not_see_each_other(
     devcluster_node: Cluster, devcluster_namespace: str
 ) -> None:
@@ -178,6 +181,7 @@ def test_an_id_that_runs_already_is_refused(devcluster_api: Cluster) -> None:
     assert devcluster_api.kubectl("get", "namespaces").returncode == 0
 
 
+@pytest.mark.long
 def test_a_detached_cluster_lives_until_down(devcluster_api_possible: None) -> None:
     cluster_id = random_id()
     command = [sys.executable, "-m", "devcluster"]
@@ -196,6 +200,7 @@ def test_a_detached_cluster_lives_until_down(devcluster_api_possible: None) -> N
         Cluster.attach(cluster_id)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_cluster_in_the_foreground(
     devcluster_api_possible: None, starter: Starter
 ) -> None:

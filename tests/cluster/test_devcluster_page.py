@@ -1,4 +1,4 @@
-"""The commands of `dev-cluster.md`, run as they stand there, with an id of the test's own."""
+"""The commands of `dev-cluster.md`, run unchanged, with an id of the test's own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ APP = [
 
 
 def commands(block: str) -> str:
-    """What stands behind the prompt, with the lines that continue it; the rest is output."""
+    """The commands behind the prompt, with the lines that continue them; the rest is output."""
     lines: list[str] = []
     for line in block.splitlines():
         if line.startswith("# "):
@@ -90,6 +90,7 @@ def cluster_id(devcluster_node_possible: None) -> Iterator[str]:
         Cluster.attach(chosen).down()
 
 
+@pytest.mark.long
 def test_it_starts_is_used_and_ends(cluster_id: str) -> None:
     printed = run(START_AND_END, cluster_id)
 

@@ -53,11 +53,11 @@ def app(devcluster_node: Cluster, devcluster_namespace: str) -> int:
 
 
 def test_an_image_of_a_few_kilobytes_runs_the_machines_python_as_user_1000(app: int) -> None:
-    told = json.loads(_read(app))
+    reply = json.loads(_read(app))
 
-    assert told["uid"] == 1000
-    assert PYTHON.startswith(told["python"])
-    assert told["greeting"] == "hello from the image"
+    assert reply["uid"] == 1000
+    assert PYTHON.startswith(reply["python"])
+    assert reply["greeting"] == "hello from the image"
 
 
 def test_a_read_only_root_refuses_writing_and_its_volumes_take_it(
@@ -239,7 +239,7 @@ def test_forwarding_says_what_is_wrong_with_its_target(
         devcluster_node.forward("default", target, 80)
 
 
-def test_a_program_inside_has_the_callers_folder_and_its_failure_is_told(
+def test_a_program_inside_has_the_callers_folder_and_its_failure_is_reported(
     devcluster_node: Cluster,
 ) -> None:
     assert devcluster_node.exec(["pwd"]).stdout.strip() == str(Path.cwd())

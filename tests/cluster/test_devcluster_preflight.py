@@ -20,7 +20,7 @@ _FITTING = {"unshare", "nsenter", "mount", "ip", "gcc", "apt-get", "dpkg", "go"}
 
 @pytest.fixture(autouse=True)
 def fitting_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine on which nothing is missing but the programs, which are to be built."""
+    """A machine on which only the programs are missing, which the build makes."""
     monkeypatch.setenv("RLFLEET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(machine, "find_program", _without())
@@ -67,7 +67,9 @@ def test_an_unknown_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "riscv64 processors were never tried" in _words()
 
 
-def test_a_user_who_is_not_root_is_told_to_become_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preflight_asks_a_user_without_root_to_become_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     assert "namespaces and mounts need root" in _words()
@@ -168,4 +170,4 @@ def test_the_error_of_a_start_names_the_problem_and_the_way_to_another_cluster(
         start("some-id", profile="node", nodes=1, mounts=(), detach=False)
 
     assert "need root" in str(caught.value)
-    assert "make demo CLUSTER=existing" in caught.value.way_out
+    assert "make demo CLUSTER=existing" in caught.value.remedy

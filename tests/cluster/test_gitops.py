@@ -18,7 +18,7 @@ TRAINER = "trainer"
 
 
 def manifest(**spec: Any) -> Json:
-    """What lies in the repository: everything but the version."""
+    """The content of the repository: everything except the version."""
     return {
         "apiVersion": "rlfleet.dev/v1alpha1",
         "kind": "WeightVersion",
@@ -32,7 +32,7 @@ def manifest(**spec: Any) -> Json:
 
 
 def published(version: str) -> Json:
-    """What the trainer applies: the version, and nothing else."""
+    """The trainer's object: the version, and nothing else."""
     head = {k: manifest()[k] for k in ("apiVersion", "kind", "metadata")}
     return head | {"spec": {"version": version}}
 
@@ -47,10 +47,10 @@ def owned_by(found: Json, manager: str) -> set[str]:
     }
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_a_trainer_that_applies_the_version_and_a_repository_that_owns_the_rest(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=2, version="1")
     await stage.admin.delete(stage.path("weightversions"))
     path = stage.path("weightversions")
@@ -72,7 +72,7 @@ async def test_a_trainer_that_applies_the_version_and_a_repository_that_owns_the
 
     found = [await stage.fleet(), await stage.weights()]
     assert {kstatus(one) for one in found} == {"Current"}
-    assert [told["status"] for told in health(found)] == ["Healthy", "Healthy"]
+    assert [status["status"] for status in health(found)] == ["Healthy", "Healthy"]
     # The operator owns the status, and nothing of the spec.
     managers = {e["manager"] for e in found[1]["metadata"]["managedFields"]}
     assert managers == {GITOPS, TRAINER, "rlfleet-operator"}
@@ -99,7 +99,9 @@ async def test_a_trainer_that_patches_owns_the_version_as_well(stage: Stage) -> 
     assert made["spec"]["version"] == "2"
 
 
-async def test_a_repository_that_still_names_a_version_is_told_who_owns_it(stage: Stage) -> None:
+async def test_a_repository_that_still_names_a_version_gets_a_conflict_with_its_owner(
+    stage: Stage,
+) -> None:
     await stage.make_fleet(replicas=1)
     path = stage.path("weightversions")
     await stage.admin.delete(path)

@@ -1,9 +1,9 @@
-"""What needs attention is said on the object: foreign names, rights, broken specs, two releases."""
+"""Problems that need attention are reported on the object: foreign names, rights, broken specs, two releases."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ from devcluster import Cluster
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 
-async def test_a_service_of_somebody_else_is_left_alone_until_its_name_is_free(
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_foreign_service_is_not_touched_until_its_name_is_free(
     stage: Stage,
 ) -> None:
     services = f"/api/v1/namespaces/{stage.namespace}/services"
     spec = {"selector": {"app": "other"}, "ports": [{"port": 80}]}
     taken = await stage.admin.create(services, {"metadata": {"name": FLEET}, "spec": spec})
-    await stage.start_operator()
     await stage.make_fleet(replicas=1)
 
-    told = await _stalled(stage)
-    assert told["reason"] == "NameTaken"
-    assert f"Service {FLEET}" in told["message"]
+    stalled = await _stalled(stage)
+    assert stalled["reason"] == "NameTaken"
+    assert f"Service {FLEET}" in stalled["message"]
     assert "Reason: NameTaken Status: True Type: Stalled" in await _described(stage)
     left = await stage.admin.get(f"{services}/{FLEET}")
     assert left is not None
@@ -39,18 +39,18 @@ async def test_a_service_of_somebody_else_is_left_alone_until_its_name_is_free(
     assert FLEET in await stage.objects("services")
 
 
-async def test_a_pod_of_somebody_else_is_left_alone_until_its_name_is_free(stage: Stage) -> None:
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_foreign_pod_is_not_touched_until_its_name_is_free(stage: Stage) -> None:
     pods = f"/api/v1/namespaces/{stage.namespace}/pods"
     spec = {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"nowhere": "yes"}}
     taken = await stage.admin.create(
         pods, {"metadata": {"name": f"{FLEET}-0", "labels": {"app": "other"}}, "spec": spec}
     )
-    await stage.start_operator()
     await stage.make_fleet(replicas=2)
 
-    told = await _stalled(stage)
-    assert told["reason"] == "NameTaken", told
-    assert f"Pod {FLEET}-0 exists already" in told["message"]
+    stalled = await _stalled(stage)
+    assert stalled["reason"] == "NameTaken", stalled
+    assert f"Pod {FLEET}-0 exists already" in stalled["message"]
     assert "Reason: NameTaken Status: True Type: Stalled" in await _described(stage)
     left = await stage.admin.get(f"{pods}/{FLEET}-0")
     assert left is not None
@@ -61,10 +61,10 @@ async def test_a_pod_of_somebody_else_is_left_alone_until_its_name_is_free(stage
     await stage.applied("1", replicas=2, seconds=90)
 
 
-async def test_a_right_that_is_taken_away_is_named_and_missed_no_longer_when_it_is_back(
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_missing_right_is_named_until_it_is_granted_again(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=1)
     await stage.applied("1", replicas=1)
     role = await stage.admin.get(f"{ROLES}/{stage.release.name}")
@@ -73,22 +73,22 @@ async def test_a_right_that_is_taken_away_is_named_and_missed_no_longer_when_it_
     await stage.admin.merge(f"{ROLES}/{stage.release.name}", {"rules": without})
     try:
         await stage.change_fleet(replicas=2)
-        told = await _stalled(stage)
+        stalled = await _stalled(stage)
         described = await _described(stage)
     finally:
         await stage.admin.merge(f"{ROLES}/{stage.release.name}", {"rules": role["rules"]})
 
-    assert told["reason"] == "WorkersFailing"
-    assert 'cannot create resource "pods"' in told["message"]
+    assert stalled["reason"] == "WorkersFailing"
+    assert 'cannot create resource "pods"' in stalled["message"]
     assert "Reason: WorkersFailing Status: True Type: Stalled" in described
     await _recovered(stage)
     await stage.applied("1", replicas=2)
 
 
-async def test_an_overlay_that_breaks_in_a_rollout_ends_it_and_restarts_nothing(
+@pytest.mark.usefixtures("shared_operator")
+async def test_an_invalid_overlay_in_a_rollout_restarts_no_worker(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=2)
     await stage.applied("1", replicas=2)
     before = {n: p["metadata"]["uid"] for n, p in (await stage.objects("pods")).items()}
@@ -105,9 +105,9 @@ async def test_an_overlay_that_breaks_in_a_rollout_ends_it_and_restarts_nothing(
     fleet["spec"]["podOverlay"] = {"spec": {"tolerations": None}}
     await stage.admin.replace(stage.path("inferencefleets"), fleet)
 
-    told = await _stalled(stage)
-    assert told["reason"] == "InvalidSpec"
-    assert "tolerations" in told["message"]
+    stalled = await _stalled(stage)
+    assert stalled["reason"] == "InvalidSpec"
+    assert "tolerations" in stalled["message"]
     assert "Reason: InvalidSpec Status: True Type: Stalled" in await _described(stage)
 
     async def serve_the_new_one() -> bool:
@@ -122,17 +122,17 @@ async def test_an_overlay_that_breaks_in_a_rollout_ends_it_and_restarts_nothing(
 
 
 @pytest.fixture
-async def second(devcluster_api: Cluster) -> AsyncIterator[Release]:
+def second(devcluster_api: Cluster) -> Iterator[Release]:
     """The chart a second time, over the same namespaces."""
     yield install(devcluster_api, "second", "second-system", "crds.enabled=false")
     devcluster_api.helm("uninstall", "second", "-n", "second-system")
     devcluster_api.kubectl("delete", "namespace", "second-system", "--wait=false")
 
 
-async def test_of_two_releases_that_overlap_the_second_drives_nothing_and_says_so(
+@pytest.mark.usefixtures("shared_operator")
+async def test_of_two_overlapping_releases_the_second_drives_nothing_and_reports_it(
     stage: Stage, second: Release, tmp_path: Path
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=1)
     await stage.applied("1", replicas=1)
     async with Stage(
@@ -170,7 +170,7 @@ async def _recovered(stage: Stage) -> None:
 
 
 async def _described(stage: Stage) -> str:
-    """What `kubectl describe` says of the fleet, with its Events, on one line."""
+    """The output of `kubectl describe` for the fleet, with its Events, on one line."""
 
     async def posted() -> str:
         text = await stage.kubectl("describe", f"ifl/{FLEET}")

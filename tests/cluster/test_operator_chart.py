@@ -18,7 +18,7 @@ from tests.support.documents import samples
 from devcluster import Cluster
 from devcluster.errors import CommandError
 from fleet_operator.api import names
-from fleet_operator.core.pods import build_pod
+from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.runtime import permissions
 from fleet_operator.runtime.settings import parse_settings
 
@@ -46,11 +46,11 @@ class Rendered:
         (found,) = (o for o in self.all(kind) if o["metadata"]["name"] == name)
         return found
 
-    def pod(self) -> dict[str, Any]:
-        return self.one("Deployment")["spec"]["template"]
+    def pod(self, name: str = "rlfleet") -> dict[str, Any]:
+        return self.one("Deployment", name)["spec"]["template"]
 
-    def container(self) -> dict[str, Any]:
-        (container,) = self.pod()["spec"]["containers"]
+    def container(self, name: str = "rlfleet") -> dict[str, Any]:
+        (container,) = self.pod(name)["spec"]["containers"]
         return container
 
 
@@ -166,6 +166,7 @@ def test_the_operator_understands_its_arguments(cluster: Cluster) -> None:
         'watchNamespaces=["a","b"]',
         'log={"format":"text","level":"DEBUG"}',
         "resyncSeconds=7",
+        'tracing.otlpEndpoint="http://collector.monitoring:4318"',
         'worker.image="w:1"',
     )
     settings = parse_settings(made.container()["args"])
@@ -174,6 +175,7 @@ def test_the_operator_understands_its_arguments(cluster: Cluster) -> None:
     assert (settings.log_format, settings.log_level) == ("text", "DEBUG")
     assert (settings.resync_seconds, settings.default_image) == (7, "w:1")
     assert settings.lease_name == "rlfleet"
+    assert settings.otlp_endpoint == "http://collector.monitoring:4318"
 
 
 def test_images_are_those_of_the_charts_release(rendered: Rendered) -> None:
@@ -231,7 +233,7 @@ def test_crds_are_those_of_the_repository_and_kept_if_wanted(
         assert crd == expected
 
 
-def test_crds_can_be_somebody_elses(cluster: Cluster) -> None:
+def test_the_crds_can_be_left_out(cluster: Cluster) -> None:
     assert Rendered(cluster, "crds.enabled=false").all("CustomResourceDefinition") == []
 
 
@@ -262,7 +264,7 @@ def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("replicas=2", "replicas"),
         ('image.repo="x"', "repo"),
@@ -286,8 +288,8 @@ def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
         ("imagePullSecrets=[{}]", "imagePullSecrets"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_name(cluster: Cluster, value: str, told: str) -> None:
-    with pytest.raises(CommandError, match=told) as refused:
+def test_a_wrong_value_is_refused_by_its_name(cluster: Cluster, value: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message) as refused:
         Rendered(cluster, value)
 
     assert "don't meet the specifications of the schema" in str(refused.value)
@@ -316,7 +318,7 @@ def test_values_for_pods_arrive_in_the_pods(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("replicaCount=2", "rollout status deployment/rlfleet"),
         ('watchNamespaces=["a","b"]', "and works in a, b."),
@@ -324,14 +326,14 @@ def test_values_for_pods_arrive_in_the_pods(cluster: Cluster) -> None:
         ("crds.keep=false", "deletes every fleet in the cluster"),
     ],
 )
-def test_notes_say_what_to_know_of_these_values(cluster: Cluster, value: str, told: str) -> None:
+def test_notes_say_what_to_know_of_these_values(cluster: Cluster, value: str, message: str) -> None:
     def notes(*values: str) -> str:
         chosen = [word for one in values for word in ("--set-json", one)]
         dry = ("install", "notes", str(CHART), "--dry-run=client", "-n", NAMESPACE)
         return cluster.helm(*dry, *chosen).stdout.partition("NOTES:")[2]
 
-    assert told.replace("/rlfleet", "/notes-rlfleet") in notes(value)
-    assert value == "replicaCount=2" or told not in notes()
+    assert message.replace("/rlfleet", "/notes-rlfleet") in notes(value)
+    assert value == "replicaCount=2" or message not in notes()
 
 
 # --- what only a server can judge -------------------------------------------------------------

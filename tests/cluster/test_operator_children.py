@@ -1,4 +1,4 @@
-"""What the operator writes beside the pods follows the spec, whatever ran while the spec changed."""
+"""The fleet's other objects follow the spec, whatever ran while the spec changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ REMOVED = {"annotations": None, "labels": None, "loadBalancerSourceRanges": None
 CHILD_WRITES = 'rlfleet_api_writes_total{kind="child"}'
 
 
-async def test_a_service_option_that_was_removed_while_no_operator_ran_goes(stage: Stage) -> None:
+async def test_a_service_option_that_is_removed_without_an_operator_is_removed_by_the_next_one(
+    stage: Stage,
+) -> None:
     first = await stage.start_operator()
     await stage.make_fleet(replicas=1, serving={"adminPort": stage.admin_port, "service": OPTIONS})
     await stage.applied("1", replicas=1)

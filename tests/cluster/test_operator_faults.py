@@ -1,4 +1,4 @@
-"""What networks and busy API servers do, during rollouts: the fleet converges all the same."""
+"""The fleet converges despite faults of networks and busy API servers during rollouts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 import random
 import signal
 
+import pytest
 from tests.cluster.support.faults import Fault, Faults
 from tests.cluster.support.stage import FLEET, Stage
 
 from fleet_worker.protocol import Phase
 
-ROLLOUTS = 6
 CONVERGES_SECONDS = 60
 
 
-async def test_rollouts_converge_whatever_requests_and_watches_meet(
-    stage: Stage, record_property
+@pytest.mark.parametrize("rollouts", [3, pytest.param(6, marks=pytest.mark.long)])
+async def test_rollouts_converge_with_failing_requests_and_watches(
+    stage: Stage, rollouts: int, record_property
 ) -> None:
     seed = random.randrange(1 << 32)  # noqa: S311 - chance, not secrets
     record_property("seed", seed)
@@ -27,14 +28,14 @@ async def test_rollouts_converge_whatever_requests_and_watches_meet(
     faults = operator.proxy.faults = Faults(seed, share=0.4)
     operator.proxy.cut_watches()
 
-    for version in range(2, 2 + ROLLOUTS):
+    for version in range(2, 2 + rollouts):
         await stage.publish(str(version))
-        if version == ROLLOUTS // 2:
+        if version == 3:
             operator.send(signal.SIGTERM)  # the next one meets faults from its start on
         await stage.applied(str(version), seconds=CONVERGES_SECONDS)
 
-    assert len(faults.chosen) >= 5, f"seed {seed}: {faults.chosen}"
-    assert sum(faults.chosen.values()) >= 2 * ROLLOUTS
+    assert len(faults.chosen) >= 3, f"seed {seed}: {faults.chosen}"
+    assert sum(faults.chosen.values()) >= 2 * rollouts
     assert operator.starts >= 2
     faults.active = False
     await stage.change_fleet(replicas=2)
@@ -44,7 +45,7 @@ async def test_rollouts_converge_whatever_requests_and_watches_meet(
     assert await stage.condition("Stalled") is None
 
 
-async def test_a_watch_that_is_too_old_is_listed_anew(stage: Stage) -> None:
+async def test_an_expired_watch_is_listed_again(stage: Stage) -> None:
     operator = await stage.start_operator()
     await stage.make_fleet(replicas=2, version="1")
     await stage.applied("1", replicas=2)

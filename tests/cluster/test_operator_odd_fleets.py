@@ -1,4 +1,4 @@
-"""Fleets that the API server takes and that are none: they are told so, and disturb nobody else."""
+"""Invalid fleets that the API server accepts: each reports it, and other fleets are not affected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.support.stage import FLEET, GROUP, Stage
 
 DEEP = 4000
-"""The API server takes up to 10,000 levels; Python's own parser ends at 1,000 unless told otherwise."""
+"""The API server takes up to 10,000 levels; Python's own parser ends at 1,000 by default."""
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def _deep_objects_can_be_written() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_deep_objects_can_be_written")
-async def test_a_bottomless_overlay_is_refused_and_other_fleets_go_on(stage: Stage) -> None:
+async def test_a_deeply_nested_overlay_is_refused_and_other_fleets_go_on(stage: Stage) -> None:
     operator = await stage.start_operator(again=True)
     other = f"{stage.namespace}-deep"
     await stage.make_namespace(other)
@@ -32,14 +32,14 @@ async def test_a_bottomless_overlay_is_refused_and_other_fleets_go_on(stage: Sta
     overlay = json.loads('{"a":' * DEEP + "1" + "}" * DEEP)
     await stage.make_fleet(replicas=1, namespace=other, podOverlay={"spec": overlay})
 
-    async def told_why() -> str:
+    async def the_reason() -> str:
         path = f"{GROUP}/namespaces/{other}/inferencefleets/{FLEET}"
         found = (await stage.admin.get(path) or {}).get("status", {}).get("conditions", ())
         return "".join(c["message"] for c in found if c["reason"] == "InvalidSpec")
 
-    told = await stage.until(told_why, "the fleet is told")
+    message = await stage.until(the_reason, "the reason is reported")
     await stage.publish("2")
     await stage.applied("2", replicas=2)
 
-    assert "spec.podOverlay: nested deeper than 100 levels" in told
+    assert "spec.podOverlay: nested deeper than 100 levels" in message
     assert operator.starts == 1

@@ -1,4 +1,4 @@
-"""What the operator asks of the API server is what the chart lets it do, and nothing is in vain."""
+"""The operator's requests to the API server match the chart's rules, with none refused and none unused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 from tests.cluster.support.admin import Admin, ApiError
 from tests.cluster.support.fixtures import install
 from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.shared_operator import SharedOperator
 from tests.cluster.support.stage import FLEET, GROUP, Release, Stage
 
 from devcluster import Cluster
@@ -24,17 +25,17 @@ ROOT = Path(__file__).parents[2]
 NEEDED = {(g, resource, verb) for g, resource, verbs in permissions.NEEDED for verb in verbs}
 LEASE = {(permissions.LEASE_GROUP, "leases", verb) for verb in permissions.LEASE_VERBS}
 REVIEW = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
-"""What everybody who is known may do."""
+"""The rights of every authenticated user."""
 
 
 async def _whole_life(stage: Stage) -> None:
     """Everything that a fleet can make an operator do to the API."""
-    await stage.make_fleet(replicas=3, version="1")
-    await stage.applied("1")
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
     await stage.publish("2")
-    await stage.applied("2")
-    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=2")
     await stage.applied("2", replicas=2)
+    await stage.kubectl("scale", f"ifl/{FLEET}", "--replicas=1")
+    await stage.applied("2", replicas=1)
     # A pod that has lost its owner is adopted again.
     pod = f"/api/v1/namespaces/{stage.namespace}/pods/{FLEET}-0"
     await stage.admin.merge(pod, {"metadata": {"ownerReferences": None}})
@@ -47,13 +48,29 @@ async def _whole_life(stage: Stage) -> None:
     for name in ("first", "second"):
         await stage.change_fleet(podOverlay={"metadata": {"annotations": {"example/of": name}}})
         await stage.until(partial(_is_renewed, stage), f"all pods are of the {name} template")
+    await stage.change_fleet(router={"image": "router:1"})
+    await stage.until(partial(_has_router, stage), "the fleet has a router")
+    await stage.change_fleet(router=None)
+
+    async def gone() -> bool:
+        return not await _has_router(stage)
+
+    await stage.until(gone, "the router goes with its field")
+
+
+async def _has_router(stage: Stage) -> bool:
+    found = {
+        **await stage.objects("deployments", root="/apis/apps/v1"),
+        **await stage.objects("services"),
+    }
+    return f"{FLEET}-router" in found
 
 
 async def _is_renewed(stage: Stage) -> bool:
     found = await stage.fleet()
     status = found["status"]
     of_today = status["observedGeneration"] == found["metadata"]["generation"]
-    return of_today and status["updatedReplicas"] == status["readyReplicas"] == 2
+    return of_today and status["updatedReplicas"] == status["readyReplicas"] == 1
 
 
 async def test_every_right_is_used_and_no_other_is_asked_for(stage: Stage) -> None:
@@ -71,18 +88,23 @@ async def test_every_right_is_used_and_no_other_is_asked_for(stage: Stage) -> No
 async def test_an_apply_of_what_is_not_there_wants_the_right_to_create(stage: Stage) -> None:
     """Why the roles grant `create` for kinds that are only ever applied."""
     token = await _account(stage, "applier", [({"": ["configmaps"]}, ["get", "patch"])])
-    told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c"},
+        "data": {"a": "1"},
+    }
     apply = ("apply", "--server-side", "--validate=false", f"--token={token}", "-f", "-")
 
     async def applied() -> str:
         words = ("-n", stage.namespace, *apply)
         done = await asyncio.to_thread(
-            stage.cluster.kubectl, *words, stdin=json.dumps(told), check=False
+            stage.cluster.kubectl, *words, stdin=json.dumps(config_map), check=False
         )
         return done.stderr
 
     assert "cannot create resource" in await applied()
-    await stage.admin.create(f"/api/v1/namespaces/{stage.namespace}/configmaps", told)
+    await stage.admin.create(f"/api/v1/namespaces/{stage.namespace}/configmaps", config_map)
     assert "cannot" not in await applied()
 
 
@@ -98,9 +120,9 @@ async def test_missing_rights_are_named_and_the_operator_is_never_ready(stage: S
 
     assert await operator.ended() == EXIT_CANNOT_START
     assert 200 not in seen
-    assert _last_word(operator) == (
-        "cannot start: the operator's service account may not: "
-        f"watch pods in {place}, create secrets in {place}. See the chart's RBAC"
+    assert _last_error(operator) == (
+        "cannot start: the operator's service account has no permission to: "
+        f"watch pods in {place}, create secrets in {place}. Grant them as the chart's role does (docs/reference/rbac.md)"
     )
 
 
@@ -114,9 +136,9 @@ async def test_missing_crds_are_named_and_the_operator_is_never_ready(stage: Sta
 
     assert await operator.ended() == EXIT_CANNOT_START
     assert 200 not in seen
-    told = _last_word(operator)
-    assert "the cluster does not know rlfleet.dev/v1alpha1" in told
-    assert "install the CRDs (helm value crds.enabled, or kubectl apply -f crds/)" in told
+    message = _last_error(operator)
+    assert "the cluster does not know rlfleet.dev/v1alpha1" in message
+    assert "install the CRDs (helm value crds.enabled, or kubectl apply -f crds/)" in message
 
 
 @pytest.fixture
@@ -138,9 +160,10 @@ def narrow(devcluster_api: Cluster, release: Release) -> Iterator[Release]:
 
 
 async def test_an_operator_of_some_namespaces_sees_nothing_else(
-    devcluster_api: Cluster, narrow: Release, tmp_path: Path
+    operator_of_run: SharedOperator, narrow: Release, tmp_path: Path
 ) -> None:
-    async with Stage(devcluster_api, narrow, tmp_path, namespace="narrow-a") as stage:
+    await operator_of_run.stop()
+    async with Stage(operator_of_run.cluster, narrow, tmp_path, namespace="narrow-a") as stage:
         operator = await stage.start_operator()
         await stage.make_namespace("rl-outside")
         await stage.make_fleet(replicas=1, namespace="rl-outside")
@@ -161,6 +184,7 @@ async def test_an_operator_of_some_namespaces_sees_nothing_else(
         assert await _as(stage, narrow.token, "/api/v1/namespaces/narrow-b/pods")
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) -> None:
     page = (ROOT / "docs/reference/rbac.md").read_text()
     (manifest,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -170,7 +194,6 @@ async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) ->
         for group in rule["apiGroups"]
     ]
     token = await _account(stage, "trainer", rules)
-    await stage.start_operator()
     await stage.make_fleet(replicas=1, version="1")
     await stage.applied("1", replicas=1)
 
@@ -190,8 +213,8 @@ async def test_a_trainer_needs_no_more_than_the_documented_role(stage: Stage) ->
 
 
 async def _as(stage: Stage, token: str, path: str):
-    async with Admin(stage.credentials, token=token) as somebody:
-        return await somebody.get(path)
+    async with Admin(stage.credentials, token=token) as admin:
+        return await admin.get(path)
 
 
 async def _account(stage: Stage, name: str, rules) -> str:
@@ -233,6 +256,6 @@ async def _readiness_until_the_end(operator: OperatorProcess) -> set[int]:
     return seen
 
 
-def _last_word(operator: OperatorProcess) -> str:
+def _last_error(operator: OperatorProcess) -> str:
     (line,) = [found for found in operator.lines() if found["level"] == "ERROR"]
     return str(line["message"])

@@ -10,16 +10,16 @@ import pytest
 from tests.cluster.support.stage import FLEET, Stage
 from tests.model.fake_state import digest_of
 
-from fleet_operator.runtime import statuses
+from fleet_operator.runtime import status_writer
 
 MAX_WRITES = 7
 LOOKS = 5
 
 
-async def test_a_fleet_comes_up_and_takes_versions_through_the_whole_control_plane(
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_fleet_starts_and_takes_versions_through_the_whole_control_plane(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")
 
@@ -27,8 +27,8 @@ async def test_a_fleet_comes_up_and_takes_versions_through_the_whole_control_pla
     assert sorted(pods) == [f"{FLEET}-{n}" for n in range(3)]
     assert {p["spec"]["nodeName"] for p in pods.values()} == {stage.kubelet.node}
     assert sorted(await stage.objects("services")) == [FLEET, f"{FLEET}-workers"]
-    told = await stage.objects("configmaps")
-    data = told[f"{FLEET}-applied"]["data"]
+    configmaps = await stage.objects("configmaps")
+    data = configmaps[f"{FLEET}-applied"]["data"]
     assert (data["version"], data["path"]) == ("1", "/weights/step_1")
     assert data["digest"] == digest_of("1")  # as the fake workers report it
 
@@ -45,7 +45,7 @@ async def test_a_fleet_comes_up_and_takes_versions_through_the_whole_control_pla
     assert (await stage.objects("configmaps"))[f"{FLEET}-applied"]["data"]["version"] == "2"
 
 
-@pytest.mark.parametrize("replicas", [1, 16])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 16])
 async def test_a_rollout_costs_few_writes_however_many_workers_there_are(
     stage: Stage, replicas: int
 ) -> None:
@@ -75,8 +75,8 @@ async def test_a_fleet_at_rest_costs_no_write(stage: Stage) -> None:
     assert [f"{w.method} {w.path}" for w in operator.proxy.writes[writes:]] == []
 
 
-async def test_the_newest_of_many_versions_wins_and_nobody_is_left_paused(stage: Stage) -> None:
-    await stage.start_operator()
+@pytest.mark.usefixtures("shared_operator")
+async def test_the_newest_of_many_versions_wins_and_no_worker_stays_paused(stage: Stage) -> None:
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")
     for worker in stage.kubelet.workers:
@@ -91,8 +91,8 @@ async def test_the_newest_of_many_versions_wins_and_nobody_is_left_paused(stage:
     assert all(w.lease_until is None for w in stage.kubelet.workers)
 
 
-async def test_a_restarted_worker_is_admitted_at_what_the_fleet_serves(stage: Stage) -> None:
-    await stage.start_operator()
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_restarted_worker_is_admitted_with_the_applied_version(stage: Stage) -> None:
     await stage.make_fleet(replicas=2, version="1")
     await stage.applied("1", replicas=2)
     await stage.publish("2")
@@ -107,8 +107,8 @@ async def test_a_restarted_worker_is_admitted_at_what_the_fleet_serves(stage: St
     await stage.applied("2", replicas=2)
 
 
-async def test_scaling_goes_through_kubectl_and_takes_the_last_away_first(stage: Stage) -> None:
-    await stage.start_operator()
+@pytest.mark.usefixtures("shared_operator")
+async def test_kubectl_scales_and_the_last_worker_is_deleted_first(stage: Stage) -> None:
     await stage.make_fleet(replicas=1, version="1")
     await stage.applied("1", replicas=1)
 
@@ -126,8 +126,8 @@ async def test_scaling_goes_through_kubectl_and_takes_the_last_away_first(stage:
     assert stage.kubelet.worker(f"{FLEET}-0").start_version == "1"
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_every_strategy_takes_its_version_to_all_workers(stage: Stage) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")
 
@@ -137,10 +137,10 @@ async def test_every_strategy_takes_its_version_to_all_workers(stage: Stage) -> 
     assert (await stage.weights())["status"]["canary"]["passed"] is True
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a_restart(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})
     await stage.applied("1", replicas=2)
     await stage.make_adapter("math", version="1")
@@ -186,7 +186,7 @@ async def _at_rest(stage: Stage) -> None:
     async def rests() -> bool:
         await _looked_again(stage)
         age = asyncio.get_running_loop().time() - operator.proxy.writes[-1].at
-        return age > 1.5 * statuses.PROGRESS_SECONDS
+        return age > 1.5 * status_writer.PROGRESS_SECONDS
 
     await stage.until(rests, "nothing more is written")
 
@@ -206,8 +206,8 @@ async def _looked_again(stage: Stage) -> None:
     await stage.until(has, "the operator looks at the fleet")
 
 
-async def test_a_service_that_somebody_deletes_or_bends_is_put_right_at_once(stage: Stage) -> None:
-    await stage.start_operator()
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_service_that_is_deleted_or_changed_is_restored_at_once(stage: Stage) -> None:
     await stage.make_fleet(replicas=1, version="1")
     await stage.applied("1", replicas=1)
     before = (await stage.objects("services"))[FLEET]

@@ -1,4 +1,4 @@
-"""What users ask of status: versions per worker, since when, and which files must stay."""
+"""The status answers users' questions: versions per worker, since when, and which files must stay."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kubernetes.aio.client import Configuration
 from tests.cluster.support.stage import FLEET, Stage
 from tests.model.fake_state import digest_of
 
-from fleet_operator.adapters.kube import KubeClient
 from fleet_operator.api import names
+from fleet_operator.clients.kube import KubeClient
 from fleet_operator.errors import Conflict
+from fleet_operator.runtime.kube_writer import KubeWriter
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_status_says_which_versions_serve_and_which_sources_must_stay(stage: Stage) -> None:
-    await stage.start_operator()
     await stage.make_fleet(
         replicas=3, version="1", rollout={"strategy": "Rolling", "maxUnavailable": 1}
     )
@@ -31,7 +31,7 @@ async def test_status_says_which_versions_serve_and_which_sources_must_stay(stag
     assert _paths(first) == {"/weights/base", "/weights/step_1"}
 
     for worker in stage.kubelet.workers:
-        worker.slow_seconds = 1.5
+        worker.slow_seconds = 0.5
     await stage.publish("2")
     mixed = await stage.until(lambda: _differing(stage), "workers differ")
     assert sum(v["workers"] for v in mixed["versions"]) <= 3
@@ -43,14 +43,14 @@ async def test_status_says_which_versions_serve_and_which_sources_must_stay(stag
     assert _at(second) > _at(first)
     weights = (await stage.weights())["status"]
     assert weights["applied"]["appliedAt"] == second["applied"]["appliedAt"]
-    # The one before it stays: a rollback would read it. What came before that may go.
+    # The one before it stays: a rollback would read it. Earlier ones may go.
     await stage.publish("3")
     await stage.applied("3")
     assert _paths(await _status(stage)) == {"/weights/base", "/weights/step_2", "/weights/step_3"}
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_the_columns_answer_without_a_describe(stage: Stage) -> None:
-    await stage.start_operator()
     await stage.make_fleet(replicas=2, version="1")
     await stage.applied("1", replicas=2)
 
@@ -76,7 +76,7 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
     async with AsyncExitStack() as stack:
         client = KubeClient(configuration)
         stack.push_async_callback(client.close)
-        objects = Objects(client, Metrics())
+        objects = KubeWriter(client, Metrics())
 
         async def write(observed: int, version: str) -> str:
             return await objects.write_status(
@@ -116,7 +116,7 @@ def _at(status: dict[str, Any]) -> datetime:
 
 
 async def _table(stage: Stage, kind: str) -> dict[str, str]:
-    """What `kubectl get -o wide` prints of one object, by heading."""
+    """The columns of `kubectl get -o wide` for one object, by heading."""
     heading, row = (await stage.kubectl("get", kind, FLEET, "-o", "wide")).splitlines()
     columns = list(re.finditer(r"\S+(?: \S+)*", heading))
     ends = [*(c.start() for c in columns[1:]), len(row)]

@@ -1,10 +1,11 @@
-"""What a person reads who knows nothing but `kubectl get` and `kubectl describe`."""
+"""The output of `kubectl get` and `kubectl describe` is enough for a user without the documentation."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import pytest
 from tests.cluster.support.stage import FLEET, Stage
 
 
@@ -24,10 +25,10 @@ async def _described(stage: Stage, what: str) -> str:
     return re.sub(r"[ \t]+", " ", await stage.until(posted, "the event is posted"))
 
 
-async def test_a_refused_version_says_what_is_wrong_what_serves_and_what_to_do(
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_refused_version_is_described_with_its_cause_the_applied_version_and_a_remedy(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     stage.kubelet.bad_sources.add("/weights/step_2")
     await stage.make_fleet(replicas=3, version="1")
     await stage.applied("1")
@@ -35,49 +36,55 @@ async def test_a_refused_version_says_what_is_wrong_what_serves_and_what_to_do(
     reason = await _stalled(stage)
 
     for what in ("wv", "ifl"):
-        told = await _described(stage, what)
-        assert f"Reason: {reason}\n Status: True\n Type: Stalled" in told
-        assert "cannot take version 2 (/weights/step_2)" in told
+        text = await _described(stage, what)
+        assert f"Reason: {reason}\n Status: True\n Type: Stalled" in text
+        assert "version 2 (/weights/step_2)" in text
         for pod in ("policy-0", "policy-1", "policy-2"):
-            assert f"Pod: {pod}" in told
-        assert "The applied version keeps serving" in told
-        assert "repair the source or publish another version" in told
-        assert re.search(rf"Warning {reason} .*rlfleet-operator .*version 2", told)
-        assert "Applied Version: 1" in told
-        assert "Desired Version: 2" in told
-        assert "nothing is left to do" not in told
+            assert f"Pod: {pod}" in text
+        assert "The applied version keeps serving" in text
+        assert "repair the source or publish another version" in text
+        assert re.search(rf"Warning {reason} .*rlfleet-operator .*version 2", text)
+        assert "Applied Version: 1" in text
+        assert "Desired Version: 2" in text
+        assert "the fleet is up to date" not in text
     assert re.search(r"policy +False +policy +2 +1 ", await stage.kubectl("get", "wv"))
     assert re.search(rf"policy +False +3 +3 +2 +1 +{reason} ", await stage.kubectl("get", "ifl"))
 
 
-async def test_workers_that_no_node_can_take_are_told_in_the_schedulers_own_words(
+@pytest.mark.usefixtures("shared_operator")
+async def test_an_unschedulable_worker_is_reported_with_the_message_of_the_scheduler(
     stage: Stage,
 ) -> None:
-    await stage.start_operator()
     limits = {"limits": {"nvidia.com/gpu": 1}}
     await stage.make_fleet(replicas=2, resources=limits, progressDeadlineSeconds=1)
     assert await _stalled(stage, of="inferencefleets") == "WorkersFailing"
 
-    told = await _described(stage, "ifl")
-    assert "2 workers cannot run. policy-0: Unschedulable: 0/1 nodes are available" in told
-    assert "1 Insufficient nvidia.com/gpu" in told
-    assert "Reason: WorkersFailing\n Status: True\n Type: Stalled" in told
-    assert re.search("Warning WorkersFailing .*rlfleet-operator .*Insufficient", told)
-    assert "nothing is left to do" not in told
+    async def both() -> str:
+        """The pods are not created at the same moment, so the first one is overdue before the other."""
+        text = await _described(stage, "ifl")
+        return text if "2 workers cannot run." in text else ""
+
+    text = await stage.until(both, "both workers are overdue")
+    assert "policy-0: Unschedulable: 0/1 nodes are available" in text
+    assert "1 Insufficient nvidia.com/gpu" in text
+    assert "Reason: WorkersFailing\n Status: True\n Type: Stalled" in text
+    assert re.search("Warning WorkersFailing .*rlfleet-operator .*Insufficient", text)
+    assert "the fleet is up to date" not in text
 
 
-async def test_a_pointer_to_no_fleet_says_which_one_is_missing(stage: Stage) -> None:
-    await stage.start_operator()
+@pytest.mark.long  # the operator waits 30 s for the fleet; tests/unit/runtime/test_unowned_weights.py
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_weight_version_without_a_fleet_names_the_missing_fleet(stage: Stage) -> None:
     await stage.make_fleet(replicas=1)
     await stage.kubectl("delete", f"ifl/{FLEET}", "--wait=false")
     assert await _stalled(stage) == "FleetNotFound"
 
-    told = await _described(stage, "wv")
-    assert f"there is no InferenceFleet 'policy' in namespace '{stage.namespace}'" in told
-    assert "create it" in told
+    text = await _described(stage, "wv")
+    assert f"there is no InferenceFleet 'policy' in namespace '{stage.namespace}'" in text
+    assert "create it" in text
 
 
-async def test_a_quiet_fleet_reads_the_same_again(stage: Stage) -> None:
+async def test_the_status_of_a_fleet_at_rest_does_not_change(stage: Stage) -> None:
     """No message holds a running clock: a fleet at rest has an unchanging status."""
     await stage.start_operator("--resync-seconds=1")
     stage.kubelet.bad_sources.add("/weights/step_2")

@@ -1,6 +1,6 @@
-"""The commands of the README and of the how-to pages, run as they stand there.
+"""The commands of the README and of the how-to pages, run unchanged.
 
-Two words are adapted: the namespace `rl`, where a command names it, is the test's own; and the API
+Two parts are adapted. The namespace `rl`, where a command names it, is the test's own. The API
 server, its authority and a token come in the variables that the README's curl uses.
 """
 
@@ -28,10 +28,22 @@ ELSEWHERE = {
     ("docs/how-to/connect-a-trainer.md", "curl "): "tests/e2e/test_page_requests.py",
     ("docs/how-to/dev-cluster.md", "# "): "tests/cluster/test_devcluster_page.py",
     ("README.md", "make demo"): "tests/e2e/test_demo.py",
+    ("docs/how-to/use-the-cli.md", "rlfleet "): "tests/unit/client/cli/test_verbs.py",
+    ("docs/how-to/use-the-cli.md", "$ rlfleet "): "tests/unit/client/cli/test_verbs.py",
 }
 """Page and first words of blocks that another test runs."""
 NOT_RUN = {
-    ("README.md", "docker "): "docker: the machines of the tests have no container engine",
+    (
+        "docs/how-to/install.md",
+        "docker ",
+    ): "docker: the machines of the tests have no container engine",
+    ("docs/how-to/publish-from-python.md", "pip "): (
+        "pip fetches libraries; tests/contract/test_client.py builds and installs the same wheel"
+    ),
+    (
+        "docs/how-to/use-the-cli.md",
+        "pip ",
+    ): "the same wheel; the requirements of dev hold its extra",
 }
 """Page and first words of blocks that no test runs, and why."""
 
@@ -50,6 +62,8 @@ def test_each_block_of_commands_is_run_or_is_left_out_for_a_reason() -> None:
         "docs/how-to/choose-a-strategy.md",
         "docs/how-to/connect-a-trainer.md",
         "docs/how-to/gitops.md",
+        "docs/how-to/route-requests.md",
+        "docs/how-to/trace-rollouts.md",
         "docs/how-to/update-and-drain.md",
     }
 
@@ -59,11 +73,11 @@ def _is_listed(one: tuple[str, str], place: tuple[str, str]) -> bool:
 
 
 @pytest.mark.parametrize(("page", "command"), OBJECTS)
+@pytest.mark.usefixtures("shared_operator")
 async def test_a_command_of_a_page_is_one_that_the_cluster_takes(
     stage: Stage, tmp_path: Path, page: str, command: str
 ) -> None:
     assert FLEET == NAMED
-    await stage.start_operator()
     await stage.make_fleet(replicas=1, version="42")
     await stage.applied("42", replicas=1)
 
@@ -80,15 +94,44 @@ def empty_cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
 async def test_the_pages_install_and_uninstall_the_release(
     empty_cluster: Cluster, tmp_path: Path
 ) -> None:
-    installs = [(page, block) for page, block in RELEASES if block.startswith("helm install ")]
-    (uninstall,) = [one for one in RELEASES if one not in installs]
-    assert len(installs) == 2
-    for page, block in installs:
+    by_verb = {
+        verb: [(page, block) for page, block in RELEASES if block.startswith(f"helm {verb} ")]
+        for verb in ("install", "upgrade", "uninstall")
+    }
+    (uninstall,) = by_verb["uninstall"]
+    assert len(by_verb["install"]) == 2
+    assert sum(map(len, by_verb.values())) == len(RELEASES)
+    empty_cluster.kubectl("apply", "-f", "-", stdin=fake_monitoring_crds())
+    empty_cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    for page, block in by_verb["install"]:
         await _run(empty_cluster, page, block, tmp_path)
         listed = json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout)
         assert [(r["name"], r["namespace"]) for r in listed] == [("rlfleet", "rlfleet-system")]
+        for upgrade in by_verb["upgrade"]:
+            await _run(empty_cluster, *upgrade, tmp_path)
         await _run(empty_cluster, *uninstall, tmp_path)
         assert json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout) == []
+
+
+def fake_monitoring_crds() -> str:
+    """The kinds of the Prometheus operator, without their schemas."""
+    made = []
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        names = {"kind": kind, "singular": kind.lower(), "plural": f"{kind.lower()}s"}
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {
+            "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}
+        }  # fmt: skip
+        spec = {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names}
+        made.append(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{names['plural']}.{spec['group']}"},
+                "spec": spec | {"versions": [version]},
+            }
+        )
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
 
 
 async def _run(cluster: Cluster, page: str, script: str, folder: Path) -> None:

@@ -13,8 +13,9 @@ import yaml
 from tests.cluster.support.admin import Admin, ApiError, Credentials, Json
 
 from devcluster import Cluster
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
-from fleet_operator.core import children, pods
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.core.manifests import children, pods
 from fleet_operator.core.observed import FleetObserved
 
 GROUP = "/apis/rlfleet.dev/v1alpha1"
@@ -94,13 +95,13 @@ async def test_the_pod_and_the_service_of_a_fleet_are_what_a_real_api_server_tak
         status=FleetStatus(),
     )
     pod = pods.build_pod(observed, 0, "rlfleet/worker:1", revision="r")
-    # Admission looks for these; who creates them is not the question here.
+    # Admission looks for these; their creator does not matter here.
     for admitted in ("serviceAccountName", "priorityClassName", "runtimeClassName"):
         pod["spec"].pop(admitted, None)
+    # The controller manager makes the same account: whichever comes first.
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    await admin.apply(
-        f"{accounts}/default", {"apiVersion": "v1", "kind": "ServiceAccount"}, manager="test"
-    )
+    await admin.apply(f"{accounts}/default", account, manager="test")
 
     for made in (pod, children.service(observed)):
         answer = await apply(admin, namespace, made, group="/api/v1", options="&dryRun=All")

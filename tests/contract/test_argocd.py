@@ -73,10 +73,10 @@ SITUATIONS = [
 
 @pytest.mark.parametrize(("found", "healths", "by_kstatus"), SITUATIONS)
 def test_every_situation_has_a_health(found, healths, by_kstatus):
-    told = health(found)
+    judged = health(found)
 
-    assert tuple(t["status"] for t in told) == healths
-    assert all(t["message"] for t in told)
+    assert tuple(t["status"] for t in judged) == healths
+    assert all(t["message"] for t in judged)
     assert {kstatus(o) for o in found} == {by_kstatus}
 
 
@@ -101,11 +101,11 @@ def test_what_the_operator_has_not_looked_at_is_progressing(status):
 
 
 def test_the_reason_comes_first_in_what_people_read():
-    (_, told) = health(
+    (_, judged) = health(
         objects(*(up(n, "41").refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)))
     )
 
-    assert told["message"].startswith("SourceNotFound: ")
+    assert judged["message"].startswith("SourceNotFound: ")
 
 
 def test_the_config_map_has_the_script_for_both_kinds():

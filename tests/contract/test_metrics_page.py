@@ -1,4 +1,4 @@
-"""What the page about metrics names is what pods have."""
+"""The page about metrics names the metrics that pods have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from tests.support.builders import make_fleet
 
 from fleet_operator.api import names
-from fleet_operator.core.pods import build_pod
+from fleet_operator.core.manifests.pods import build_pod
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/scrape-metrics.md"
 

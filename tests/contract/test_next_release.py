@@ -16,8 +16,9 @@ from tests.support.builders import NOW, applied_status, make_fleet, make_weights
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.decision import decide
-from fleet_operator.core.observed import FleetObserved, Standing, WorkerView
-from fleet_operator.core.pods import revision_of
+from fleet_operator.core.manifests.revisions import revision_of
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import ErrorReply, Phase, WorkerState
 
 RECORDED = Path(__file__).parent / "recorded" / "state_of_an_imagined_next_release.json"
@@ -70,7 +71,7 @@ def test_a_new_phase_is_judged_by_the_latch_and_busy(admitted: object, standing:
 
     assert worker.standing is standing
     assert worker.busy
-    assert worker.operation == "verifying"
+    assert str(worker.operation) == "verifying"
 
 
 def a_fleet(state: WorkerState, **weights: Any) -> FleetObserved:
@@ -82,15 +83,15 @@ def a_fleet(state: WorkerState, **weights: Any) -> FleetObserved:
 
 
 @pytest.mark.parametrize("protocol", [1, 3])
-def test_another_protocol_is_said_with_a_remedy(protocol: int) -> None:
+def test_another_protocol_is_reported_with_a_remedy(protocol: int) -> None:
     state = read(protocol=protocol, phase="serving", operation=None, pause=None)
     decision = decide(a_fleet(state), default_image="image", now=NOW)
     stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
 
     assert stalled is not None
     assert stalled.reason == "ProtocolMismatch"
-    assert stalled.message.startswith("1 worker speaks another protocol than the operator.")
-    assert f"policy-0 speaks {protocol}, the operator 2" in stalled.message
+    assert stalled.message.startswith("1 worker uses another protocol than the operator.")
+    assert f"policy-0 uses {protocol}, the operator 2" in stalled.message
     assert "spec.engine.image" in stalled.message
 
 

@@ -1,4 +1,4 @@
-"""What the worker relies upon in a vLLM that is declared as supported and cannot be run here.
+"""The names that the worker needs in a supported vLLM that cannot run here.
 
 The manifest was read from the released package by `tools/vllm_names.py`; `tests/engine` has the tool
 read the package again.

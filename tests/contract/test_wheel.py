@@ -1,4 +1,4 @@
-"""Our wheel, installed as in an image: beside the pinned libraries and nothing of the repository."""
+"""Our wheel, installed as in an image: with the pinned libraries and without the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ import envs
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PACKAGES = {"fleet_operator": ROOT / "operator", "fleet_worker": ROOT / "worker"}
+NAME = PROJECT["name"].replace("-", "_")
+PACKAGES = {
+    "fleet_api": ROOT / "operator",
+    "fleet_operator": ROOT / "operator",
+    "fleet_worker": ROOT / "worker",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +42,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel is installed, with the installer of our environments."""
+    """Where our wheel and the client's are installed, as in the operator's image."""
     folder = tmp_path_factory.mktemp("installed")
     install = [envs._uv(), "pip", "install", "-q", "--offline", "--no-deps", "--no-cache"]
     python = envs.interpreter_of("operator")
-    subprocess.run([*install, "--python", python, "--target", folder, wheel], check=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "wheels"]
+    subprocess.run(build, cwd=ROOT / "client", check=True, capture_output=True)
+    (client,) = (folder / "wheels").glob("*.whl")
+    subprocess.run([*install, "--python", python, "--target", folder, wheel, client], check=True)
     return folder
 
 
@@ -64,31 +72,31 @@ def files(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_its_packages_whole_and_nothing_else(wheel: Path) -> None:
     expected = {
         file.relative_to(root).as_posix()
         for package, root in PACKAGES.items()
         for pattern in ("*.py", "py.typed")
         for file in (root / package).rglob(pattern)
     }
-    told = f"rlfleet-{PROJECT['version']}.dist-info/"
+    folder = f"{NAME}-{PROJECT['version']}.dist-info/"
 
-    assert {f for f in files(wheel) if not f.startswith(told)} == expected
+    assert {f for f in files(wheel) if not f.startswith(folder)} == expected
     assert {"fleet_operator/py.typed", "fleet_worker/py.typed"} <= expected
-    assert f"{told}licenses/LICENSE" in files(wheel)
+    assert f"{folder}licenses/LICENSE" in files(wheel)
 
 
 def metadata(wheel: Path, name: str) -> str:
     with zipfile.ZipFile(wheel) as archive:
-        return archive.read(f"rlfleet-{PROJECT['version']}.dist-info/{name}").decode()
+        return archive.read(f"{NAME}-{PROJECT['version']}.dist-info/{name}").decode()
 
 
 def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
-    told = email.message_from_string(metadata(wheel, "METADATA"))
+    fields = email.message_from_string(metadata(wheel, "METADATA"))
 
-    assert (told["Name"], told["Version"]) == ("rlfleet", PROJECT["version"])
-    assert told["License-Expression"] == PROJECT["license"]
-    assert set(told.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
+    assert (fields["Name"], fields["Version"]) == (PROJECT["name"], PROJECT["version"])
+    assert fields["License-Expression"] == PROJECT["license"]
+    assert set(fields.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
 
 
 def entry_points(wheel: Path) -> Iterator[str]:
@@ -121,7 +129,22 @@ def test_the_operator_without_a_cluster_ends_with_a_sentence(installed: Path) ->
     done = run(installed, "-m", "fleet_operator", "--log-format=text")
 
     assert done.returncode == 2, done.stderr
-    assert "no cluster: neither a pod's service account nor a kubeconfig" in done.stderr
+    assert "no cluster: there is neither a pod's service account nor a kubeconfig" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_rl_api_starts_from_the_wheels(installed: Path) -> None:
+    done = run(installed, "-m", "fleet_api", "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert "usage: python -m fleet_api" in done.stdout
+
+
+def test_the_rl_api_without_a_cluster_ends_with_a_sentence(installed: Path) -> None:
+    done = run(installed, "-m", "fleet_api", "--log-format=text")
+
+    assert done.returncode == 2, done.stderr
+    assert "cannot start: no cluster" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -136,7 +159,9 @@ def test_the_worker_starts_from_the_wheel(installed: Path, command: list[str]) -
 def test_every_library_that_the_operator_imports_is_pinned_for_its_image(installed: Path) -> None:
     imported = {
         name.partition(".")[0]
-        for file in (installed / "fleet_operator").rglob("*.py")
+        for package in ("fleet_api", "fleet_operator", "rlfleet")
+        for file in (installed / package).rglob("*.py")
+        if "cli" not in file.parts and file.name != "callback.py"  # these need other libraries
         for node in ast.walk(ast.parse(file.read_text()))
         for name in (
             [a.name for a in node.names]
@@ -146,7 +171,7 @@ def test_every_library_that_the_operator_imports_is_pinned_for_its_image(install
             else []
         )
     }
-    libraries = imported - sys.stdlib_module_names - PACKAGES.keys()
+    libraries = imported - sys.stdlib_module_names - PACKAGES.keys() - {"rlfleet"}
     code = f"import {', '.join(sorted(libraries))}"
 
     assert "kopf" in libraries

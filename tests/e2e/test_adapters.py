@@ -16,6 +16,7 @@ from chaos.processes import signal_worker
 from demo.sampler import TOKENS
 from stack.offline import audit
 
+pytestmark = pytest.mark.long
 NAME = "adapted"
 ADAPTER = "sql"
 
@@ -28,7 +29,7 @@ class AdapterFleet(Fleet):
         return pod["status"]["containerStatuses"][0]["restartCount"]
 
     def served(self) -> str:
-        """Version of the adapter that the fleet serves with one voice."""
+        """The version of the adapter that all workers of the fleet serve."""
         return self.get(f"wv/{self.name}")["status"]["applied"]["version"]
 
     def write(self, version: int) -> Path:
@@ -79,7 +80,7 @@ def test_new_requests_get_the_new_version_without_a_pause_and_every_token_says_w
     assert samples.lost == []
     assert samples.retried == {}
     assert sum(samples.tokens.values()) == samples.answered * TOKENS
-    # Nobody was held up: a reply is of one version from its first token to its last.
+    # No request was held up: a reply is of one version from its first token to its last.
     assert samples.mixed_replies == 0
     assert labels(replies) <= {("base", version) for version in folders}
     assert ("base", "3") in labels(replies)
@@ -109,15 +110,16 @@ def test_a_worker_that_starts_anew_is_admitted_with_its_adapter_only(
 ) -> None:
     adapted.write(20)
     adapted.roll_out(20)
+    before = adapted.restarts()
 
     def kill_and_wait() -> None:
         signal_worker(adapted, f"{NAME}-0", "worker", "SIGKILL")
-        adapted.eventually(adapted.restarts, "its container starts again")
+        adapted.eventually(lambda: adapted.restarts() > before, "its container starts again")
         adapted.wait_served()
 
     samples = adapted.while_sampling(tmp_path / "replies.jsonl", kill_and_wait, model=ADAPTER)
 
-    # Clients met a closed latch or nobody, never a worker that does not know the adapter.
+    # Clients met a closed latch or no worker, never a worker without the adapter.
     assert not [why for why in samples.reasons if "404" in why]
     assert labels(tmp_path / "replies.jsonl") <= {("base", "20")}
 

@@ -10,6 +10,8 @@ import pytest
 
 from devcluster import preflight
 
+pytestmark = pytest.mark.long
+
 
 def test_the_demo_shows_what_it_promises():
     found = preflight.problems("node")

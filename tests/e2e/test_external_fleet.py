@@ -14,7 +14,9 @@ import stack
 from chaos.fleet import Fleet
 from chaos.processes import signal_worker
 
+pytestmark = pytest.mark.long
 NAME = "external"
+STARTS_SECONDS = 240
 
 
 class Trainer:
@@ -48,7 +50,7 @@ def external(shared_fleet: Fleet) -> Iterator[Fleet]:
     manifest = stack.fleet_manifest(NAME, replicas=1)
     manifest["spec"]["weights"]["management"] = "External"
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-    fleet.wait_ready(f"ifl/{NAME}")
+    fleet.wait_ready(f"ifl/{NAME}", seconds=STARTS_SECONDS)
     yield fleet
     fleet.kubectl("delete", "ifl", NAME)
 
@@ -70,7 +72,9 @@ def test_its_versions_are_mirrored_and_newcomers_are_brought_to_them(external: F
     signal_worker(external, restarted, "worker", "SIGKILL")
     external.eventually(lambda: not external.version_of(restarted), "it is gone")
     external.eventually(
-        lambda: external.phase_of(restarted) == "serving", "it serves again", seconds=120
+        lambda: external.phase_of(restarted) == "serving",
+        "it serves again",
+        seconds=STARTS_SECONDS,
     )
     assert external.version_of(restarted) == "5"
 

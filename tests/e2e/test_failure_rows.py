@@ -1,7 +1,7 @@
-"""What must not break a fleet is done to one of real workers, under load, in the middle of rollouts.
+"""Failures of a fleet of real workers, under load, in the middle of rollouts.
 
-Most failures have their turn in one phase; `make reliability` plays them in every phase and
-writes what was measured to docs/reliability.md.
+`make test` loses an operator and a worker. `make test-all` plays most failures in one phase.
+`make reliability` plays them in every phase and writes what was measured to docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from chaos.rows import ROWS, Row, node_lost
 from stack.offline import audit
 
 WRITE_TO = os.environ.get("RLFLEET_RELIABILITY_PAGE")
+EVERY_TIME = ("operator killed", "worker killed at this work")
 CASES = [
-    pytest.param(row, phase, id=f"{row.name}, {phase}")
+    pytest.param(
+        row,
+        phase,
+        id=f"{row.name}, {phase}",
+        marks=() if row.name in EVERY_TIME else pytest.mark.long,
+    )
     for row in ROWS
     for phase in (row.phases if WRITE_TO else row.daily)
 ]
@@ -30,7 +36,7 @@ CASES = [
 
 @dataclass
 class Record:
-    """What all of these tests saw."""
+    """The results of all these tests."""
 
     replies: Path
     recoveries: list[Recovery] = field(default_factory=list)
@@ -65,6 +71,7 @@ def test_a_fleet_survives(fleet: Fleet, record: Record, row: Row, phase: Phase) 
     assert row.cuts or recovery.retried == 0
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_changes_after_staging_is_never_served(
     fleet: Fleet, record: Record
 ) -> None:
@@ -88,6 +95,8 @@ def test_a_checkpoint_that_changes_after_staging_is_never_served(
     fleet.roll_out(fleet.next_step())
 
 
+@pytest.mark.long
+@pytest.mark.loses_a_node
 def test_the_loss_of_a_node_is_said_and_its_workers_come_back_elsewhere(
     fleet: Fleet, record: Record
 ) -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS
+from tests.e2e.conftest import FLEET, WORKERS
 
 import stack
 
 
-def pods(fleet) -> dict[str, dict]:
-    selector = f"rlfleet.dev/fleet={FLEET}"
-    items = json.loads(fleet.kubectl("get", "pods", "-l", selector, "-o", "json").stdout)["items"]
-    return {p["metadata"]["name"]: p for p in items}
-
-
 def test_workers_run_with_the_least_rights(fleet):
-    (pod, *_) = pods(fleet).values()
+    (pod, *_) = fleet.pods().values()
     name = pod["metadata"]["name"]
     look = "import os; print(os.getuid(), os.access('/', os.W_OK), os.path.exists('/var/run/secrets/kubernetes.io'))"
     inside = fleet.kubectl("exec", name, "--", "python3", "-c", look).stdout.split()
@@ -38,60 +32,39 @@ def test_the_admin_port_wants_the_token(fleet):
         "except urllib.error.HTTPError as error:\n"
         "    print(error.code)\n"
     )
-    (pod, *_) = pods(fleet).values()
+    (pod, *_) = fleet.pods().values()
     url = f"http://{pod['status']['podIP']}:8081/v1/worker/state"
     asked = fleet.cluster.exec(["python3", "-c", script, url])
 
     assert asked.stdout.strip() == "401"
 
 
+@pytest.mark.long
 def test_a_scaled_up_worker_joins_at_the_applied_version_and_one_leaves_when_scaled_down(fleet):
     applied = fleet.roll_out(fleet.next_step())["appliedVersion"]
+    before = fleet.pods().keys()
     fleet.kubectl("scale", f"ifl/{FLEET}", f"--replicas={WORKERS + 1}")
     fleet.wait_ready(f"ifl/{FLEET}")
 
-    log = fleet.kubectl("logs", f"{FLEET}-{WORKERS}").stdout
+    (joined,) = fleet.pods().keys() - before
+    log = fleet.kubectl("logs", joined).stdout
     assert f"starting on {applied}" in log
     assert fleet.get(f"ifl/{FLEET}")["status"]["appliedVersion"] == applied
 
     fleet.kubectl("scale", f"ifl/{FLEET}", f"--replicas={WORKERS}")
-    fleet.eventually(lambda: len(pods(fleet)) == WORKERS, "one worker is gone")
-    assert pods(fleet).keys() <= {f"{FLEET}-{n}" for n in range(WORKERS + 1)}
-
-
-def test_a_changed_template_replaces_one_worker_after_the_other(fleet):
-    before = {n: p["metadata"]["uid"] for n, p in pods(fleet).items()}
-    least_ready = WORKERS
-    change = {"spec": {"podOverlay": {"metadata": {"annotations": {"example/change": "1"}}}}}
-    fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", json.dumps(change))
-
-    def replaced() -> bool:
-        nonlocal least_ready
-        now = pods(fleet)
-        ready = sum(
-            c["type"] == "Ready" and c["status"] == "True"
-            for p in now.values()
-            for c in p["status"].get("conditions", ())
-        )
-        least_ready = min(least_ready, ready)
-        fresh = [n for n, p in now.items() if p["metadata"]["uid"] != before[n]]
-        return len(fresh) == ready == WORKERS
-
-    fleet.eventually(replaced, "all workers have the new template", seconds=180)
-
-    assert least_ready >= WORKERS - 1
-    assert all(p["metadata"]["annotations"]["example/change"] == "1" for p in pods(fleet).values())
+    fleet.eventually(lambda: len(fleet.pods()) == WORKERS, "one worker is gone", seconds=120)
 
 
 def test_an_upgrade_of_the_chart_disturbs_no_worker(fleet):
-    before = {n: p["metadata"]["uid"] for n, p in pods(fleet).items()}
+    before = {n: p["metadata"]["uid"] for n, p in fleet.pods().items()}
     stack.install(fleet.cluster, "podAnnotations.upgrade=again")
 
     fleet.roll_out(fleet.next_step())
 
-    assert {n: p["metadata"]["uid"] for n, p in pods(fleet).items()} == before
+    assert {n: p["metadata"]["uid"] for n, p in fleet.pods().items()} == before
 
 
+@pytest.mark.long
 def test_after_uninstalling_the_fleet_goes_on_and_a_new_install_takes_it_up(fleet, tmp_path):
     stack.uninstall(fleet.cluster)
 
@@ -102,6 +75,7 @@ def test_after_uninstalling_the_fleet_goes_on_and_a_new_install_takes_it_up(flee
             "rlfleet-system",
             "wait",
             "--for=delete",
+            "--timeout=120s",
             "pod",
             "-l",
             "app.kubernetes.io/name=rlfleet-operator",
@@ -111,15 +85,16 @@ def test_after_uninstalling_the_fleet_goes_on_and_a_new_install_takes_it_up(flee
 
     assert samples.lost == []
     assert "customresourcedefinition.apiextensions.k8s.io/inferencefleets.rlfleet.dev" in left
-    assert len(pods(fleet)) == WORKERS
+    assert len(fleet.pods()) == WORKERS
     assert fleet.cluster.kubectl("get", "clusterrole", "rlfleet", check=False).returncode != 0
 
     stack.install(fleet.cluster)
     fleet.roll_out(fleet.next_step())
 
 
-@pytest.mark.parametrize("claim", ["nothing-of-this-name"])
-def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind(fleet, claim):
+@pytest.mark.long
+def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind(fleet):
+    claim = "nothing-of-this-name"
     manifest = stack.fleet_manifest("broken", replicas=1)
     manifest["spec"]["progressDeadlineSeconds"] = 5
     (volume,) = manifest["spec"]["weights"]["volumes"]
@@ -140,4 +115,3 @@ def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing_behind(fleet, cla
         "everything of the fleet is collected",
         seconds=90,
     )
-    assert NAMESPACE in fleet.cluster.kubectl("get", "namespaces", "-o", "name").stdout

@@ -1,4 +1,4 @@
-"""The requests of `connect-a-trainer.md`, run as they stand there inside of the cluster.
+"""The requests of `connect-a-trainer.md`, run unchanged inside the cluster.
 
 The names of the page are those of the fleet here, `policy` in the namespace `rl`. Its model and its
 version are put in the place of the page's.

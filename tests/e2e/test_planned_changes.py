@@ -1,8 +1,8 @@
 """Planned changes of a fleet of real workers cut no stream of its clients.
 
-Clients stream long generations through the Service. A change begins when each worker has some; a
-request that is refused before any work is sent again, and everything else that keeps a stream from its
-end is a cut (tests/support/streaming.py).
+Clients stream long generations through the Service. A change begins when each worker has some. A
+request that is refused before any work is sent again. Every other failure of a stream is a cut
+(tests/support/streaming.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS, Fleet
 from tests.support import releases
 from tests.support.streaming import Streams, stream
 
 import stack
 
+pytestmark = pytest.mark.long
 LONG_SECONDS = 5
 RUNNING = "vllm:num_requests_running"
 
@@ -105,6 +107,8 @@ def test_a_change_of_the_template_cuts_nothing(fleet: Fleet) -> None:
         patch = {"spec": {"podOverlay": {"metadata": {"annotations": {"example/drain": "1"}}}}}
         fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", json.dumps(patch))
         replaced(fleet, before)
+        made = [p["metadata"]["annotations"]["example/drain"] for p in fleet.pods().values()]
+        assert made == ["1"] * WORKERS
 
     nothing_is_cut(fleet, change)
 
@@ -127,10 +131,12 @@ def test_a_drained_node_cuts_nothing(fleet: Fleet) -> None:
 
 
 def test_an_upgrade_replaces_workers_only_when_the_fleet_asks_for_it(
-    fleet: Fleet, tmp_path: Path
+    fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The release that comes has another appVersion, other images, and makes pods differently."""
     chart = releases.prepare(fleet.cluster, tmp_path)
+    # The tests that follow run on the operator of this tree, even if this one fails.
+    request.addfinalizer(lambda: stack.install(fleet.cluster))
     before = uids(fleet)
 
     def upgrade() -> None:
@@ -160,7 +166,7 @@ def test_an_upgrade_replaces_workers_only_when_the_fleet_asks_for_it(
 
 
 def made_with(pod: dict[str, Any]) -> tuple[str, int]:
-    """What both releases make differently: the image, and the limit of the start."""
+    """The differences of both releases: the image, and the limit of the start."""
     worker = pod["spec"]["containers"][0]
     return worker["image"], worker["startupProbe"]["failureThreshold"]
 

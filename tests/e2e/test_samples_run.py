@@ -19,6 +19,7 @@ from tests.e2e.conftest import Fleet
 import stack
 from devcluster import Cluster
 
+pytestmark = pytest.mark.long
 VALID = Path(__file__).parents[2] / "crds" / "samples" / "valid"
 NAMESPACE = "samples"
 NAME = "policy"
@@ -73,12 +74,16 @@ def test_the_smallest_fleet_the_path_template_and_the_environment_run(samples: F
     wanted = sample("weights-path-template.yaml")
     apply(samples, for_a_cpu(sample("fleet-smallest.yaml")), wanted)
     samples.wait_ready(f"wv/{NAME}", seconds=STARTS_SECONDS)
-    applied = samples.get(f"ifl/{NAME}")["status"]["applied"]
-    assert (applied["version"], applied["source"]) == (
-        wanted["spec"]["version"],
-        {"path": wanted["spec"]["source"]["path"].format(version=wanted["spec"]["version"])},
-    )
-    assert status_of(samples.cluster) == "200"
+    version = wanted["spec"]["version"]
+    path = wanted["spec"]["source"]["path"].format(version=version)
+
+    def has_applied() -> bool:
+        applied = samples.get(f"ifl/{NAME}")["status"].get("applied") or {}
+        return (applied.get("version"), applied.get("source")) == (version, {"path": path})
+
+    samples.eventually(has_applied, f"the fleet has applied {path}")
+    # kube-proxy writes its rules a moment after a worker is ready.
+    samples.eventually(lambda: status_of(samples.cluster) == "200", "the Service leads there")
 
     before = samples.get(f"pod/{NAME}-0")["metadata"]["uid"]
     samples.kubectl("create", "secret", "generic", "vllm", f"--from-literal=api-key={KEY}")
@@ -99,7 +104,7 @@ def test_the_smallest_fleet_the_path_template_and_the_environment_run(samples: F
         "debug=WARN",
         "S3_REGION=here",
     }
-    assert status_of(samples.cluster) == "401"
+    samples.eventually(lambda: status_of(samples.cluster) == "401", "the Service leads there")
     assert status_of(samples.cluster, "-H", f"Authorization: Bearer {KEY}") == "200"
 
 

@@ -13,7 +13,7 @@ from stack.offline import audit
 
 
 def settings(fleet: Fleet, **rollout: object) -> None:
-    """What the WeightVersion overrides from now on; nothing by default."""
+    """The settings that the WeightVersion overrides from now on; none by default."""
     version = fleet.get(f"wv/{fleet.name}")["spec"]["version"]
     fleet.publish(version, rollout=rollout or None)
 
@@ -22,7 +22,8 @@ def settings(fleet: Fleet, **rollout: object) -> None:
 def back_to_defaults(fleet: Fleet):
     yield
     settings(fleet)
-    if fleet.condition("Ready")["status"] != "True":
+    ready = fleet.eventually(lambda: fleet.condition("Ready"), "Ready speaks of the patch")
+    if ready["status"] != "True":
         fleet.roll_out(fleet.next_step())
 
 
@@ -31,8 +32,15 @@ def labelled_truly(fleet: Fleet, replies: Path, *versions: str) -> None:
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
-@pytest.mark.parametrize("strategy", ["InFlight", "Rolling"])
-@pytest.mark.parametrize("mode", ["Keep", "Wait"])
+@pytest.mark.parametrize(
+    ("strategy", "mode"),
+    [
+        ("InFlight", "Keep"),
+        ("Rolling", "Wait"),
+        pytest.param("InFlight", "Wait", marks=pytest.mark.long),
+        pytest.param("Rolling", "Keep", marks=pytest.mark.long),
+    ],
+)
 def test_a_strategy_without_a_barrier_loses_nothing(fleet, tmp_path, strategy, mode):
     before = fleet.applied()
     settings(fleet, strategy=strategy, pause={"mode": mode, "drainTimeoutSeconds": 20})
@@ -47,6 +55,7 @@ def test_a_strategy_without_a_barrier_loses_nothing(fleet, tmp_path, strategy, m
     labelled_truly(fleet, replies, before, *map(str, steps))
 
 
+@pytest.mark.long
 def test_abort_cuts_requests_and_clients_get_what_they_have(fleet, tmp_path):
     before = fleet.applied()
     settings(fleet, pause={"mode": "Abort"})
@@ -61,6 +70,10 @@ def test_abort_cuts_requests_and_clients_get_what_they_have(fleet, tmp_path):
     labelled_truly(fleet, replies, before, str(step))
 
 
+SAME_WEIGHTS, OTHER_WEIGHTS = 0.1, 2.0
+"""Nats: the most that two runs of the same weights differ by, the least that two random models do."""
+
+
 def same_weights(fleet: Fleet, version: str) -> int:
     """The next step, with the weights of another."""
     step = fleet.next_step()
@@ -71,26 +84,29 @@ def same_weights(fleet: Fleet, version: str) -> int:
 
 def test_a_canary_that_answers_as_before_passes_with_its_figures(fleet):
     step = same_weights(fleet, fleet.applied())
-    settings(fleet, strategy="Canary")
+    # One random model in eight repeats itself beyond the default limit, which version is served here
+    # depends on the tests before.
+    settings(fleet, strategy="Canary", canary={"maxRepetitionPercent": 100})
 
-    status = fleet.roll_out(step)
+    verdict = fleet.roll_out(step)["canary"]
 
-    assert status["canary"]["version"] == str(step)
-    assert status["canary"]["passed"] is True
-    assert status["canary"]["kl"] == 0
-    assert status["canary"]["pods"] == [f"{fleet.name}-0"]
+    assert verdict["version"] == str(step)
+    assert verdict["passed"] is True
+    # Batches may differ between two runs, and with them the last bits of bfloat16.
+    assert max(verdict["kl"], verdict["logprobDrift"]) < SAME_WEIGHTS
+    (canary,) = verdict["pods"]
+    assert canary in fleet.pods()  # the second one if the first is slow to answer
 
 
 def test_a_canary_that_answers_otherwise_goes_back_and_nobody_got_a_token_of_it(fleet, tmp_path):
     # Two random models agree on nothing.
     before = fleet.applied()
-    settings(fleet, strategy="Canary")
+    settings(fleet, strategy="Canary", canary={"maxRepetitionPercent": 100})
     step = fleet.next_step()
 
     def work() -> None:
         fleet.publish(str(step))
-        stalled = fleet.eventually(lambda: fleet.condition("Stalled"), "Stalled")
-        assert stalled["reason"] == "CanaryRefused"
+        assert fleet.eventually(lambda: fleet.reason("Stalled"), "Stalled") == "CanaryRefused"
         serving = lambda: fleet.get(f"ifl/{fleet.name}")["status"]["workers"]["serving"]  # noqa: E731
         fleet.eventually(lambda: serving() == 2, "the canary serves again")
 
@@ -100,11 +116,11 @@ def test_a_canary_that_answers_otherwise_goes_back_and_nobody_got_a_token_of_it(
     assert samples.tokens.keys() == {before}
     assert samples.lost == []
     assert verdict["passed"] is False
-    assert max(verdict["kl"], verdict["logprobDrift"]) > 2
-    events = fleet.kubectl("describe", "wv", fleet.name).stdout.partition("Events:")[2]
-    assert "CanaryRefused" in events
+    assert max(verdict["kl"], verdict["logprobDrift"]) > OTHER_WEIGHTS
+    fleet.eventually(lambda: "CanaryRefused" in fleet.events(), "the Event")
 
 
+@pytest.mark.long
 def test_a_suspended_version_waits_and_goes_on_when_it_may(fleet):
     before = fleet.applied()
     step = fleet.next_step()
@@ -113,14 +129,17 @@ def test_a_suspended_version_waits_and_goes_on_when_it_may(fleet):
         lambda: fleet.get(f"wv/{fleet.name}")["status"].get("phase") == "Suspended", "Suspended"
     )
 
-    assert fleet.applied() == before
-    assert "suspend: false" in fleet.condition("Ready")["message"]
-
+    suspended, ready = fleet.applied(), fleet.condition("Ready")
     fleet.publish(str(step), suspend=False)
     fleet.wait_whole()
+
+    assert suspended == before
+    assert ready["reason"] == "Suspended"
+    assert "spec.suspend" in ready["message"]
     assert fleet.applied() == str(step)
 
 
+@pytest.mark.long
 def test_within_a_run_only_a_rollback_goes_back(fleet):
     older, newer = fleet.next_step(), fleet.next_step()
     fleet.publish(str(newer), runID="run-1")
@@ -144,14 +163,14 @@ def test_within_a_run_only_a_rollback_goes_back(fleet):
     fleet.wait_whole()
 
 
+@pytest.mark.long
 def test_a_version_waits_for_a_checkpoint_that_does_not_exist_yet_and_is_served_when_it_does(fleet):
     step, before = fleet.next_step(), fleet.applied()
     settings(fleet, timeouts={"stageSeconds": 3})
-    aside = fleet.folder(step).with_name("aside")
+    aside = fleet.folder(step).with_name(f"aside-{step}")
     fleet.folder(step).rename(aside)
     fleet.publish(str(step))
-    reason = lambda: fleet.condition("Progressing")["reason"]  # noqa: E731
-    fleet.eventually(lambda: reason() == "WaitingForCheckpoint", "it waits")
+    fleet.eventually(lambda: fleet.reason("Progressing") == "WaitingForCheckpoint", "it waits")
 
     assert fleet.condition("Stalled") is None
     assert fleet.get(f"wv/{fleet.name}")["status"]["appliedVersion"] == before
@@ -159,21 +178,3 @@ def test_a_version_waits_for_a_checkpoint_that_does_not_exist_yet_and_is_served_
     aside.rename(fleet.folder(step))
     fleet.wait_whole()
     assert fleet.applied() == str(step)
-
-
-def test_a_version_that_was_given_up_is_tried_again_on_an_annotation(fleet):
-    step = fleet.next_step()
-    settings(fleet, timeouts={"stageSeconds": 3})
-    file = fleet.folder(step) / "model.safetensors"
-    aside = file.with_name("aside")
-    file.rename(aside)
-    fleet.publish(str(step))
-    phase = lambda: fleet.get(f"wv/{fleet.name}")["status"].get("phase")  # noqa: E731
-    fleet.eventually(lambda: phase() == "Halted", "it is given up")
-    aside.rename(file)
-
-    fleet.kubectl("annotate", "wv", fleet.name, "rlfleet.dev/retry=1", "--overwrite")
-
-    fleet.wait_whole()
-    assert fleet.applied() == str(step)
-    fleet.kubectl("annotate", "wv", fleet.name, "rlfleet.dev/retry-")

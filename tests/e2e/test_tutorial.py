@@ -1,16 +1,18 @@
-"""The tutorial, run as it stands on its page."""
+"""The tutorial's commands, run unchanged."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 
+import pytest
 from tests.support.pages import DOCS, blocks
 
 import envs
 import stack
 from devcluster import Cluster
 
+pytestmark = pytest.mark.long
 PAGE = "docs/tutorial/first-fleet.md"
 OWN_CLUSTER = ("make cluster", "export KUBECONFIG=")
 """Lines for the reader's own cluster. The run has one: see tests/cluster/test_devcluster_lifetime.py."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from tests.e2e.conftest import NAMESPACE, Fleet
 
 import stack
 from stack.volumes import CLAIM
 
+pytestmark = pytest.mark.long
 NAME = "kinds"
 STARTS_SECONDS = 240
 IMAGE = "rlfleet/weights:3"
 STORAGE_CLASS = "own"
-STEPS = {"/node": 1, "/claim": 2, "/image": 3, "/own": 4, "/scratch": 5}
-"""The volume that each version is read from."""
+ROOTS = ("/node", "/claim", "/image", "/own", "/scratch")
 
 
 def volume(name: str, **source: Any) -> dict[str, Any]:
@@ -65,13 +66,13 @@ def fetching(step: int) -> dict[str, Any]:
     }
 
 
-def manifest(directory: str) -> dict[str, Any]:
-    """A fleet with a volume of each kind."""
+def manifest(directory: str, fetched: int) -> dict[str, Any]:
+    """A fleet with a volume of each kind. `fetched`: the step that its init container brings."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": STORAGE_CLASS}
     claim["resources"] = {"requests": {"storage": "1Gi"}}
     made = stack.fleet_manifest(NAME, replicas=1)
     made["spec"]["weights"] = {
-        "roots": list(STEPS),
+        "roots": list(ROOTS),
         "volumes": [
             volume("node", hostPath={"path": directory}),
             volume("claim", persistentVolumeClaim={"claimName": CLAIM}),
@@ -81,34 +82,50 @@ def manifest(directory: str) -> dict[str, Any]:
         ],
     }
     made["spec"]["model"]["source"]["path"] = "/claim/base"
-    made["spec"]["podOverlay"] = {"spec": {"initContainers": [fetching(STEPS["/scratch"])]}}
+    made["spec"]["podOverlay"] = {"spec": {"initContainers": [fetching(fetched)]}}
     return made
 
 
-def test_a_fleet_loads_from_each_kind_of_volume(fleet: Fleet) -> None:
+def test_a_fleet_loads_from_each_kind_of_volume(
+    fleet: Fleet, request: pytest.FixtureRequest
+) -> None:
+    steps = {root: fleet.next_step() for root in ROOTS}  # other tests have spoiled those they used
     of_claim = json.loads(fleet.kubectl("get", "pv", f"weights-{NAMESPACE}", "-o", "json").stdout)
     directory = of_claim["spec"]["hostPath"]["path"]
-    step = STEPS["/image"]
-    fleet.cluster.load_image(IMAGE, {f"/step_{step}": fleet.folder(step)})
-    wanted = stack.weights_manifest(NAME, fleet=NAME, version="1")
+    in_image = steps["/image"]
+    fleet.cluster.load_image(IMAGE, {f"/step_{in_image}": fleet.folder(in_image)})
+    first = str(steps["/node"])
+    wanted = stack.weights_manifest(NAME, fleet=NAME, version=first)
     wanted["spec"]["source"]["path"] = "/node/step_{version}"
-    items = [*static_storage(directory), manifest(directory), wanted]
+    made = manifest(directory, steps["/scratch"])
+    items = [*static_storage(directory), made, wanted]
     objects = {"apiVersion": "v1", "kind": "List", "items": items}
+    # A fleet that is left behind fails the tests after this one, too.
+    request.addfinalizer(lambda: remove(fleet))
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
     fleet.wait_ready(f"wv/{NAME}", seconds=STARTS_SECONDS)
 
-    for root, number in STEPS.items():
+    for root, number in steps.items():
         patch = {"spec": {"version": str(number), "source": {"path": f"{root}/step_{{version}}"}}}
         fleet.kubectl("patch", "wv", NAME, "--type=merge", "-p", json.dumps(patch))
-        fleet.wait_ready(f"wv/{NAME}", seconds=60)
-        applied = fleet.get(f"ifl/{NAME}")["status"]["applied"]
-        assert (applied["version"], applied["source"]) == (
-            str(number),
-            {"path": f"{root}/step_{number}"},
+        fleet.wait_ready(f"wv/{NAME}")
+        fleet.eventually(
+            lambda number=number, root=root: (
+                applied(fleet) == (str(number), f"{root}/step_{number}")
+            ),
+            f"the fleet has applied version {number} of {root}",
         )
 
     mounts = fleet.get(f"pod/{NAME}-0")["spec"]["containers"][0]["volumeMounts"]
     written = {m["mountPath"]: m.get("readOnly", False) for m in mounts}
-    assert all(written[root] for root in STEPS), written
+    assert all(written[root] for root in ROOTS), written
+
+
+def applied(fleet: Fleet) -> tuple[str, str]:
+    found = fleet.get(f"ifl/{NAME}")["status"]["applied"]
+    return found["version"], found["source"]["path"]
+
+
+def remove(fleet: Fleet) -> None:
     fleet.kubectl("delete", "ifl,wv", NAME)
     fleet.cluster.kubectl("delete", "pv,storageclass", STORAGE_CLASS)

@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.requirements import CONTROL, DATA, covered
 from tests.support.checkpoints import write_checkpoints
 from tests.support.environments import ENGINE_ARGUMENTS, REPOSITORY, app_folder
+from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess
 
 _SEEDS = {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of each shared worker in one process of xdist, so that it is started once."""
+    for item in items:
+        if "driven" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("driven"))
+        elif "started" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("worker"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 @dataclass(frozen=True)
 class FirstLook:
-    """What a worker shows before anybody has called it."""
+    """The answers of a worker before its first call."""
 
     state: dict[str, Any]
     ready: tuple[int, str]
@@ -115,14 +125,25 @@ def first_look(started: tuple[WorkerProcess, FirstLook]) -> FirstLook:
 def worker(started: tuple[WorkerProcess, FirstLook]) -> WorkerProcess:
     """The shared worker, serving, whatever the test before left behind."""
     shared = started[0]
+    _serving(shared)
+    return shared
+
+
+def _serving(shared: WorkerProcess) -> None:
+    """Bring a shared worker back to serving, without requests of the test before."""
     assert shared.process.poll() is None, f"a test ended the worker:\n{shared.log_tail()}"
     state = shared.state()
     if state["pause"] is not None:
         shared.must("resume", version=state["version"], holder=state["pause"]["holder"])
     elif state["phase"] == "joining":
         shared.must("admit", version=state["version"])
-    assert shared.state()["phase"] == "serving"
-    return shared
+    state = eventually(lambda: _at_rest(shared), within_seconds=120, describe=shared.log_tail)
+    assert state["phase"] == "serving"
+
+
+def _at_rest(shared: WorkerProcess) -> dict[str, Any] | None:
+    state = shared.state()
+    return None if state["requests_running"] or state["requests_held"] else state
 
 
 @pytest.fixture(scope="session")
@@ -150,13 +171,8 @@ def driven(_driven: WorkerProcess, weights: Weights) -> WorkerProcess:
 
     Serving the weights of `a` under a label of their own, without adapters.
     """
-    assert _driven.process.poll() is None, f"a test ended the worker:\n{_driven.log_tail()}"
-    state = _driven.state()
-    if state["pause"] is not None:
-        _driven.must("resume", version=state["version"], holder=state["pause"]["holder"])
-    elif state["phase"] == "joining":
-        _driven.must("admit", version=state["version"])
-    for adapter in state["adapters"]:
+    _serving(_driven)
+    for adapter in _driven.state()["adapters"]:
         _driven.must_remove(adapter["name"])
     _driven.swap(f"home-{next(_numbers)}", weights.a)
     assert _driven.state()["phase"] == "serving"
@@ -178,10 +194,3 @@ def home(worker: WorkerProcess, weights: Weights, new_version: Callable[[], str]
     version = new_version()
     worker.swap(version, weights.a)
     return version
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many rules of both ports have tests; that all have is a test of its own."""
-    for port, rules in (("public", DATA), ("admin", CONTROL)):
-        held = sum(bool(covered().get(rule)) for rule in rules)
-        terminalreporter.write_line(f"rules of the {port} port with tests: {held} of {len(rules)}")

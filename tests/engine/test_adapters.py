@@ -17,6 +17,7 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support import damage
 from tests.support.adapters import QWEN_MODULES, WEIGHTS_FILE, write_adapter
+from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess, events_of, token_request
 
@@ -59,7 +60,7 @@ class Lab:
         return [(entry["token_id"], entry["logprob"]) for entry in content]
 
     def models(self) -> list[dict[str, Any]]:
-        """What the public port lists, without when it was asked."""
+        """The models that the public port lists, without their times."""
         listed = self.worker.public.get("/v1/models").json()["data"]
         return [{key: model[key] for key in ("id", "root", "parent")} for model in listed]
 
@@ -90,7 +91,7 @@ def _target(link: Path) -> str:
 
 @contextmanager
 def away(folders: list[Path]) -> Iterator[None]:
-    """Nobody finds these folders meanwhile."""
+    """No process reads these folders meanwhile."""
     for folder in folders:
         folder.rename(f"{folder}.away")
     try:
@@ -122,13 +123,14 @@ def test_an_adapter_is_served_under_its_name_beside_the_model(lab: Lab) -> None:
     assert models[lab.name]["parent"] == "policy"
 
 
+@pytest.mark.long
 def test_an_adapter_that_changes_nothing_gives_the_models_tokens(lab: Lab) -> None:
     lab.put("0", lab.write(1, scale=0))
 
     assert lab.tokens() == lab.tokens(model="policy")
 
 
-def test_lo_1_a_swap_never_serves_old_weights_under_the_new_version(lab: Lab) -> None:
+def test_a_swap_never_serves_old_weights_under_the_new_version(lab: Lab) -> None:
     first, second = lab.write(1), lab.write(2)
     lab.put("1", first)
     one = lab.tokens()
@@ -143,7 +145,7 @@ def test_lo_1_a_swap_never_serves_old_weights_under_the_new_version(lab: Lab) ->
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 
 
-def test_lo_4_no_cached_prefix_outlives_a_swap(lab: Lab) -> None:
+def test_no_cached_prefix_outlives_a_swap(lab: Lab) -> None:
     prompt = list(range(5, 250))
     body = {**token_request(prompt, max_tokens=8, temperature=0), "model": lab.name}
 
@@ -185,11 +187,12 @@ def test_every_token_says_which_version_of_the_adapter_made_it(lab: Lab) -> None
 
 
 def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
-    lab.put("1", lab.write(1))
+    first, second = lab.write(1), lab.write(2)
+    lab.put("1", first)
     alone = lab.tokens(max_tokens=800)
     thread, found = in_background(lambda: lab.ask(max_tokens=800))
     eventually(lambda: lab.state.get("requests") == 1)
-    lab.put("2", lab.write(2))
+    lab.put("2", second)
     retiring = lab.state["retiring"]
     thread.join(timeout=60)
 
@@ -203,6 +206,7 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 
 
+@pytest.mark.long
 def test_versions_and_the_model_run_in_one_batch_without_touching_each_other(lab: Lab) -> None:
     # In every slot one: what the last one holds is no part of the model (vLLM's CPU kernels).
     lab.put("1", lab.write(1))
@@ -222,6 +226,7 @@ def test_versions_and_the_model_run_in_one_batch_without_touching_each_other(lab
         assert found[0]["choices"][0]["token_ids"] == alone[name]
 
 
+@pytest.mark.long
 def test_a_deleted_directory_does_not_end_the_engine(lab: Lab, weights: Weights) -> None:
     path = lab.write(1)
     lab.put("1", path)
@@ -237,6 +242,7 @@ def test_a_deleted_directory_does_not_end_the_engine(lab: Lab, weights: Weights)
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 
 
+@pytest.mark.long
 def test_a_held_request_goes_on_with_its_adapter_over_new_base_weights(
     lab: Lab, weights: Weights
 ) -> None:
@@ -255,25 +261,27 @@ def test_a_held_request_goes_on_with_its_adapter_over_new_base_weights(
     assert lab.state["requests"] == 0
 
 
+@pytest.mark.long
 def test_the_slots_are_planned(lab: Lab) -> None:
-    lab.put("1", lab.write(1))
+    first, second, third, fourth = (lab.write(seed) for seed in (1, 2, 3, 4))
+    lab.put("1", first)
     threads = []
-    for version in ("2", "3"):
+    for version, path in (("2", second), ("3", third)):
         threads.append(in_background(lambda: lab.ask(max_tokens=1500))[0])
         eventually(lambda: lab.state.get("requests") == 1)
-        lab.put(version, lab.write(int(version)))
-    status, reason, message = lab.refusal("4", lab.write(4))
+        lab.put(version, path)
+    status, reason, message = lab.refusal("4", fourth)
 
     assert (status, reason) == (409, "NoAdapterSlot")
-    assert "1 requests" in message
+    assert "1 request" in message
     assert lab.state["version"] == "3"
     for thread in threads:
         thread.join(timeout=60)
     eventually(lambda: lab.state["retiring"] == [])
-    assert lab.put("4", lab.write(4))["adapter_failure"] is None
+    assert lab.put("4", fourth)["adapter_failure"] is None
 
 
-def test_lo_6_unloading_is_idempotent_and_ends_the_name(lab: Lab) -> None:
+def test_unloading_is_idempotent_and_removes_the_name(lab: Lab) -> None:
     lab.put("1", lab.write(1))
     thread, found = in_background(lambda: lab.ask(max_tokens=500))
     eventually(lambda: lab.state.get("requests") == 1)
@@ -287,7 +295,8 @@ def test_lo_6_unloading_is_idempotent_and_ends_the_name(lab: Lab) -> None:
     eventually(lambda: lab.worker.state()["adapter_slots"]["used"] == 0)
 
 
-def test_lo_5_many_names_leave_nothing_behind(lab: Lab) -> None:
+@pytest.mark.long
+def test_many_names_leave_nothing_behind(lab: Lab) -> None:
     path = lab.write(1)
     for number in range(40):
         lab.put("1", path, name=f"passing-{number}")
@@ -310,20 +319,23 @@ def _cut(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "options", "reason"),
-    [
-        pytest.param(_wrong_shape, {}, "CheckpointMismatch", id="wrong inner shape"),
-        pytest.param(_cut, {}, "CheckpointTruncated", id="truncated"),
-        pytest.param(shutil.rmtree, {}, "SourceAbsent", id="missing"),
-        pytest.param(lambda _: None, {"rank": 16}, "CheckpointMismatch", id="rank too large"),
-        pytest.param(
-            lambda _: None,
-            {"modules": {"model.embed_tokens": (512, 64)}, "use_dora": True},
-            "CheckpointMismatch",
-            id="DoRA",
-        ),
-    ],
+    others_long(
+        {"truncated"},
+        [
+            pytest.param(_wrong_shape, {}, "CheckpointMismatch", id="wrong inner shape"),
+            pytest.param(_cut, {}, "CheckpointTruncated", id="truncated"),
+            pytest.param(shutil.rmtree, {}, "SourceAbsent", id="missing"),
+            pytest.param(lambda _: None, {"rank": 16}, "CheckpointMismatch", id="rank too large"),
+            pytest.param(
+                lambda _: None,
+                {"modules": {"model.embed_tokens": (512, 64)}, "use_dora": True},
+                "CheckpointMismatch",
+                id="DoRA",
+            ),
+        ],
+    ),
 )
-def test_lo_3_a_bad_adapter_is_refused_and_the_version_before_serves_on(
+def test_a_bad_adapter_is_refused_and_the_version_before_keeps_serving(
     lab: Lab, change: Callable[[Path], None], options: dict[str, Any], reason: str
 ) -> None:
     lab.put("1", lab.write(1))
@@ -337,15 +349,16 @@ def test_lo_3_a_bad_adapter_is_refused_and_the_version_before_serves_on(
     assert lab.tokens() == before
 
 
-def test_lo_2_what_the_real_engine_fails_at_midway_is_nowhere_and_nothing_of_it_stays(
+@pytest.mark.long
+def test_an_adapter_that_fails_inside_the_engine_is_neither_listed_nor_kept(
     lab: Lab,
 ) -> None:
     lab.put("1", lab.write(1))
     before, listed, state = lab.numbers(), lab.models(), lab.worker.state()
     held = lab.held()
     assert len(held) == 1
-    # No file says whether a matrix is multiplied by or looked up: vLLM finds the shapes of an
-    # embedding's adapter the other way round, when it has given it a slot.
+    # No file shows whether a matrix is multiplied by or looked up. vLLM finds the shapes of an
+    # embedding's adapter to be transposed only when the adapter has a slot.
     path = lab.write(2, modules=QWEN_MODULES | {"model.embed_tokens": (512, 64)})
     status, reason, message = lab.refusal("2", path)
 
@@ -378,7 +391,8 @@ def test_lo_2_what_the_real_engine_fails_at_midway_is_nowhere_and_nothing_of_it_
     assert lab.state["version"] == "2"
 
 
-def test_lo_2_what_the_engine_would_fail_at_is_refused_at_the_door(lab: Lab) -> None:
+@pytest.mark.long
+def test_an_adapter_that_the_engine_cannot_load_is_refused_before_the_load(lab: Lab) -> None:
     lab.put("1", lab.write(1))
     before = lab.tokens()
     path = lab.write(2, modules={"lm_head": (512, 64)}, init_lora_weights="pissa")

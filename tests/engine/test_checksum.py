@@ -1,4 +1,4 @@
-"""What weights without a name are called by, computed by the real torch in the real engine."""
+"""Names of weights without a name, computed by the real torch in the real engine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.support.environments import engine_environment, worker_python
 
+pytestmark = pytest.mark.xdist_group("checksum")
 _TENSORS = """
 import json, torch
-from fleet_worker.adapters import checksum
-from fleet_worker.adapters.checksum import checksum_of
+from fleet_worker.engine import parameters
+from fleet_worker.engine.parameters import checksum_of
 
 def of(tensor, name="w"):
     return checksum_of([(name, tensor)])
@@ -42,7 +43,7 @@ found = {
     "empty": of(torch.empty(0)) == of(torch.zeros(1)),
 }
 whole = of(plain)
-checksum._ELEMENTS_AT_ONCE = 5
+parameters._ELEMENTS_AT_ONCE = 5
 found["in pieces"] = of(plain) == whole
 print("told", json.dumps(found))
 """
@@ -53,7 +54,7 @@ from vllm import LLM
 one, other = sys.argv[1:]
 engine = LLM(
     model=one,
-    worker_extension_cls="fleet_worker.adapters.extension.WorkerExtension",
+    worker_extension_cls="fleet_worker.engine.extension.WorkerExtension",
     enforce_eager=True,
     kv_cache_memory_bytes=1 << 26,
     block_size=32,
@@ -115,6 +116,7 @@ def test_weights_of_every_type_can_be_told_apart(tensors: dict[str, Any]) -> Non
     assert tensors["kinds"] >= 6  # ones of some types are the same bits in as many bytes
 
 
+@pytest.mark.long
 def test_the_engines_model_is_recognised_when_it_has_its_weights_again(weights: Weights) -> None:
     one, other, again = told_by(_MODEL, str(weights.a), str(weights.b))
 

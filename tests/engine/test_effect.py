@@ -1,4 +1,4 @@
-"""What a load changes, compared by the real torch, and by the real engine."""
+"""The effect of a load, compared by the real torch, and by the real engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from tests.engine.conftest import Weights
 from tests.engine.test_checksum import told_by
 
+pytestmark = pytest.mark.xdist_group("effect")
 _PARAMETERS = """
 import json
 from types import SimpleNamespace
 import torch
-from fleet_worker.adapters.effect import Memory
-from fleet_worker.core.effect import combined
+from fleet_worker.engine.parameters import Memory
+from fleet_worker.engine.effect import combined
 
 CONFIG = SimpleNamespace(parallel_config=SimpleNamespace(enable_eplb=False))
 
@@ -94,11 +95,11 @@ print("told", json.dumps(found))
 _MODEL = """
 import json, shutil, sys, tempfile, time
 from vllm import LLM
-from fleet_worker.core.effect import combined
+from fleet_worker.engine.effect import combined
 one, other = sys.argv[1:]
 engine = LLM(
     model=one,
-    worker_extension_cls="fleet_worker.adapters.extension.WorkerExtension",
+    worker_extension_cls="fleet_worker.engine.extension.WorkerExtension",
     enforce_eager=True,
     kv_cache_memory_bytes=1 << 26,
     block_size=32,
@@ -163,10 +164,10 @@ def test_what_cannot_be_compared_is_neither_equal_nor_different(
 ) -> None:
     for name, words in {
         "with gaps": "gaps",
-        "packed away": "format of its kernel's own",
-        "other shape": "another form",
+        "packed away": "kernel's own format",
+        "other shape": "another type, shape",
         "padded experts": "padded experts",
-        "rebalanced": "rebalanced",
+        "rebalanced": "rebalancing",
     }.items():
         share, unchanged, *_, why_not = parameters[name]
         assert (share, unchanged) == (None, False), name
@@ -187,6 +188,7 @@ def test_layout_and_place_in_memory_are_no_change(parameters: dict[str, list[Any
         assert parameters[name][:2] == [0.0, True], name
 
 
+@pytest.mark.long
 def test_a_real_load_reports_what_it_changed_and_claims_nothing_of_what_it_cannot_see(
     weights: Weights,
 ) -> None:
@@ -198,6 +200,6 @@ def test_a_real_load_reports_what_it_changed_and_claims_nothing_of_what_it_canno
         assert looked_at > 1000
     for share, unchanged, _, why_not in (again, same):
         # Where oneDNN packs the linear layers, what is seen is equal, and the rest is not seen.
-        packed = "format of its kernel's own" in why_not
+        packed = "kernel's own format" in why_not
         assert (share, unchanged) == ((None, False) if packed else (0.0, True))
         assert packed or why_not == ""

@@ -1,4 +1,4 @@
-"""What we believe about vLLM, asked of the vLLM that is installed."""
+"""Our assumptions about vLLM, checked on the installed vLLM."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.support.environments import engine_environment, worker_python
 
 import vllm_names
-from fleet_worker.core.flags import refused_flags
-from fleet_worker.core.routes import Access, access_of
+from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.protocol import OWNED_ENGINE_FLAGS
+from fleet_worker.protocol.flags import refused_flags
 
+pytestmark = pytest.mark.xdist_group("contract")
 _ASK = """
 import json, warnings
 warnings.simplefilter("ignore")
-from fleet_worker.adapters.engine_names import check_engine
+from fleet_worker.engine.required_names import check_engine
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
@@ -31,7 +32,7 @@ print(json.dumps({"version": check_engine(), "flags": flags}))
 _CONFIGURE = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from fleet_worker.adapters.engine_config import unsafe_settings
+from fleet_worker.engine.config import unsafe_settings
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -138,6 +139,7 @@ def test_no_flag_is_refused_but_those_that_are_owned() -> None:
     assert {f for f in refused if f not in owned and not f.startswith(families)} == set()
 
 
+@pytest.mark.long
 def test_what_vllm_makes_of_its_flags_is_seen_in_its_configuration(weights: Any) -> None:
     store = '--kv-transfer-config={"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'
     encoder = '--ec-transfer-config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}'

@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.engine.conftest import Weights
+from tests.support.selection import others_long
 from tests.support.waiting import eventually
 from tests.support.worker import WorkerProcess, events_of, token_request
 
 NewVersion = Callable[[], str]
 Body = dict[str, Any]
-LONG = 1500
+LONG = 1000
 
 _CHAT: Body = {
     "model": "policy",
@@ -98,8 +99,15 @@ def test_spans_end_where_a_stop_string_cuts_the_tokens_off(
     assert choice["weight_versions"][-1]["end"] == len(choice["token_ids"])
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("route", "n"), ROUTES)
+EVERY_TIME = {"generate, whole", "completions, three choices, streamed", "chat, streamed"}
+OVER_A_SWAP = [
+    pytest.param(*route.values, stream, id=f"{route.id}, {way}")
+    for route in ROUTES
+    for stream, way in ((False, "whole"), (True, "streamed"))
+]
+
+
+@pytest.mark.parametrize(("route", "n", "stream"), others_long(EVERY_TIME, OVER_A_SWAP))
 def test_a_reply_over_a_swap_names_both_versions_and_where_the_one_ends(
     worker: WorkerProcess,
     weights: Weights,
@@ -181,9 +189,9 @@ def _running(
     thread.start()
     eventually(is_inside)
     if worker.state()["phase"] == "serving":
-        # Tokens of the first version have to be there before the second comes.
-        tokens = worker.metric("vllm:generation_tokens_total")
-        eventually(lambda: worker.metric("vllm:generation_tokens_total") > tokens)
+        # Each request needs tokens of the first version before the second comes.
+        wanted = worker.metric("vllm:generation_tokens_total") + 20 * requests
+        eventually(lambda: worker.metric("vllm:generation_tokens_total") > wanted)
     yield replies
     thread.join(timeout=60)
     assert replies, worker.log_tail()
@@ -194,7 +202,7 @@ def _whole(reply: httpx.Response) -> dict[int, Any]:
 
 
 def _ends(reply: httpx.Response) -> dict[int, Any]:
-    """Choice → spans of a stream, which must stand exactly on the chunks that end a choice."""
+    """Choice → spans of a stream, which must be exactly on the chunks that end a choice."""
     ends: dict[int, Any] = {}
     for event in events_of(reply.text):
         for choice in event.get("choices", []):

@@ -1,4 +1,4 @@
-"""What a worker is before anybody has driven it."""
+"""A worker before its first call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def test_a_started_worker_is_closed_until_it_is_admitted(first_look: FirstLook) 
     assert first_look.state["phase"] == "joining"
     assert first_look.state["admitted"] is False
     assert first_look.ready == (503, "joining")
-    assert status == 503
+    assert status == 429
     assert int(headers["retry-after"]) >= 1
-    assert body["error"]["type"] == "ServiceUnavailableError"
+    assert body["error"]["type"] == "WorkerClosedError"
     assert first_look.admitted_metric == 0
 
 

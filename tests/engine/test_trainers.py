@@ -41,7 +41,7 @@ class Run:
 
     def in_flight(self, **sampling: Any) -> tuple[threading.Thread, list[httpx.Response]]:
         replies: list[httpx.Response] = []
-        body = token_request([1, 2, 3], **{"max_tokens": 2500, "temperature": 0, **sampling})
+        body = token_request([1, 2, 3], **{"max_tokens": 1200, "temperature": 0, **sampling})
         thread = threading.Thread(
             target=lambda: replies.append(
                 self.worker.public.post("/inference/v1/generate", json=body)
@@ -78,8 +78,8 @@ def test_prime_rl_updates_from_disk_and_its_running_requests_say_whose_keys_they
     (model,) = trainer.told("/v1/models")["data"]
     assert (model["id"], model["max_model_len"]) == ("policy", 4096)
     assert "vllm:kv_cache_usage_perc" in trainer.get("/metrics").text
-    thread, replies = run.in_flight()
     path, number = run.publish(run.weights.b)
+    thread, replies = run.in_flight()
 
     assert trainer.must("/pause?mode=keep&clear_cache=false")["status"] == "paused"
     assert run.worker.state()["pause"]["cache_kept"] is True
@@ -97,9 +97,10 @@ def test_prime_rl_updates_from_disk_and_its_running_requests_say_whose_keys_they
     assert "kv_from" not in fresh
 
 
+@pytest.mark.long
 def test_a_cleared_cache_gives_the_tokens_that_the_new_weights_alone_would_give(run: Run) -> None:
-    prefix_run, replies = run.in_flight()
     path, number = run.publish(run.weights.b)
+    prefix_run, replies = run.in_flight()
     run.trainer.must("/pause?mode=keep&clear_cache=true")
     run.trainer.must("/update_weights", weight_dir=path)
     run.trainer.must("/resume")
@@ -167,8 +168,8 @@ def test_nemo_rl_writes_the_same_folder_again_and_again(run: Run) -> None:
     assert trainer.told("/server_info?config_format=json")["vllm_config"]["parallel_config"]
     versions = []
     for source in (run.weights.b, run.weights.c):
-        thread, replies = run.in_flight(max_tokens=1500)
-        copy_of(source, folder.with_name("next")).rename(folder)
+        copy_of(source, folder)
+        thread, replies = run.in_flight()
         trainer.must("/pause?mode=keep&clear_cache=true")
         rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         assert trainer.must("/collective_rpc", **rpc) == {"results": [None]}
@@ -221,6 +222,7 @@ client.finish_weight_update(sys.argv[3])
 """
 
 
+@pytest.mark.long
 def test_vllms_own_client_for_weight_transfer_works_as_it_is(
     driven: WorkerProcess, weights: Weights
 ) -> None:
@@ -293,10 +295,10 @@ def run_later(run: Run) -> tuple[threading.Thread, list[httpx.Response]]:
 
 
 def test_areal_ends_its_requests_and_goes_on_with_new_weights(run: Run) -> None:
-    thread, replies = run.in_flight()
     path, number = run.publish(run.weights.b)
+    thread, replies = run.in_flight()
     assert run.trainer.must("/areal_pause_generation")["success"] is True
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert run.trainer.must("/areal_update_weights", model_path=path)["success"] is True
     assert run.trainer.must("/areal_continue_generation")["success"] is True
     bad = run.trainer.post("/areal_update_weights", model_path=path + "-missing")
@@ -317,14 +319,15 @@ def test_areal_ends_its_requests_and_goes_on_with_new_weights(run: Run) -> None:
                 "/collective_rpc", method="reload_weights", kwargs={"weights_path": path}
             ),
             id="rpc",
+            marks=pytest.mark.long,
         ),
     ],
 )
 def test_an_update_of_a_worker_that_serves_is_a_whole_swap(
     run: Run, change: Callable[[Run, str], httpx.Response]
 ) -> None:
-    thread, replies = run.in_flight(max_tokens=1500)
     path, number = run.publish(run.weights.c)
+    thread, replies = run.in_flight()
     assert change(run, path).status_code == 200
     thread.join(timeout=60)
 

@@ -15,8 +15,8 @@ from tests.support.trainer import Trainer
 from tests.support.worker import WorkerProcess
 
 from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.core.manifests.pods import build_pod
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pods import build_pod
 
 
 def options_of(backend: str) -> list[str]:
@@ -30,14 +30,8 @@ def options_of(backend: str) -> list[str]:
     return [f"{option}={told[told.index(option) + 1]}" for option in own]
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "nccl",
-        pytest.param("sparse_nccl", marks=pytest.mark.long),
-        pytest.param("nccl_m2n", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["nccl", "sparse_nccl", "nccl_m2n"])
 def test_a_worker_serves_with_a_backend_and_says_that_a_transfer_needs_a_gpu(
     backend: str, weights: Weights, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
-"""Real replies of the engine, changed on their way.
+"""Replies of the engine that the test changes before the worker reads them.
 
-Damaged ones: nothing that does not fit together goes out (TK-4, TK-6). And such as only an engine
-on a GPU gives: vLLM's CPU build does not say which experts its tokens went to (RF-4).
+Damaged replies: the worker sends no part of them. Routed experts: vLLM's build for CPUs reports
+none, so the test adds them as an engine on a GPU would.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.support.fake_server import fake_facts
 from tests.support.npy import npy
 from tests.support.worker import WorkerProcess
 
-from fleet_worker.core.kept_cache import KeptCache
-from fleet_worker.core.spans import compact
-from fleet_worker.core.weight_names import WeightName, WeightNames
-from fleet_worker.wire.asgi import Receive, Scope, Send, answer_json, read_body
-from fleet_worker.wire.public.gate import Gate, GateKeeper
-from fleet_worker.wire.public.key import PublicKey
-from fleet_worker.wire.public.surfaces import Surfaces
+from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.gateway.api_key import PublicKey
+from fleet_worker.gateway.gate import Gate, GateKeeper
+from fleet_worker.gateway.table import Translations
+from fleet_worker.http.asgi import Receive, Scope, Send, answer_json, read_body
+from fleet_worker.lifecycle.kept_cache import KeptCache
+from fleet_worker.provenance.spans import compact
 
 Json = dict[str, Any]
 Damage = Callable[[Json], object]
@@ -53,7 +53,7 @@ async def through_a_line(
     )
     nobody: Any = SimpleNamespace(unlabelled=lambda: None)
     facts = fake_facts(max_length=4096, id_limit=512, routes_experts=True)
-    keeper = GateKeeper(agent, nobody, nobody, Surfaces(facts), PublicKey())  # type: ignore[arg-type]
+    keeper = GateKeeper(agent, nobody, nobody, Translations(facts), PublicKey())  # type: ignore[arg-type]
     gate = Gate(line)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ BODY = {
 }
 
 
-async def test_tk_6_a_reply_that_is_whole_goes_out(worker: WorkerProcess, home: str) -> None:
+async def test_an_undamaged_reply_is_sent(worker: WorkerProcess, home: str) -> None:
     status, content = await through_a_line(worker, lambda _: None, BODY)
 
     assert status == 200, content
@@ -99,7 +99,7 @@ async def test_tk_6_a_reply_that_is_whole_goes_out(worker: WorkerProcess, home: 
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_tk_4_tk_6_of_a_reply_that_is_damaged_no_part_goes_out(
+async def test_no_part_of_a_damaged_reply_is_sent(
     worker: WorkerProcess, home: str, damage: Damage
 ) -> None:
     status, content = await through_a_line(worker, damage, BODY)
@@ -157,13 +157,13 @@ EXPERTS = [
 
 
 @pytest.mark.parametrize(("path", "body", "start"), EXPERTS)
-async def test_rf_4_routed_experts_come_as_clients_cut_them_out(
+async def test_routed_experts_come_as_clients_read_them(
     worker: WorkerProcess, home: str, path: str, body: Json, start: int
 ) -> None:
     rows = bytes(range(6 * 2 * 2))
 
     def route(reply: Json) -> None:
-        """What vLLM adds with --enable-return-routed-experts: a .npy file of tokens - 1 rows."""
+        """vLLM's addition with --enable-return-routed-experts: a .npy file of tokens - 1 rows."""
         _choice(reply)["routed_experts"] = npy("|u1", (6, 2, 2), rows)
 
     status, content = await through_a_line(worker, route, {"model": "policy", **body}, path)
@@ -177,9 +177,7 @@ async def test_rf_4_routed_experts_come_as_clients_cut_them_out(
     assert (experts["shape"], experts["start"], experts["dtype"]) == ([6, 2, 2], start, "uint8")
 
 
-def test_rf_4_the_engine_is_asked_for_the_trim_that_the_client_wants(
-    worker: WorkerProcess, home: str
-) -> None:
+def test_the_engine_trims_experts_as_the_client_requests(worker: WorkerProcess, home: str) -> None:
     def code(start: int) -> int:
         sampling = {"max_tokens": 1, "routed_experts_prompt_start": start}
         return ask(worker, GENERATE, token_ids=PROMPT, sampling_params=sampling).status_code

@@ -1,4 +1,4 @@
-"""Request fields that must take effect wherever they stand: RF-1 to RF-6, PM-1, SE-3."""
+"""Fields of requests take effect at each of their places, or are refused by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from tests.engine.test_public_port import CONTROL_ROUTES
 from tests.engine.test_wire_tokens import (
     CHAT,
     COMPLETION,
@@ -73,9 +72,7 @@ def salted(place: str, prompt: list[int], salt: str) -> tuple[str, Json]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_rf_1_a_salt_takes_effect_on_every_path(
-    worker: WorkerProcess, home: str, place: str
-) -> None:
+def test_a_salt_takes_effect_on_every_path(worker: WorkerProcess, home: str, place: str) -> None:
     prompt = [3 + next(_numbers), *range(10, 90)]
 
     def cached(salt: str) -> int:
@@ -89,7 +86,7 @@ def test_rf_1_a_salt_takes_effect_on_every_path(
     assert cached("two") == 0, "another one does not"
 
 
-def test_rf_1_two_salts_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
+def test_two_salts_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
     nvext = {"token_data": PROMPT, "cache_salt": "one"}
     assert refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, cache_salt="two")[0] == 400
     body = {"token_ids": PROMPT, "sampling_params": {"cache_salt": "one"}}
@@ -97,7 +94,7 @@ def test_rf_1_two_salts_that_differ_are_refused(worker: WorkerProcess, home: str
     assert ask(worker, GENERATE, **body, cache_salt="one").status_code == 200
 
 
-def test_rf_2_log_probabilities_of_the_prompt_come_on_every_token_path(
+def test_log_probabilities_of_the_prompt_come_on_every_token_path(
     worker: WorkerProcess, home: str
 ) -> None:
     nvext = {"token_data": PROMPT, "extra_fields": ["prompt_logprobs"]}
@@ -121,7 +118,7 @@ def test_rf_2_log_probabilities_of_the_prompt_come_on_every_token_path(
 
 
 @pytest.mark.parametrize("place", ["priority", "agent_hints"])
-def test_rf_3_a_priority_decides_who_comes_first(
+def test_a_priority_decides_which_request_comes_first(
     worker: WorkerProcess, home: str, place: str
 ) -> None:
     done: list[str] = []
@@ -142,7 +139,7 @@ def test_rf_3_a_priority_decides_who_comes_first(
 
     worker.must("pause", mode="keep", lease_seconds=60)
     threads = []
-    # As many as run at once, then one for whom there is no room, unless it comes first.
+    # As many as run at once, then one that has to wait, unless it comes first.
     for held, arguments in ((16, ("all", 5, 16)), (17, ("urgent", 1))):
         threads.append(threading.Thread(target=generate, args=arguments))
         threads[-1].start()
@@ -154,7 +151,7 @@ def test_rf_3_a_priority_decides_who_comes_first(
     assert done == ["urgent", "all"]
 
 
-def test_rf_3_two_priorities_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
+def test_two_priorities_that_differ_are_refused(worker: WorkerProcess, home: str) -> None:
     nvext = {"token_data": PROMPT, "agent_hints": {"priority": 1}}
     status, message = refused(worker, CHAT, nvext=nvext, messages=PLACEHOLDER, priority=2)
 
@@ -162,7 +159,7 @@ def test_rf_3_two_priorities_that_differ_are_refused(worker: WorkerProcess, home
 
 
 @pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "data:,"}}])
-def test_rf_5_an_image_beside_tokens_is_said_to_be_not_implemented(
+def test_an_image_together_with_tokens_is_refused_as_not_implemented(
     worker: WorkerProcess, home: str, part: Json
 ) -> None:
     messages = [{"role": "user", "content": [part]}]
@@ -188,7 +185,7 @@ def test_rf_5_an_image_beside_tokens_is_said_to_be_not_implemented(
         (COMPLETION, {"prompt": PROMPT, "token_ids": PROMPT}, "token_ids"),
     ],
 )
-def test_rf_6_what_would_be_overlooked_is_refused_by_name(
+def test_keys_that_would_be_ignored_are_refused_by_name(
     worker: WorkerProcess, home: str, path: str, body: Json, name: str
 ) -> None:
     status, message = refused(worker, path, **body)
@@ -197,7 +194,7 @@ def test_rf_6_what_would_be_overlooked_is_refused_by_name(
     assert name in message
 
 
-def test_rf_6_what_a_client_may_say_is_passed_on(worker: WorkerProcess, home: str) -> None:
+def test_supported_keys_are_passed_on(worker: WorkerProcess, home: str) -> None:
     sampling = {
         "max_tokens": 2,
         "temperature": 0.5,
@@ -224,9 +221,7 @@ def test_tokens_that_the_weights_did_not_make_cannot_be_asked_for(
     assert (status, "label" in message) == (400, True)
 
 
-def test_pm_1_messages_come_back_without_anything_invented(
-    worker: WorkerProcess, home: str
-) -> None:
+def test_messages_come_back_without_invented_keys(worker: WorkerProcess, home: str) -> None:
     body = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 8}
     plain = must(worker, CHAT, **body)["choices"][0]["message"]
     tools = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60}
@@ -239,9 +234,7 @@ def test_pm_1_messages_come_back_without_anything_invented(
     }
 
 
-def test_pm_1_a_message_says_the_same_with_its_nulls_and_without(
-    worker: WorkerProcess, home: str
-) -> None:
+def test_nulls_of_a_message_change_nothing(worker: WorkerProcess, home: str) -> None:
     first = {"role": "user", "content": "go"}
     message = must(worker, CHAT, messages=[first], max_tokens=8)["choices"][0]["message"]
     bare = {key: value for key, value in message.items() if value is not None}
@@ -252,10 +245,3 @@ def test_pm_1_a_message_says_the_same_with_its_nulls_and_without(
         for each in (message, bare)
     )
     assert with_nulls == without
-
-
-@pytest.mark.parametrize("route", CONTROL_ROUTES)
-def test_se_3_a_control_route_is_not_on_the_public_port(worker: WorkerProcess, route: str) -> None:
-    method, path = route.split()
-
-    assert worker.public.request(method, path, json={}).status_code == 404

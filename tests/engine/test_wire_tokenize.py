@@ -1,4 +1,4 @@
-"""Tokenizing as generation does it: TZ-1 to TZ-10."""
+"""Tokenizing reads requests as generation does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tokens_of(worker: WorkerProcess, path: str = "/tokenize", **body: Any) -> li
     return tokens
 
 
-def test_tz_1_a_prompt_gets_special_tokens_and_messages_do_not(worker: WorkerProcess) -> None:
+def test_a_prompt_gets_special_tokens_and_messages_do_not(worker: WorkerProcess) -> None:
     prompt, messages = (tokens_of(worker, prompt="the fleet"), tokens_of(worker, messages=MESSAGES))
 
     assert prompt[0] == BOS
@@ -30,7 +30,7 @@ def test_tz_1_a_prompt_gets_special_tokens_and_messages_do_not(worker: WorkerPro
     assert tokens_of(worker, messages=MESSAGES, add_special_tokens=True) == [BOS, *messages]
 
 
-def test_tz_2_the_defaults_are_those_that_are_written_down(worker: WorkerProcess) -> None:
+def test_tokenizing_uses_the_documented_defaults(worker: WorkerProcess) -> None:
     assert tokens_of(worker, prompt="the fleet") == tokens_of(
         worker, prompt="the fleet", add_special_tokens=True
     )
@@ -52,7 +52,9 @@ def test_tz_2_the_defaults_are_those_that_are_written_down(worker: WorkerProcess
     ],
     ids=["one by default", "both said"],
 )
-def test_tz_3_two_ends_of_a_prompt_are_refused(worker: WorkerProcess, options: Json) -> None:
+def test_a_generation_prompt_and_a_continued_message_exclude_each_other(
+    worker: WorkerProcess, options: Json
+) -> None:
     status, message = refused(worker, "/tokenize", messages=MESSAGES, **options)
 
     assert status == 400
@@ -61,7 +63,7 @@ def test_tz_3_two_ends_of_a_prompt_are_refused(worker: WorkerProcess, options: J
 
 @pytest.mark.parametrize("key", ["add_generation_prompt", "continue_final_message"])
 @pytest.mark.parametrize("path", ["/tokenize", CHAT])
-def test_tz_4_a_field_among_the_templates_arguments_is_refused(
+def test_a_field_inside_the_template_arguments_is_refused(
     worker: WorkerProcess, home: str, path: str, key: str
 ) -> None:
     arguments = {key: False}
@@ -73,14 +75,14 @@ def test_tz_4_a_field_among_the_templates_arguments_is_refused(
 @pytest.mark.parametrize(
     "body", [{}, {"prompt": "a", "messages": MESSAGES}], ids=["neither", "both"]
 )
-def test_tz_5_one_of_prompt_and_messages_is_needed(worker: WorkerProcess, body: Json) -> None:
+def test_exactly_one_of_prompt_and_messages_is_needed(worker: WorkerProcess, body: Json) -> None:
     status, message = refused(worker, "/tokenize", **body)
 
     assert (status, "one of prompt and messages" in message) == (400, True)
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_tz_6_without_a_model_it_is_the_only_one_and_an_unknown_one_is_not_found(
+def test_a_missing_model_means_the_only_one_and_an_unknown_one_is_404(
     worker: WorkerProcess, path: str
 ) -> None:
     body: Json = {"prompt": "a"} if path == "/tokenize" else {"tokens": [5]}
@@ -91,7 +93,7 @@ def test_tz_6_without_a_model_it_is_the_only_one_and_an_unknown_one_is_not_found
     assert refused(worker, path, **{**body, "model": "other"})[0] == 404
 
 
-def test_tz_7_text_parts_are_joined_by_line_ends(worker: WorkerProcess) -> None:
+def test_text_parts_are_joined_by_line_ends(worker: WorkerProcess) -> None:
     parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "fleet"}]
 
     assert tokens_of(worker, messages=[{"role": "user", "content": parts}]) == tokens_of(
@@ -99,7 +101,7 @@ def test_tz_7_text_parts_are_joined_by_line_ends(worker: WorkerProcess) -> None:
     )
 
 
-def test_tz_8_a_template_that_changes_the_last_message_gets_a_clear_error(
+def test_a_template_that_changes_the_continued_message_gets_a_clear_400(
     worker: WorkerProcess,
 ) -> None:
     status, message = refused(
@@ -116,9 +118,7 @@ def test_tz_8_a_template_that_changes_the_last_message_gets_a_clear_error(
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
-def test_tz_9_tokenizing_is_served_at_the_root_and_below_v1(
-    worker: WorkerProcess, path: str
-) -> None:
+def test_tokenizing_is_served_at_the_root_and_below_v1(worker: WorkerProcess, path: str) -> None:
     tokens = tokens_of(worker, path, prompt="the fleet")
 
     assert tokens == tokens_of(worker, prompt="the fleet")
@@ -135,7 +135,7 @@ def test_tz_9_tokenizing_is_served_at_the_root_and_below_v1(
         pytest.param({"add_special_tokens": True}, id="special tokens"),
     ],
 )
-def test_tz_10_messages_are_tokenized_as_generation_reads_them(
+def test_messages_are_tokenized_as_generation_reads_them(
     worker: WorkerProcess, home: str, options: Json
 ) -> None:
     body = {"messages": MESSAGES, **options}
@@ -144,7 +144,7 @@ def test_tz_10_messages_are_tokenized_as_generation_reads_them(
     assert generated["prompt_token_ids"] == tokens_of(worker, **body)
 
 
-def test_tz_10_so_is_a_prompt(worker: WorkerProcess, home: str) -> None:
+def test_a_prompt_is_tokenized_as_generation_reads_it(worker: WorkerProcess, home: str) -> None:
     generated = must(worker, COMPLETION, prompt="the fleet", return_token_ids=True, max_tokens=1)
 
     assert generated["choices"][0]["prompt_token_ids"] == tokens_of(worker, prompt="the fleet")
@@ -154,4 +154,4 @@ def test_tokenizing_needs_no_open_latch(worker: WorkerProcess, home: str) -> Non
     worker.must("fence", reason="a test")
 
     assert tokens_of(worker, prompt="the fleet")
-    assert ask(worker, CHAT, messages=MESSAGES).status_code == 503
+    assert ask(worker, CHAT, messages=MESSAGES).status_code == 429

@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: TK-1 to TK-15, and what every way in has in common."""
+"""Tokens in, tokens out: the rules of every route that takes or returns tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAT, TOKEN_CHAT, COMPLETION = (
 GENERATE = "/inference/v1/generate"
 PROMPT = [5, 6, 7, 8]
 PLACEHOLDER = [{"role": "user", "content": ""}]
-# Bytes that begin or go on with a letter, but are none: text cannot tell them apart.
+# Bytes that begin or continue a letter without a whole one: text cannot distinguish them.
 PARTS = [141, 142, 255]
 
 
@@ -112,7 +112,7 @@ all_ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 @all_ways
-def test_tk_1_ids_are_the_engines_also_where_the_text_has_lost_them(
+def test_ids_come_from_the_engine_also_where_the_text_has_lost_them(
     worker: WorkerProcess, home: str, way: Way
 ) -> None:
     found = way(worker, allowed_token_ids=PARTS, seed=7, max_tokens=12)
@@ -125,7 +125,7 @@ def test_tk_1_ids_are_the_engines_also_where_the_text_has_lost_them(
 
 
 @pytest.mark.parametrize("path", [CHAT, TOKEN_CHAT])
-def test_tk_2_several_choices_of_tokens_are_refused(
+def test_several_choices_of_a_prompt_of_tokens_are_refused(
     worker: WorkerProcess, home: str, path: str
 ) -> None:
     status, message = refused(worker, path, tokens=PROMPT, messages=PLACEHOLDER, n=2)
@@ -134,7 +134,7 @@ def test_tk_2_several_choices_of_tokens_are_refused(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETION])
-def test_tk_2_several_choices_of_token_data_are_refused(
+def test_several_choices_of_token_data_are_refused(
     worker: WorkerProcess, home: str, path: str
 ) -> None:
     nvext = {"token_data": PROMPT}
@@ -156,9 +156,7 @@ def token_bodies(ids: list[int]) -> list[tuple[str, Json]]:
 
 
 @pytest.mark.parametrize("unknown", [512, 99999, -1])
-def test_tk_3_an_unknown_id_is_refused_by_name(
-    worker: WorkerProcess, home: str, unknown: int
-) -> None:
+def test_an_unknown_id_is_refused_by_name(worker: WorkerProcess, home: str, unknown: int) -> None:
     bodies = [*token_bodies([5, unknown, 6]), ("/detokenize", {"tokens": [5, unknown, 6]})]
     for path, body in bodies:
         status, message = refused(worker, path, **body)
@@ -168,7 +166,7 @@ def test_tk_3_an_unknown_id_is_refused_by_name(
 
 @all_ways
 @pytest.mark.parametrize("stop", ["length", "stop"])
-def test_tk_4_ids_log_probabilities_and_usage_have_one_length(
+def test_ids_log_probabilities_and_usage_have_one_length(
     worker: WorkerProcess, home: str, way: Way, stop: str
 ) -> None:
     options = {"stop_token_ids": [30], "allowed_token_ids": [30]} if stop == "stop" else {}
@@ -181,7 +179,9 @@ def test_tk_4_ids_log_probabilities_and_usage_have_one_length(
 
 
 @pytest.mark.parametrize("path", [CHAT, TOKEN_CHAT])
-def test_tk_4_so_they_have_in_a_stream(worker: WorkerProcess, home: str, path: str) -> None:
+def test_ids_log_probabilities_and_usage_of_a_stream_have_one_length(
+    worker: WorkerProcess, home: str, path: str
+) -> None:
     body = {
         "tokens": PROMPT,
         "messages": PLACEHOLDER,
@@ -201,7 +201,7 @@ def test_tk_4_so_they_have_in_a_stream(worker: WorkerProcess, home: str, path: s
     assert events[-1]["usage"]["completion_tokens"] == 9
 
 
-def test_tk_5_entries_without_a_value_keep_their_place(worker: WorkerProcess, home: str) -> None:
+def test_entries_without_a_value_keep_their_place(worker: WorkerProcess, home: str) -> None:
     nvext = {"token_data": PROMPT, "extra_fields": ["prompt_logprobs", "engine_data"]}
     body = {"nvext": nvext, "messages": PLACEHOLDER, "max_tokens": 1, "prompt_logprobs": 1}
     found = must(worker, CHAT, **body)["nvext"]["prompt_logprobs"]
@@ -212,7 +212,7 @@ def test_tk_5_entries_without_a_value_keep_their_place(worker: WorkerProcess, ho
 
 
 @all_ways
-def test_tk_7_the_prompt_is_the_one_that_was_sent(
+def test_the_ids_of_the_prompt_are_those_that_were_sent(
     worker: WorkerProcess, home: str, way: Way
 ) -> None:
     prompt = [2, 0, 1, 511, 141, 2, 2]  # special tokens, parts of letters; no text would give it
@@ -243,7 +243,7 @@ def entries_of(worker: WorkerProcess, path: str, **options: Any) -> list[Json]:
         pytest.param({"return_tokens_as_token_ids": True}, id="named by id"),
     ],
 )
-def test_tk_8_every_entry_has_token_and_bytes(
+def test_every_entry_has_token_and_bytes(
     worker: WorkerProcess,
     home: str,
     options: Json,
@@ -259,7 +259,7 @@ def test_tk_8_every_entry_has_token_and_bytes(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_tk_9_parts_of_letters_stay_themselves(
+def test_parts_of_letters_stay_reversible(
     worker: WorkerProcess,
     home: str,
     stream: bool,  # noqa: FBT001 - a parameter of the table
@@ -274,7 +274,7 @@ def test_tk_9_parts_of_letters_stay_themselves(
     assert {entry["token_id"] for entry in entries} <= set(PARTS)
 
 
-def test_tk_9_text_is_the_bytes_of_its_tokens(worker: WorkerProcess, home: str) -> None:
+def test_text_is_the_bytes_of_its_tokens(worker: WorkerProcess, home: str) -> None:
     text = "héllo wörld €uro"
     ids = must(worker, "/tokenize", prompt=text, add_special_tokens=False)["tokens"]
     body = {"tokens": PROMPT, "logprobs": True, "ignore_eos": True, "temperature": 0}
@@ -285,7 +285,7 @@ def test_tk_9_text_is_the_bytes_of_its_tokens(worker: WorkerProcess, home: str) 
     assert raw.decode("utf-8", errors="replace").startswith(choice["message"]["content"])
 
 
-def test_tk_9_names_of_tokens_are_reversible_everywhere(worker: WorkerProcess, home: str) -> None:
+def test_names_of_tokens_are_reversible_everywhere(worker: WorkerProcess, home: str) -> None:
     text = "€"
     reply = must(worker, "/tokenize", prompt=text, add_special_tokens=False, return_token_strs=True)
     completion = must(
@@ -323,7 +323,7 @@ TOOL = {
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_tk_10_tokens_of_withheld_text_keep_their_log_probabilities(
+def test_tokens_of_withheld_text_keep_their_log_probabilities(
     worker: WorkerProcess, home: str, choice: Any
 ) -> None:
     body = {
@@ -350,7 +350,7 @@ def test_tk_10_tokens_of_withheld_text_keep_their_log_probabilities(
     )
 
 
-def test_tk_11_tokens_are_named_by_id_where_asked(worker: WorkerProcess, home: str) -> None:
+def test_tokens_are_named_by_id_on_request(worker: WorkerProcess, home: str) -> None:
     asked = {"return_tokens_as_token_ids": True, "top_logprobs": 1}
     whole = entries_of(worker, CHAT, **asked)
     streamed = entries_of(worker, CHAT, stream=True, **asked)
@@ -364,7 +364,7 @@ def test_tk_11_tokens_are_named_by_id_where_asked(worker: WorkerProcess, home: s
     assert completion["logprobs"]["tokens"] == names
 
 
-def test_tk_12_a_completion_of_no_tokens_has_empty_lists(worker: WorkerProcess, home: str) -> None:
+def test_a_completion_without_tokens_has_empty_lists(worker: WorkerProcess, home: str) -> None:
     worker.must("pause", mode="keep", lease_seconds=60)
     nvext = {"token_data": PROMPT, "extra_fields": ["engine_data", "completion_token_ids"]}
     body = {"nvext": nvext, "messages": PLACEHOLDER, "logprobs": True}
@@ -373,7 +373,7 @@ def test_tk_12_a_completion_of_no_tokens_has_empty_lists(worker: WorkerProcess, 
     thread.start()
     eventually(lambda: worker.state()["requests_held"] == 1)
     worker.must("pause", mode="abort", lease_seconds=60)
-    thread.join(timeout=30)
+    thread.join(timeout=60)
 
     (reply,) = replies
     data = reply["nvext"]["engine_data"]
@@ -383,7 +383,7 @@ def test_tk_12_a_completion_of_no_tokens_has_empty_lists(worker: WorkerProcess, 
     assert reply["choices"][0]["finish_reason"] == "abort"
 
 
-def test_tk_13_the_engines_log_probabilities_are_those_of_the_reply(
+def test_log_probabilities_of_nvext_are_those_of_the_reply(
     worker: WorkerProcess, home: str
 ) -> None:
     nvext = {"token_data": PROMPT, "extra_fields": ["engine_data"]}
@@ -397,14 +397,16 @@ def test_tk_13_the_engines_log_probabilities_are_those_of_the_reply(
     assert alone["choices"][0]["logprobs"] is None
 
 
-def test_tk_14_every_way_in_is_the_same_prompt(worker: WorkerProcess, home: str) -> None:
+def test_every_way_of_sending_tokens_gives_the_same_prompt(
+    worker: WorkerProcess, home: str
+) -> None:
     found = [way(worker, temperature=0, max_tokens=20) for way in WAYS.values()]
 
     assert all(each["ids"] == found[0]["ids"] for each in found)
     assert all(each["logprobs"] == found[0]["logprobs"] for each in found)
 
 
-def test_tk_14_messages_beside_tokens_are_not_read(worker: WorkerProcess, home: str) -> None:
+def test_messages_sent_with_tokens_are_not_read(worker: WorkerProcess, home: str) -> None:
     messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "else"}]
 
     assert (
@@ -413,7 +415,7 @@ def test_tk_14_messages_beside_tokens_are_not_read(worker: WorkerProcess, home: 
     )
 
 
-def test_tk_15_no_tokens_are_not_the_same_as_no_prompt(worker: WorkerProcess, home: str) -> None:
+def test_an_empty_prompt_differs_from_a_missing_one(worker: WorkerProcess, home: str) -> None:
     for path, body in token_bodies([]):
         status, _ = refused(worker, path, **body)
         assert status == 400, path

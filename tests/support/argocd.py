@@ -43,7 +43,7 @@ def _lua_python() -> str:
 
 
 def health(objects: Sequence[dict[str, Any]], script: str = "") -> list[dict[str, str]]:
-    """What the script says of each object: `status` and `message`."""
+    """The script's verdict of each object: `status` and `message`."""
     given = json.dumps([script or SCRIPT.read_text(), list(objects)])
     command = [_lua_python(), "-c", _RUN]
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)

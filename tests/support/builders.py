@@ -2,8 +2,8 @@
 
     make_fleet(make_worker(0).serving("41").staged("42"), make_worker(1).joining("base"), wants="42")
 
-Builders are immutable: every method gives another one. What a test does not name is what a healthy
-fleet has.
+Builders are immutable: every method gives another one. Without further calls they describe a healthy
+fleet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
-from fleet_operator.api.fleet import FleetSpec, FleetStatus, Rollout
+from fleet_operator.api.fleet import FleetSpec, Rollout
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import (
     CanaryVerdict,
@@ -23,20 +24,16 @@ from fleet_operator.api.weights import (
     WeightsSpec,
     WeightsStatus,
 )
-from fleet_operator.core import overlay, pods
 from fleet_operator.core.actions import WorkerAction
-from fleet_operator.core.observed import (
-    FleetObserved,
-    PodView,
-    Standing,
-    Target,
-    WeightsView,
-    WorkerView,
-)
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.manifests import overlay, pods, revisions
+from fleet_operator.core.manifests.templates import RecordedTemplate
+from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
-from fleet_operator.core.step import RolloutView
-from fleet_operator.core.templates import RecordedTemplate
-from fleet_worker.core.refused_stages import with_refusal
+from fleet_operator.core.strategies.base import RolloutView
+from fleet_operator.core.work import Work
+from fleet_operator.core.worker_view import PodView, Standing, WorkerView
+from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import (
     Failure,
     LoadEffect,
@@ -69,9 +66,9 @@ def path_of(version: str) -> str:
     return "/models/base" if version == "base" else f"/weights/step_{version}"
 
 
-def target(version: str) -> Target:
+def target(version: str) -> Checkpoint:
     """Weights with their label, from where they usually lie."""
-    return Target(version=version, source=WeightSource(path=path_of(version)))
+    return Checkpoint(version=version, source=WeightSource(path=path_of(version)))
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class AWorker:
         )
 
     def refused(self, version: str, reason: Reason, *, age_seconds: float = 1) -> Self:
-        """Its last staging was refused; what was refused before it stays known."""
+        """Its last staging was refused; the refusals before it stay known."""
         said = self.said or {}
         before = (said["stage_failure"],) if said.get("stage_failure") else ()
         before += said.get("earlier_stage_failures", ())
@@ -195,13 +192,17 @@ class AWorker:
         """It said all this so long ago."""
         return replace(self, around=self.around | {"state_age_seconds": seconds_ago})
 
-    def silent(self, seconds: float = 5, *, told: str = "no answer") -> Self:
+    def silent(self, seconds: float = 5, *, texts_of: str = "no answer") -> Self:
         """It has not answered for so long."""
-        return replace(self, around=self.around | {"silent_seconds": seconds, "silence": told})
+        return replace(self, around=self.around | {"silent_seconds": seconds, "silence": texts_of})
 
     def asked_to(self, call: str) -> Self:
         """A call of ours is in flight."""
-        return replace(self, around=self.around | {"call": call})
+        return replace(self, around=self.around | {"call": work(call)})
+
+    def without_answer_to(self, call: str) -> Self:
+        """A call of ours ended without an answer, and it has not answered since."""
+        return replace(self, around=self.around | {"lost_call": work(call)})
 
     # --- what the cluster says ----------------------------------------------------------------
 
@@ -221,9 +222,9 @@ class AWorker:
         """Its container does not run."""
         return self._pod(running=False, ready=False, phase=phase)
 
-    def troubled(self, trouble: str) -> Self:
+    def not_starting(self, problem: str) -> Self:
         """The cluster says why it does not run."""
-        return self._pod(trouble=trouble, running=False, ready=False)
+        return self._pod(problem=problem, running=False, ready=False)
 
     def awaiting(self, wait: PodWait) -> Self:
         """Its pod waits for what the cluster may still bring."""
@@ -238,7 +239,7 @@ class AWorker:
         return self._pod(deleting=True, gone_by=gone_by)
 
     def owned_by(self, uid: str) -> Self:
-        """Its pod belongs to this object; to nobody if empty."""
+        """Its pod belongs to this object; without one if empty."""
         return self._pod(owner=uid)
 
     def on_node(self, node: str) -> Self:
@@ -284,7 +285,7 @@ class AWorker:
         return PodView(**given | self.pod)
 
     def state(self) -> WorkerState | None:
-        """What the process said last."""
+        """The last log line of the process."""
         if self.said is None:
             return None
         version = self.said.get("version")
@@ -372,7 +373,7 @@ def with_template(observed: FleetObserved) -> FleetObserved:
     if overlay.problem_of(observed.spec.pod_overlay):
         return replace(observed, template=None)
     template = pods.template_of(observed, IMAGE)
-    made = RecordedTemplate(revision=pods.revision_of(observed), pod=template, release="")
+    made = RecordedTemplate(revision=revisions.revision_of(observed), pod=template, release="")
     return replace(observed, template=made)
 
 
@@ -382,7 +383,7 @@ def make_view(
     applied: str = "41",
     halted: bool = False,
     suspended: bool = False,
-    one_voice: bool = True,
+    forbids_mixing: bool = True,
     replicas: int | None = None,
     phase: RolloutPhase = RolloutPhase.PENDING,
     phase_seconds: float = 0,
@@ -394,19 +395,20 @@ def make_view(
     views = tuple(w.view() for w in workers)
     serve = {Standing.OPEN, Standing.HELD, Standing.UNKNOWN}
     return RolloutView(
-        target=target(wants),
+        desired=target(wants),
         applied=target(applied),
         halted=halted,
         suspended=suspended,
         settings=Rollout.model_validate(rollout),
         members=tuple(v for v in views if v.standing in serve),
-        joiners=tuple(v for v in views if v.standing is Standing.CLOSED),
-        one_voice=one_voice,
+        joining=tuple(v for v in views if v.standing is Standing.CLOSED),
+        forbids_mixing=forbids_mixing,
         replicas=len(workers) if replicas is None else replicas,
         phase=phase,
         phase_seconds=phase_seconds,
         rollout_seconds=rollout_seconds,
         verdict=verdict,
+        workers=views,
     )
 
 
@@ -449,15 +451,24 @@ def history_of(*versions: str) -> tuple[HistoryEntry, ...]:
     )
 
 
-def told(actions: Iterable[Any]) -> list[str]:
-    """Actions as `what version on whom`, sorted, for comparing."""
+def work(text: str) -> Work:
+    """The work of a call, from its text: `stage 42`, `fence` or `adapter sql 2`."""
+    kind, *names = text.split()
+    if kind == "remove-adapter":
+        return Work(kind, adapter=names[0])
+    version = names[-1] if names else None
+    return Work(kind, version, adapter=names[0] if len(names) > 1 else None)
 
-    def words(action: Any) -> str:
+
+def texts_of(actions: Iterable[Any]) -> list[str]:
+    """Describe actions as `stage 42 on policy-0`, sorted."""
+
+    def text(action: Any) -> str:
         if isinstance(action, WorkerAction):
-            return f"{action.key} on {action.pod_name}"
-        return f"{type(action).__name__} {action.name}"
+            return f"{action.work} on {action.pod_name}"
+        return f"{type(action).__name__} {action.pod_name}"
 
-    return sorted(words(a) for a in actions)
+    return sorted(text(a) for a in actions)
 
 
 def _failure(version: str, reason: Reason, age_seconds: float) -> Failure:

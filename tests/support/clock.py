@@ -1,4 +1,4 @@
-"""A clock that goes when it is told to."""
+"""A clock that the tests move."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ class Stage:
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, word: str) -> list[str]:
-        """What follows each instruction of this word."""
+        """The arguments of each instruction with this keyword."""
         return [rest for found, rest in self.instructions if found == word]
 
     def last(self, word: str) -> str:
-        """What follows the last instruction of this word; empty if there is none."""
+        """The arguments of the last instruction with this keyword; empty without one."""
         return (self.all(word) or [""])[-1]
 
     def environment(self) -> dict[str, str]:
@@ -40,14 +40,18 @@ class Stage:
 
 
 def read(dockerfile: Path) -> dict[str, Stage]:
-    """Stages by name."""
+    """Stages by name, with the defaults of the arguments before the first one."""
     text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     stages: dict[str, Stage] = {}
+    defaults: dict[str, str] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         word, _, rest = line.partition(" ")
         if word == "FROM":
             base, _, name = rest.partition(" AS ")
-            stages[name] = Stage(base)
+            stages[name] = Stage(defaults.get(base.strip("${}"), base))
+        elif word == "ARG" and not stages:
+            name, _, default = rest.partition("=")
+            defaults[name] = default
         else:
             list(stages.values())[-1].instructions.append((word, rest.strip()))
     return stages

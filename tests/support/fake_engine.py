@@ -1,4 +1,4 @@
-"""An engine without a model: does what it is told, and keeps a list of what it was told."""
+"""An engine without a model: it obeys every call, and keeps a list of the calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.core.effect import Effect
-from fleet_worker.core.engine_adapter import EngineAdapter
-from fleet_worker.core.probing import Position
-from fleet_worker.core.refusals import EngineFailure
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.engine.effect import Effect
+from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 
@@ -181,7 +180,7 @@ class FakeEngine:
 
 
 def _unmarked(adapter: EngineAdapter) -> str:
-    """Name and version; the digest that stands behind them is there."""
+    """Name and version; the digest behind them is there."""
     name, version, mark, *_ = adapter.name.split("@")
     unmarked = f"{name}@{version}"
     assert len(mark) == 12
@@ -200,7 +199,7 @@ def untouched() -> EngineFailure:
 
 @dataclass(frozen=True)
 class FakeFault:
-    """What is wrong with one call of the engine, or with it and all later ones of its name.
+    """A fault in one call of the engine, or in it and all later ones of its name.
 
     Fields:
         number: of the call, from 0, counted since the fault was set.
@@ -229,7 +228,7 @@ class FaultyFakeEngine:
         self.violations: list[str] = []
 
     def set_fault(self, fault: FakeFault | None) -> None:
-        """What goes wrong from now on; None: nothing."""
+        """The fault from now on; None: no fault."""
         self._fault, self._always, self.names = fault, None, []
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
 """A fake API server in memory, for the parts of the runtime that speak to `ports.Kube`.
 
-It knows what those parts rely on and no more: resourceVersions and their preconditions, uids,
-fields that are managed, pages, watches with history and bookmarks, and 410 for what was compacted away. Each client has
-faults of its own. What it imitates is tried against the real thing in `tests/cluster`.
+It has only what those parts rely on: resourceVersions and their preconditions, uids, managed fields,
+pages, watches with history and bookmarks, and 410 for compacted history. Each client has faults of
+its own. `tests/cluster` checks the same behaviour on a real API server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FakeCluster:
         return FakeKube(self)
 
     def put(self, path: str, body: Json) -> Json:
-        """Store an object, whoever wrote it."""
+        """Store an object of any writer."""
         self.version += 1
         before = self.objects.get(path)
         stored = copy.deepcopy(body)
@@ -83,7 +83,7 @@ class FakeKube:
         refuses: says, by verb and path, which error is raised instead of doing anything.
         answers_lost: requests take effect and then fail as unknown.
         hangs: requests never take effect and never end.
-        page_size: pages are no larger than this, whatever was asked for.
+        page_size: pages are no larger than this, whatever the limit of the request.
         events_per_watch: a watch breaks after this many events.
         watch_delay_seconds: every event comes so late.
     """
@@ -153,7 +153,7 @@ class FakeKube:
             self.cluster.drop(path)
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Json]:
-        """Stream events from a resourceVersion on; ends or breaks when it is told to."""
+        """Stream events from a resourceVersion on, until the test ends or breaks the stream."""
         await self._begin("WATCH", path)
         since = int(params["resourceVersion"])
         if self.bookmark_first:

@@ -12,17 +12,17 @@ from typing import Any
 import httpx
 from prometheus_client import CollectorRegistry
 
-from fleet_worker.core.model_facts import Facts
-from fleet_worker.core.routes import stamps_itself
-from fleet_worker.core.weight_names import WeightNames
-from fleet_worker.runtime.metrics import WorkerMetrics
-from fleet_worker.runtime.worker import Worker
-from fleet_worker.wire.asgi import App, Receive, Scope, Send, answer_json, read_body
-from fleet_worker.wire.probes import Probes
-from fleet_worker.wire.public.gate import Gate, GateKeeper
-from fleet_worker.wire.public.key import PublicKey
-from fleet_worker.wire.public.surfaces import Surfaces
-from fleet_worker.wire.public.tracking import tracked
+from fleet_worker.checkpoint.weight_names import WeightNames
+from fleet_worker.engine.facts import Facts
+from fleet_worker.gateway.api_key import PublicKey
+from fleet_worker.gateway.gate import Gate, GateKeeper
+from fleet_worker.gateway.routes import stamps_itself
+from fleet_worker.gateway.table import Translations
+from fleet_worker.http.asgi import App, Receive, Scope, Send, answer_json, read_body
+from fleet_worker.http.unauthenticated import Probes
+from fleet_worker.lifecycle.metrics import WorkerMetrics
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.provenance.tracking import tracked
 
 
 class FakeVocabulary:
@@ -39,7 +39,7 @@ class FakeVocabulary:
 
 
 def fake_facts(**changes: Any) -> Facts:
-    """Facts of a model with a context of 100 tokens and two ids that nobody has a text for."""
+    """Facts of a model with a context of 100 tokens and two ids without text."""
     known: dict[str, Any] = {
         "names": lambda: ("policy",),
         "max_length": 100,
@@ -72,7 +72,7 @@ def fake_facts(**changes: Any) -> Facts:
 
 @dataclass
 class FakeChoice:
-    """As much of vLLM's `CompletionOutput` as is looked at."""
+    """vLLM's `CompletionOutput`, as far as the worker reads it."""
 
     index: int
     finish_reason: str | None = None
@@ -263,7 +263,7 @@ class FakePort:
             agent,
             Probes(agent, lambda: self.problem),
             self.metrics,
-            Surfaces(facts or fake_facts()),
+            Translations(facts or fake_facts()),
             PublicKey(keys),
         )
         state = SimpleNamespace(rlfleet=keeper) if with_plugin else SimpleNamespace()

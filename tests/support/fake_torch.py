@@ -122,7 +122,7 @@ def _inference_mode() -> Callable[[Any], Any]:
 
 
 def fake_torch() -> ModuleType:
-    """A module to stand where torch would."""
+    """A module in the place of torch."""
     made = ModuleType("torch")
     members = {
         "Tensor": FakeTensor,
@@ -142,11 +142,13 @@ def fake_torch() -> ModuleType:
 
 @contextmanager
 def imported_over_fake_torch(name: str) -> Iterator[Any]:
-    """A module of the worker's adapters, imported with a fake torch; later imports know nothing."""
-    package = sys.modules["fleet_worker.adapters"]
+    """A module of the worker, imported with a fake torch; later imports know nothing of it."""
     touching = [
-        f"fleet_worker.adapters.{each}"
-        for each in ("mapping", "tensors", "checksum", "effect", "extension")
+        "fleet_worker.checkpoint.mapping",
+        "fleet_worker.checkpoint.finite",
+        "fleet_worker.engine.parameters",
+        "fleet_worker.engine.parameters",
+        "fleet_worker.engine.extension",
     ]
     assert "torch" not in sys.modules, "with torch there is no need for a fake"
     sys.modules["torch"] = fake_torch()
@@ -156,7 +158,8 @@ def imported_over_fake_torch(name: str) -> Iterator[Any]:
         for each in ("torch", *touching):
             sys.modules.pop(each, None)
         for each in touching:
-            package.__dict__.pop(each.rpartition(".")[2], None)
+            package, _, module = each.rpartition(".")
+            sys.modules[package].__dict__.pop(module, None)
 
 
 def floats_of_sixteen_bits() -> Iterator[tuple[int, float, float]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.support.waiting import soon
 
-from fleet_worker.core.command import EXTENSION, GATE
-from fleet_worker.runtime.handover import Handover
-from fleet_worker.wire.public.gate import STATE_ATTRIBUTE, Gate, GateKeeper
+from fleet_worker.gateway.gate import STATE_ATTRIBUTE, Gate, GateKeeper
+from fleet_worker.process.command import EXTENSION, GATE
+from fleet_worker.process.handover import Handover
 
 TOKEN = "the-token"
 
@@ -35,7 +35,7 @@ class FakeClient:
         self.first_generate = self.generate
 
     def generate(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("nobody asks for tokens here")
+        raise AssertionError("no test asks for tokens here")
 
     def get_num_unfinished_requests(self) -> int:
         return 0

@@ -1,6 +1,6 @@
-"""What kstatus says of a custom resource: `helm --wait`, Flux and `kpt live` go by it.
+"""kstatus' verdict of a custom resource, on which `helm --wait`, Flux and `kpt live` rely.
 
-Source: kubernetes-sigs/cli-utils, pkg/kstatus/status: `checkGenericProperties`, `checkGeneration`
+Source: `kubernetes-sigs/cli-utils`, pkg/kstatus/status: `checkGenericProperties`, `checkGeneration`
 and `checkReadyCondition`, in this order.
 """
 

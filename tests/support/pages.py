@@ -1,4 +1,4 @@
-"""Commands of the documentation, as they stand on its pages."""
+"""Commands of the documentation, read from its pages."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet_worker.wire.asgi import App
+from fleet_worker.http.asgi import App
 
 RIGHT = (b"authorization", b"Bearer right")
 
@@ -17,7 +17,7 @@ class RawCall:
     """One request, and what came back.
 
     Fields:
-        pieces: of the body; None stands for a client that goes away.
+        pieces: of the body; None is a client that disconnects.
         sent: messages of the reply.
         read: pieces that were taken.
         breaks_after: messages of the reply after which the client is gone.

@@ -14,7 +14,7 @@ from stack.operator import CHART
 
 VERSION = "0.2.0"
 START_LIMIT_SECONDS = 1800
-"""The later release gives up on a starting worker after this time."""
+"""The later release abandons a starting worker after this time."""
 WORKER_IMAGE = f"rlfleet/worker:{VERSION}"
 _TODAYS_LIMIT = "START_LIMIT_SECONDS = 3600\n"
 
@@ -39,12 +39,12 @@ def upgrade(cluster: Cluster, chart: Path) -> str:
 
 def _app(folder: Path) -> Path:
     shutil.copytree(envs.app_folder(), folder)
-    pods = folder / "fleet_operator" / "core" / "pods.py"
-    (metadata,) = folder.glob("rlfleet-*.dist-info/METADATA")
+    container = folder / "fleet_operator" / "core" / "manifests" / "worker_container.py"
+    (metadata,) = folder.glob("rlfleet_server-*.dist-info/METADATA")
     version = next(
         line for line in metadata.read_text().splitlines() if line.startswith("Version: ")
     )
-    _replace(pods, _TODAYS_LIMIT, f"START_LIMIT_SECONDS = {START_LIMIT_SECONDS}\n")
+    _replace(container, _TODAYS_LIMIT, f"START_LIMIT_SECONDS = {START_LIMIT_SECONDS}\n")
     _replace(metadata, version + "\n", f"Version: {VERSION}\n")
     return folder
 

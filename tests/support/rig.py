@@ -33,6 +33,7 @@ from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import Operator
 from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.traces import RolloutTraces
 from fleet_worker.protocol import Epoch, Phase, Reason
 
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
@@ -51,7 +52,7 @@ class FakeWorkers:
         hanging: ordinals whose calls (not questions) never end.
         silent: ordinals that answer nothing.
         refusals: why calls of a kind are refused, by kind.
-        denied: nobody's token is taken.
+        denied: the API server refuses every token.
         asked: every call, as `kind version` and ordinal.
     """
 
@@ -84,7 +85,7 @@ class FakeWorkers:
         return await self._act(found, action, epoch)
 
     async def _act(self, worker: FakeWorker, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
-        self.asked.append((action.key, worker.ordinal))
+        self.asked.append((str(action.work), worker.ordinal))
         await asyncio.sleep(self.latency_seconds)
         if worker.ordinal in self.hanging:
             await asyncio.get_running_loop().create_future()
@@ -98,8 +99,8 @@ class FakeWorkers:
             worker.tick(now())
             if worker.restarts != restarts:
                 return WorkerAnswer(silent=True, message="connection reset")
-        told = "refused" if ticket.reason else ""
-        return WorkerAnswer(state=worker.state(now()), reason=ticket.reason, message=told)
+        message = "refused" if ticket.reason else ""
+        return WorkerAnswer(state=worker.state(now()), reason=ticket.reason, message=message)
 
     def _at(self, worker: Addressee) -> FakeWorker | None:
         return self.workers.get(str(urlsplit(worker.base_url).hostname))
@@ -123,6 +124,7 @@ class Rig:
         self.cluster = FakeCluster()
         self.workers = FakeWorkers()
         self.default_image = "rlfleet/worker:1"
+        self.traces: RolloutTraces | None = None
         self._fleet: Json = {
             "kind": "InferenceFleet",
             "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
@@ -174,7 +176,7 @@ class Rig:
     async def start_operator(self) -> None:
         """A new process: nothing in memory."""
         self.kube = self.cluster.client()
-        settings = Settings(
+        settings = Settings.model_construct(
             namespaces=("rl",),
             lease_namespace="rl",
             lease_name="operator",
@@ -192,7 +194,7 @@ class Rig:
             identity=settings.identity,
             clock=now,
         )
-        self.operator = Operator(settings, self.kube, self.workers, lease)
+        self.operator = Operator(settings, self.kube, self.workers, lease, self.traces)
         await self.operator.lease.acquire()
         self._tasks = [
             asyncio.create_task(self.operator.lease.hold(), name="lease"),
@@ -206,7 +208,7 @@ class Rig:
         self._tasks.append(asyncio.create_task(self.operator._settle_terms(), name="terms"))
 
     async def kill_operator(self) -> None:
-        """It ends without a word; its Lease is left to run out."""
+        """The process ends without releasing its Lease, which then expires."""
         for task in self._tasks:
             task.cancel()
         await self.operator.calls.stop()
@@ -221,20 +223,20 @@ class Rig:
         await self.start_operator()
 
     def tell_operator(self) -> None:
-        """What its watches would bring: the objects with the statuses that are stored."""
+        """The objects as its watches would bring them, with the stored statuses."""
         if FLEET_PATH in self.cluster.objects:
             self.operator.store.put_fleet(self._with_status(FLEET_PATH))
         if WEIGHTS_PATH in self.cluster.objects:
             self.operator.store.put_weights(self._with_status(WEIGHTS_PATH))
 
-    # --- people and trainers ---------------------------------------------------------------------
+    # --- users and trainers -------------------------------------------------------------------------
 
     def publish(self, version: str) -> None:
         """A trainer asks for a version."""
         self.change(WEIGHTS_PATH, version=version)
 
     def change(self, path: str, **spec: Any) -> None:
-        """Somebody edits an object's spec."""
+        """A user edits an object's spec."""
         body = self.cluster.objects[path]
         body["spec"] |= spec
         body["metadata"]["generation"] += 1
@@ -265,7 +267,7 @@ class Rig:
 
     @property
     def serving(self) -> list[str]:
-        """What the workers generate with, by ordinal."""
+        """The weights that the workers generate with, by ordinal."""
         by_ordinal = sorted(self.workers.workers.values(), key=lambda w: w.ordinal)
         return [w.weights for w in by_ordinal if w.generates]
 
@@ -298,7 +300,7 @@ class Rig:
         )
 
     def story(self) -> str:
-        """What is known, for failures."""
+        """The state of the fleet, for failures."""
         workers = "\n".join(
             f"  {w.name} {w.phase} admitted={w.admitted} label={w.label} staged={w.staged}"
             for w in self.workers.workers.values()
@@ -335,9 +337,9 @@ class Rig:
             f"/api/v1/namespaces/rl/configmaps/{names.applied_config_map_name('policy')}"
         )
         if applied is not None and "path" in applied["data"]:
-            told = applied["data"]
-            worker.start_version, worker.start_source = told["version"], told["path"]
-            worker.start_run_id, worker.start_digest = told.get("runID"), told.get("digest")
+            data = applied["data"]
+            worker.start_version, worker.start_source = data["version"], data["path"]
+            worker.start_run_id, worker.start_digest = data.get("runID"), data.get("digest")
         worker.start()
         self._addresses += 1
         address = f"10.0.{self._addresses // 250}.{self._addresses % 250}"

@@ -1,9 +1,9 @@
 """Clients that stream their generations, and count each one that is cut after its work began.
 
 A client sends a request again only if the worker refused it before any work: the connection was
-refused, or the closed latch answered 503 with `Retry-After`. Everything else that keeps a stream from
-its end is a cut: a connection that breaks, also before the first byte, another status, a finish reason
-other than `length`, fewer tokens than the request asked for, an end without `[DONE]`.
+refused, or the closed latch answered 429 with `Retry-After`. Every other failure of a stream is a cut.
+For example: a connection that breaks, another status, a finish reason other than `length`, too few
+tokens, an end without `[DONE]`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOCABULARY = 512
 READ_SECONDS = 90
 RETRY_SECONDS = 0.5
 ATTEMPTS = 240
-REFUSED = 503
+REFUSED = 429
 
 
 class CutError(Exception):
@@ -39,7 +39,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Streams:
-    """What the clients saw.
+    """The clients' view.
 
     Fields:
         whole: streams that had all their tokens and their end.
@@ -72,9 +72,9 @@ async def stream(
 ) -> None:
     """Run the clients until `stop` is set; streams under way are read to their end first.
 
-    Each request opens a connection of its own, which the Service gives to any worker. A connection
-    that is kept may be closed by a server that ends just as the next request is on its way: no client
-    can tell that from a cut.
+    Each request opens a connection of its own, which the Service gives to any worker. A server that
+    ends may close a kept connection just as the next request is sent. A client cannot distinguish
+    this from a cut.
     """
     async with asyncio.TaskGroup() as group:
         for number in range(CLIENTS):

@@ -10,14 +10,13 @@ from typing import Any
 
 from tests.support import damage
 
-from fleet_worker.adapters.checkpoint import Checkpoint
-from fleet_worker.adapters.files import Roots
-from fleet_worker.adapters.opening import open_checkpoint
-from fleet_worker.core.safetensors_header import TensorSpec
+from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.opening import open_checkpoint
+from fleet_worker.checkpoint.reference import Reference, StageRules
+from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Source
-from fleet_worker.runtime.reference import Reference
-from fleet_worker.runtime.staging import StageRules
-from fleet_worker.runtime.weights import Weights
 
 BASE_DIGEST = "a48e89b62b4d"
 """First digits of the digest of the weights that the engine of a unit test starts on."""

@@ -1,7 +1,7 @@
-"""Runs a coroutine on a clock that jumps: waiting costs nothing, and waiting for ever is an error.
+"""Runs a coroutine on a clock that jumps: waiting costs nothing, and waiting without end is an error.
 
-The loop's time moves on only when nothing else is left to do, straight to the next timer. What the
-code measures with the loop's clock, sleeps and time-outs are exact, whatever the machine does.
+The loop's time advances only when all tasks wait, straight to the next timer. Durations by the loop's
+clock, sleeps and timeouts are exact, whatever the machine does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TURNS_PER_MICROSECOND = 1000
 
 
 class NothingLeftToDoError(AssertionError):
-    """Everybody waits and no timer will wake anybody: a wake-up was lost."""
+    """All tasks wait and no timer will wake one: a wake-up was lost."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock goes when everybody waits."""
+    """An event loop whose clock advances when all tasks wait."""
 
     def __init__(self) -> None:
         self._selecting = _JumpingSelector()
@@ -48,7 +48,7 @@ class _JumpingSelector(selectors.SelectSelector):
             self.now += max(timeout, 0)
         self._idle_turns = self._idle_turns + 1 if self.now == before else 0
         if self._idle_turns > TURNS_PER_MICROSECOND:
-            # Real work takes time: who waits for less than a float can tell gets there.
+            # Real work takes time: a wait below the resolution of a float still ends.
             self.now += 1e-6
         return events
 

@@ -20,7 +20,7 @@ def eventually(
 
     Args:
         condition: Holds when it returns something true.
-        within_seconds: When to give up.
+        within_seconds: Limit of the wait.
         describe: What to add to the failure, e.g. the tail of a log.
     """
     deadline = time.monotonic() + within_seconds
@@ -39,7 +39,7 @@ async def eventually_async(
     within_seconds: float = 30,
     describe: Callable[[], str] = str,
 ) -> T:
-    """The same for conditions that must be asked for, which costs the asked something."""
+    """The same for conditions whose check is expensive."""
     deadline = time.monotonic() + within_seconds
     while True:
         found = await condition()

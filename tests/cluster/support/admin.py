@@ -21,8 +21,8 @@ APPLY = "application/apply-patch+yaml"
 class ApiError(Exception):
     """The server refused. `status`: the HTTP status."""
 
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(f"{status}: {told}")
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
         self.status = status
 
 

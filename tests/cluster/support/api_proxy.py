@@ -1,7 +1,7 @@
-"""Stands between an operator and the real API server, writes down every request, and may spoil some.
+"""A proxy between an operator and the real API server that records every request, and may spoil some.
 
 It speaks plain HTTP to the operator and TLS to the server; tokens, bodies and streams pass as they
-are. What it spoils is decided by `faults.Faults`.
+are. `faults.Faults` chooses the requests to spoil.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ApiProxy:
         await self._upstream.close()
 
     def kubeconfig(self, folder: Path, token: str) -> Path:
-        """A kubeconfig that leads here, as whoever the token names."""
+        """A kubeconfig for this proxy, with the identity of the token."""
         server = {"server": f"http://127.0.0.1:{self.port}"}
         config = {
             "apiVersion": "v1",
@@ -122,7 +122,7 @@ class ApiProxy:
 
     @property
     def writes(self) -> list[Request]:
-        """What changed, or would have changed, something of a fleet."""
+        """Requests that changed, or would have changed, a part of a fleet."""
         return [r for r in self.requests if r.writes]
 
     def stalled(self, since: int = 0) -> list[tuple[float, Json]]:
@@ -223,7 +223,7 @@ class ApiProxy:
         except TimeoutError:
             return _reset(request)
         except ConnectionError:
-            pass  # The operator has gone, or `cut_watches` was asked for.
+            pass  # The operator has gone, or the test cut the watches.
         finally:
             self._streams.pop(id(request), None)
         return response

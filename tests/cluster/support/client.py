@@ -1,8 +1,8 @@
-"""HTTP requests that can be given up at any moment without leaving a socket behind.
+"""HTTP requests that can be abandoned at any moment without leaving a socket behind.
 
-asyncio of Python 3.11 loses a connection whose task is cancelled between the making of the socket
-and the start of TLS; the warning about it comes much later, in another test. So a request that has
-begun is let come to its answer, whoever still waits for it.
+asyncio of Python 3.11 loses a connection whose task is cancelled between the creation of the socket
+and the start of TLS; the warning comes much later, in another test. So a request that has begun gets
+its answer, also without a waiting caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Client:
         await self._session.close()
 
     async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
-        """Begin a request. Whoever gets the response closes it, or reads it to its end."""
+        """Begin a request. The caller closes the response, or reads it to its end."""
         task = asyncio.create_task(self._request(method, url, options))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
@@ -46,6 +46,6 @@ class Client:
 
 
 def _forget(task: asyncio.Task[aiohttp.ClientResponse]) -> None:
-    """Nobody waits for this answer any more."""
+    """The caller does not wait for this answer any more."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()

@@ -54,7 +54,9 @@ _CALLS: dict[str, tuple[type[protocol.Message], Make]] = {
     ),
     protocol.PROBE_PATH: (
         protocol.ProbeRequest,
-        lambda r: actions.Probe(prompts=r.prompts, max_tokens=r.max_tokens, **_LONG, **_WHO),
+        lambda r: actions.CanaryPrompts(
+            prompts=r.prompts, max_tokens=r.max_tokens, **_LONG, **_WHO
+        ),
     ),
 }
 
@@ -82,7 +84,7 @@ class Call:
 
     @property
     def taken(self) -> bool:
-        """Whether the worker did, or does, as it was told."""
+        """Whether the worker followed, or follows, the call."""
         return self.ticket.reason is None
 
 
@@ -149,7 +151,7 @@ class FakeAdminPort:
     async def _put_adapter(self, request: web.Request) -> web.Response:
         def make(put: protocol.AdapterRequest) -> actions.WorkerCall:
             name, source = request.match_info["name"], _source(put.source)
-            return actions.PutAdapter(
+            return actions.PutLora(
                 adapter=name, version=put.version, source=source, **_LONG, **_WHO
             )
 
@@ -157,7 +159,7 @@ class FakeAdminPort:
 
     async def _remove_adapter(self, request: web.Request) -> web.Response:
         def make(_: protocol.AdapterRemoval) -> actions.WorkerCall:
-            return actions.RemoveAdapter(adapter=request.match_info["name"], **_WHO)
+            return actions.RemoveLora(adapter=request.match_info["name"], **_WHO)
 
         return await self._take(request, protocol.AdapterRemoval, make)
 

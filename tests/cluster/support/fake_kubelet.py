@@ -1,8 +1,8 @@
 """A node that is there for the API server and the scheduler, and runs fake workers for containers.
 
-What a kubelet would write, it writes: addresses, container states, readiness. Pods are bound by the
-real scheduler, deleted by the real controllers; this ends them. Addresses are of the loopback
-network, one a pod; endpoints of Services cannot hold such, which their controller deplores.
+It writes a kubelet's part of the status: addresses, container states, readiness. The real scheduler
+binds pods, the real controllers delete them, and this ends them. Each pod has an address of the
+loopback network; endpoints of Services cannot hold such, so their controller reports errors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -105,7 +106,7 @@ class FakeKubelet:
     # --- pods -------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Keep `_pods` as the API server has them; lists anew whenever the stream ends."""
+        """Keep `_pods` as the API server has them; list again whenever the stream ends."""
         chosen = {"fieldSelector": f"spec.nodeName={self.node}"}
         while True:
             with contextlib.suppress(Exception):
@@ -140,12 +141,25 @@ class FakeKubelet:
             if "deletionTimestamp" in metadata:
                 await self._end(pod)
                 return
+            if names.LABEL_FLEET not in metadata.get("labels", {}):
+                await self._run_other(pod)
+                return
             port = self.ports.get(metadata["name"])
             if port is None or port.worker.uid != metadata["uid"]:
                 port = await self._start(pod)
             if port is not None:
                 port.worker.tick(_now())
                 await self._show(pod, port)
+
+    async def _run_other(self, pod: Json) -> None:
+        """Show a pod that is no worker as ready, such as that of a router."""
+        if any(c["type"] == "Ready" for c in pod["status"].get("conditions", ())):
+            return
+        metadata = pod["metadata"]
+        containers = [c["name"] for c in pod["spec"]["containers"]]
+        status = _status("127.0.0.1", ready=True, restarts=0, containers=containers)
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        await self._admin.merge(path, {"metadata": {"uid": metadata["uid"]}, "status": status})
 
     async def _start(self, pod: Json) -> FakeAdminPort | None:
         """Start the container, once what it mounts is there."""
@@ -218,22 +232,31 @@ class FakeKubelet:
         await self._admin.delete(path, **options)
 
 
-def _status(address: str, *, ready: bool, restarts: int) -> dict[str, Any]:
+def _status(
+    address: str,
+    *,
+    ready: bool,
+    restarts: int,
+    containers: Sequence[str] = (names.WORKER_CONTAINER,),
+) -> dict[str, Any]:
     truth = "True" if ready else "False"
-    container = {
-        "name": names.WORKER_CONTAINER,
-        "image": "fake",
-        "imageID": "fake",
-        "ready": ready,
-        "started": True,
-        "restartCount": restarts,
-        "state": {"running": {}},
-    }
+    shown = [
+        {
+            "name": name,
+            "image": "fake",
+            "imageID": "fake",
+            "ready": ready,
+            "started": True,
+            "restartCount": restarts,
+            "state": {"running": {}},
+        }
+        for name in containers
+    ]
     return {
         "phase": "Running",
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "containerStatuses": [container],
+        "containerStatuses": shown,
         "conditions": [{"type": t, "status": truth} for t in ("Ready", "ContainersReady")],
     }
 

@@ -1,4 +1,4 @@
-"""What a network and a busy API server do to requests, by chance, from a seed that is told."""
+"""Faults of a network and a busy API server, by chance, from a seed that is printed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fault(Enum):
     SLOW = "slow"
 
     def refusal(self, *, watches: bool) -> web.Response | None:
-        """What the operator is answered instead of the server's answer; None if it is asked."""
+        """The answer in place of the API server's; None to pass the request on."""
         match self:
             case Fault.GONE if watches:
                 event = json.dumps({"type": "ERROR", "object": _GONE}) + "\n"
@@ -64,10 +64,10 @@ class Faults:
         self._random = random.Random(seed)  # noqa: S311 - chance, not secrets
 
     def choose(self, method: str, path: str, *, watches: bool) -> Fault | None:
-        """What happens to a request."""
+        """The fault of a request."""
         if not self.active or not path.startswith(("/api/", "/apis/")):
             return None
-        # The Lease has tests of its own, and whoever loses it starts again after 15 s.
+        # The Lease has tests of its own, and a process that loses it starts again after 15 s.
         share = self._share / 5 if "/leases" in path else self._share
         # Streams are few and long: each is spoilt in the end.
         if self._random.random() > (0.9 if watches else share):

@@ -11,7 +11,7 @@ from devcluster import Cluster
 
 @contextmanager
 def scratch_namespace(cluster: Cluster, prefix: str = "test") -> Iterator[str]:
-    """A namespace that is deleted afterwards; nobody waits for its end."""
+    """A namespace that is deleted afterwards, without waiting for its end."""
     name = f"{prefix}-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     try:

@@ -22,7 +22,7 @@ KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 def free_port() -> int:
-    """A port that nobody listens on right now."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -45,7 +45,7 @@ class OperatorProcess:
         self._kept: asyncio.Task[int]
 
     async def start(self) -> None:
-        """Start it; what it says goes to `log`."""
+        """Start it; its output goes to `log`."""
         environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
             "KUBECONFIG": str(self._kubeconfig),
             "PYTHONPATH": f"{ROOT}/operator:{ROOT}/worker",
@@ -85,7 +85,7 @@ class OperatorProcess:
         if self._process.returncode is None:
             self._process.send_signal(number)
 
-    async def ended(self, *, within_seconds: float = 30) -> int:
+    async def ended(self, *, within_seconds: float = 60) -> int:
         """Wait for its end. Returns: its exit code."""
         async with asyncio.timeout(within_seconds):
             return await asyncio.shield(self._kept)
@@ -104,7 +104,7 @@ class OperatorProcess:
         """Whether it leads, by its own account."""
         return await self.metric("rlfleet_operator_leading") == 1
 
-    async def leading(self, *, within_seconds: float = 30) -> None:
+    async def leading(self, *, within_seconds: float = 90) -> None:
         """Wait until it leads with its caches filled."""
 
         async def is_it() -> bool:
@@ -112,12 +112,21 @@ class OperatorProcess:
 
         await eventually_async(is_it, within_seconds=within_seconds, describe=self.said)
 
-    def said(self) -> str:
-        """The end of its log."""
-        return self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""
+    @property
+    def log_size(self) -> int:
+        """Bytes of its log so far."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def said(self, *, since: int = 0) -> str:
+        """The end of its log. `since`: leave out so many of its first bytes."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(since, self.log_size - 6000))
+            return log.read().decode(errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log, parsed; lines that are no JSON are defects that nobody caught."""
+        """Its log, parsed; lines that are not JSON are uncaught defects."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     async def _keep(self) -> int:

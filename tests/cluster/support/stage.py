@@ -46,6 +46,11 @@ class Release:
     token: str
 
 
+def operator_arguments(release: Release) -> list[str]:
+    """The arguments of the chart's operator, outside of a pod."""
+    return [*release.arguments, f"--lease-namespace={release.namespace}"]
+
+
 class Stage:
     """One test's part of the shared cluster."""
 
@@ -60,6 +65,7 @@ class Stage:
         self.admin: Admin
         self.kubelet: FakeKubelet
         self._folder = folder
+        self._logs: list[tuple[OperatorProcess, int]] = []
         self.credentials = Credentials(cluster.kubeconfig)
         self._stack = AsyncExitStack()
         self._namespaces: list[str] = []
@@ -67,7 +73,6 @@ class Stage:
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
         self.admin = await self._stack.enter_async_context(Admin(self.credentials))
-        await self._forget_lease()
         await self.make_namespace(self.namespace)
         self.kubelet = await self._stack.enter_async_context(FakeKubelet(self.admin))
         return self
@@ -93,27 +98,33 @@ class Stage:
         leading: bool = True,
     ) -> OperatorProcess:
         """Start one more operator; by default wait until it leads."""
+        if not self.operators:
+            await self._forget_lease()
         proxy = await self._stack.enter_async_context(ApiProxy(self.credentials, faults))
         proxy.renamed = renamed or {}
         kubeconfig = proxy.kubeconfig(self._folder, token or self.release.token)
-        place = f"--lease-namespace={self.release.namespace}"
-        arguments = [*self.release.arguments, place, *extra]
+        arguments = [*operator_arguments(self.release), *extra]
         operator = OperatorProcess(proxy, kubeconfig, arguments, again=again)
         self.operators.append(operator)
+        self.watch_log(operator)
         await operator.start()
         if leading:
             await operator.leading()
         return operator
 
+    def watch_log(self, operator: OperatorProcess) -> None:
+        """From now on a defect in this operator's log fails the test."""
+        self._logs.append((operator, operator.log_size))
+
     async def _forget_lease(self) -> None:
-        """Nobody waits for the Lease of an operator that an earlier test has killed."""
+        """Delete the Lease of an operator that an earlier test has killed, so that no test waits for it."""
         root = f"{LEASES}/namespaces/{self.release.namespace}/leases"
         await self.admin.delete(f"{root}/{self.release.name}")
 
-    # --- what people do ---------------------------------------------------------------------------
+    # --- actions of users ---------------------------------------------------------------------------
 
     async def make_namespace(self, name: str) -> None:
-        """A namespace with the claim that fleets mount, bound to a volume that nobody writes to."""
+        """A namespace with the claim that fleets mount, bound to a volume without a writer."""
         if await self.admin.get(f"/api/v1/namespaces/{name}") is None:
             await self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
         self._namespaces.append(name)
@@ -168,7 +179,7 @@ class Stage:
         await self.admin.create(f"{GROUP}/namespaces/{self.namespace}/weightversions", made)
 
     async def publish(self, version: str, **spec: Any) -> None:
-        """What a trainer does."""
+        """Do as a trainer does."""
         patch = {"spec": {"version": version, **spec}}
         await self.admin.merge(self.path("weightversions"), patch)
 
@@ -188,11 +199,11 @@ class Stage:
     # --- what is seen -----------------------------------------------------------------------------
 
     async def fleet(self) -> Json:
-        """The fleet; empty if there is none."""
+        """The fleet; empty without one."""
         return await self.admin.get(self.path("inferencefleets")) or {}
 
     async def weights(self) -> Json:
-        """The WeightVersion; empty if there is none."""
+        """The WeightVersion; empty without one."""
         return await self.admin.get(self.path("weightversions")) or {}
 
     async def condition(self, kind: str, *, of: str = "weightversions") -> Json | None:
@@ -210,7 +221,7 @@ class Stage:
 
     @property
     def serving(self) -> list[str]:
-        """What the workers generate with, by name."""
+        """The weights that the workers generate with, by name."""
         return [w.weights for w in self.kubelet.workers if w.generates]
 
     async def objects(self, plural: str, *, root: str = "/api/v1") -> dict[str, Json]:
@@ -221,14 +232,15 @@ class Stage:
         return {item["metadata"]["name"]: item for item in ours}
 
     async def until(
-        self, condition: Callable[[], Awaitable[Any]], what: str, *, seconds: float = 40
+        self, condition: Callable[[], Awaitable[Any]], what: str, *, seconds: float = 90
     ) -> Any:
         """Wait until something holds; returns it."""
 
         async def holds() -> Any:
             found = await condition()
-            for operator in self.operators:
-                assert "defect" not in operator.said(), operator.said()
+            for operator, start in self._logs:
+                said = operator.said(since=start)
+                assert "defect" not in said, said
             return found
 
         try:
@@ -236,8 +248,8 @@ class Stage:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self.story()}") from None
 
-    async def applied(self, version: str, *, replicas: int = 3, seconds: float = 40) -> None:
-        """Wait until the status says that everybody serves a version, and they do."""
+    async def applied(self, version: str, *, replicas: int = 3, seconds: float = 90) -> None:
+        """Wait until the status reports that all workers serve a version, and they do."""
 
         async def is_it() -> bool:
             found = await self.weights()
@@ -255,12 +267,12 @@ class Stage:
         await self.until(is_it, f"version {version} is applied", seconds=seconds)
 
     async def story(self) -> str:
-        """What is known, for failures."""
+        """The state of the fleet, for failures."""
         workers = [
             f"{w.name} {w.phase} admitted={w.admitted} label={w.label} staged={w.staged}"
             for w in self.kubelet.workers
         ]
         statuses = [json.dumps(o.get("status")) for o in (await self.fleet(), await self.weights())]
-        faults = [f"{o.port}: {dict(o.proxy.faults.chosen)}" for o in self.operators]
-        logs = [f"--- operator on port {o.port}\n{o.said()}" for o in self.operators]
+        faults = [f"{o.port}: {dict(o.proxy.faults.chosen)}" for o, _ in self._logs]
+        logs = [f"--- operator on port {o.port}\n{o.said(since=n)}" for o, n in self._logs]
         return "\n".join([*statuses, *workers, *faults, *logs])

@@ -1,5 +1,5 @@
-"""What the resources take and what they refuse: every bound at itself and one step beyond, by what
-the operator reads and by what the API server checks."""
+"""Every bound of the resources, at its value and one step beyond, as the operator and as the API
+server check it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fleet_operator.adapters.workers import _request_of
 from fleet_operator.api.fleet import FleetSpec, Rollout
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutOverrides, WeightsSpec
-from fleet_operator.core import calls
-from fleet_operator.core.actions import PutAdapter, RemoveAdapter, WorkerCall
-from fleet_operator.core.observed import PodView, Target, WorkerView
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import PutLora, RemoveLora, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_worker.protocol import MAX_TERM, Epoch
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -102,7 +102,7 @@ OVERRIDDEN = ("pause.drainTimeoutSeconds", "maxUnavailable", "maxFailures", "tim
 
 @functools.cache
 def checker(plural: str) -> jsonschema.Draft202012Validator:
-    """What the API server checks of a spec, but for its rules."""
+    """The checks of the API server on a spec, except for its CEL rules."""
     crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
@@ -151,7 +151,7 @@ def numbers() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("plural", "path", "least", "most"), list(numbers()))
-def test_a_number_is_taken_from_its_least_to_its_greatest(
+def test_a_number_is_accepted_from_its_minimum_to_its_maximum(
     plural: str, path: str, least: float, most: float | None
 ) -> None:
     assert verdicts(plural, path, least) == YES
@@ -166,7 +166,7 @@ def test_a_number_is_taken_from_its_least_to_its_greatest(
 
 
 @pytest.mark.parametrize(("path", "bounds"), list(TEXTS.items()), ids=TEXTS)
-def test_a_text_is_taken_from_its_shortest_to_its_longest(
+def test_a_text_is_accepted_from_its_minimum_to_its_maximum_length(
     path: str, bounds: tuple[int, int]
 ) -> None:
     least, most = bounds
@@ -177,7 +177,7 @@ def test_a_text_is_taken_from_its_shortest_to_its_longest(
 
 
 @pytest.mark.parametrize(("path", "bounds"), list(LISTS.items()), ids=LISTS)
-def test_a_list_is_taken_from_its_shortest_to_its_longest(
+def test_a_list_is_accepted_from_its_minimum_to_its_maximum_length(
     path: str, bounds: tuple[int, int]
 ) -> None:
     least, most = bounds
@@ -206,14 +206,14 @@ PATHS = [
         pytest.param("/a b/ü", YES, id="with spaces and letters of all alphabets"),
         pytest.param("/", NO, id="the root"),
         pytest.param("", NO, id="none"),
-        pytest.param("a/b", NO, id="a relative one"),
+        pytest.param("a/b", NO, id="a relative path"),
         pytest.param("/a/", NO, id="with a slash at its end"),
         pytest.param("/a//b", NO, id="with an empty part"),
         pytest.param("/a\x00", NO, id="with a zero"),
         pytest.param(7, NO, id="a number"),
     ],
 )
-def test_a_path_is_absolute_and_plain(
+def test_a_path_is_absolute_and_has_no_special_segments(
     plural: str, path: str, value: Any, expected: tuple[bool, bool]
 ) -> None:
     assert verdicts(plural, path, value) == expected
@@ -229,7 +229,7 @@ def test_a_path_is_absolute_and_plain(
         ("weightversions", "adapter", True),
     ],
 )
-def test_a_label_fits_a_header_a_path_and_a_label_of_kubernetes(
+def test_a_version_fits_a_header_a_path_and_a_kubernetes_label(
     plural: str,
     path: str,
     may_be_empty: bool,  # noqa: FBT001 - a parameter of the table
@@ -241,7 +241,7 @@ def test_a_label_fits_a_header_a_path_and_a_label_of_kubernetes(
     assert verdicts(plural, path, "") == (YES if may_be_empty else NO)
 
 
-def test_a_digest_is_64_small_hexadecimal_digits_and_its_kind() -> None:
+def test_a_digest_is_sha256_with_64_lower_case_hexadecimal_digits() -> None:
     good = "sha256:" + "0123456789abcdef" * 4
     assert verdicts("weightversions", "digest", good) == YES
     for bad in (good[:-1], good + "0", good.upper(), good[7:], "md5:" + "0" * 32, "", " " + good):
@@ -249,7 +249,7 @@ def test_a_digest_is_64_small_hexadecimal_digits_and_its_kind() -> None:
 
 
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
+def test_a_percentage_is_a_whole_number_from_1_to_100(plural: str) -> None:
     for good in ("1%", "9%", "10%", "99%", "100%"):
         assert verdicts(plural, "rollout.maxUnavailable", good) == YES, good
     for bad in ("0%", "00%", "01%", "101%", "1.5%", "-1%", "%", "25 %", "", "²%"):
@@ -280,9 +280,7 @@ def test_a_share_is_a_whole_percentage_of_1_to_100(plural: str) -> None:
         ("weightversions", "rollout.strategy", ("Synchronized", "InFlight", "Rolling", "Canary")),
     ],
 )
-def test_a_choice_is_one_of_its_words_written_so(
-    plural: str, path: str, words: tuple[Any, ...]
-) -> None:
+def test_an_enum_value_is_matched_exactly(plural: str, path: str, words: tuple[Any, ...]) -> None:
     for word in words:
         assert verdicts(plural, path, word) == YES
     wrong = [str(word).swapcase() for word in words if isinstance(word, str)] or [0, 7, 9, 1024]
@@ -291,7 +289,7 @@ def test_a_choice_is_one_of_its_words_written_so(
         assert verdicts(plural, path, other) == NO, other
 
 
-def test_a_canary_is_not_judged_by_a_canary() -> None:
+def test_a_canary_cannot_follow_a_canary() -> None:
     assert verdicts("inferencefleets", "rollout.canary.then", "Canary") == NO
 
 
@@ -308,9 +306,7 @@ def test_a_canary_is_not_judged_by_a_canary() -> None:
         ("Ä", NO),
     ],
 )
-def test_a_variable_has_a_name_that_every_shell_takes(
-    name: str, expected: tuple[bool, bool]
-) -> None:
+def test_a_variable_has_a_portable_name(name: str, expected: tuple[bool, bool]) -> None:
     assert verdicts("inferencefleets", "engine.env.0.name", name) == expected
 
 
@@ -318,7 +314,7 @@ def test_a_variable_has_a_name_that_every_shell_takes(
     ("name", "expected"),
     [("w", YES), ("w-1", YES), ("1", YES), ("-w", NO), ("w-", NO), ("W", NO), ("a.b", NO)],
 )
-def test_a_volumes_name_is_a_label_of_dns(name: str, expected: tuple[bool, bool]) -> None:
+def test_a_volumes_name_is_a_dns_label(name: str, expected: tuple[bool, bool]) -> None:
     assert verdicts("inferencefleets", "weights.volumes.0.name", name) == expected
 
 
@@ -332,14 +328,14 @@ def test_a_volumes_name_is_a_label_of_dns(name: str, expected: tuple[bool, bool]
         ("weightversions", "source"),
     ],
 )
-def test_what_nobody_can_guess_has_to_be_said(plural: str, missing: str) -> None:
+def test_required_fields_must_be_set(plural: str, missing: str) -> None:
     spec = {key: value for key, value in BASES[plural].items() if key != missing}
     with pytest.raises(ValidationError, match=missing):
         MODELS[plural].model_validate(spec)
     assert not checker(plural).is_valid(spec)
 
 
-def test_what_a_newer_release_wrote_does_not_stop_this_one() -> None:
+def test_unknown_fields_of_a_newer_release_are_ignored() -> None:
     spec = with_value("inferencefleets", "rollout.fromTheFuture", {"a": 1})
 
     assert FleetSpec.model_validate(spec) == FleetSpec.model_validate(FLEET)
@@ -365,7 +361,7 @@ def test_what_a_newer_release_wrote_does_not_stop_this_one() -> None:
         ({"timeouts": {"loadSeconds": 3}}, "timeouts.load_seconds", 3),
     ],
 )
-def test_a_version_changes_what_it_names_and_nothing_beside_it(
+def test_a_version_overrides_only_the_fields_that_it_sets(
     overrides: dict[str, Any], place: str, value: Any
 ) -> None:
     fleet = Rollout.model_validate(
@@ -384,7 +380,7 @@ def test_a_version_changes_what_it_names_and_nothing_beside_it(
     assert changed == expected
 
 
-def test_a_version_that_names_nothing_changes_nothing() -> None:
+def test_a_version_without_overrides_changes_nothing() -> None:
     fleet = Rollout(max_failures=7)
 
     assert RolloutOverrides().over(fleet) == fleet
@@ -423,32 +419,30 @@ POD = PodView(name="policy-0", uid="u", ordinal=0, revision="r", ip="10.0.0.1")
 REASONS = st.sampled_from(["because", "x" * 5000])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(LABELS, LABELS, SOURCES, ROLLOUTS, REASONS, st.integers(0, MAX_TERM))
-def test_whatever_a_resource_may_say_a_worker_can_be_told(
+def test_every_valid_resource_can_be_sent_to_a_worker(
     version: str, adapter: str, source: dict[str, Any], rollout: Any, reason: str, term: int
 ) -> None:
     spec = WeightsSpec.model_validate({**WEIGHTS, "version": version, "source": source})
-    goal = Target(version=spec.version, source=WeightSource.model_validate(source))
+    goal = Checkpoint(version=spec.version, source=WeightSource.model_validate(source))
     how = FleetSpec.model_validate({**FLEET, "rollout": rollout}).rollout
     worker = WorkerView(pod=POD)
-    told: dict[str, Any] = {"pod_uid": "u", "pod_name": "policy-0", "reason": reason}
+    call: dict[str, Any] = {"pod_uid": "u", "pod_name": "policy-0", "reason": reason}
     asked: list[WorkerCall] = [
-        calls.stage(worker, goal, how, reason=reason),
-        calls.pause(worker, how, reason=reason),
-        calls.load(worker, goal, how, reason=reason),
-        calls.apply(worker, goal, how, reason=reason),
-        calls.resume(worker, reason=reason),
-        calls.admit(worker, reason=reason),
-        calls.set_apart(worker, how, reason=reason),
-        calls.probe(worker, how, reason=reason),
-        PutAdapter(
-            **told, version=version, adapter=adapter, source=goal.source, timeout_seconds=1.0
-        ),
-        RemoveAdapter(**told, adapter=adapter),
+        worker_calls.stage(worker, goal, how, reason=reason),
+        worker_calls.pause(worker, how, reason=reason),
+        worker_calls.load(worker, goal, how, reason=reason),
+        worker_calls.apply(worker, goal, how, reason=reason),
+        worker_calls.resume(worker, reason=reason),
+        worker_calls.admit(worker, reason=reason),
+        worker_calls.fence_after_drain(worker, how, reason=reason),
+        worker_calls.canary_prompts(worker, how, reason=reason),
+        PutLora(**call, version=version, adapter=adapter, source=goal.source, timeout_seconds=1.0),
+        RemoveLora(**call, adapter=adapter),
     ]
     for action in asked:
-        path, body, seconds = _request_of(action, Epoch(term=term, sequence=0))
-        assert path.startswith("/v1/worker/")
+        body = action.to_request(Epoch(term=term, sequence=0))
+        assert action.path.startswith("/v1/worker/")
         assert type(body).model_validate_json(body.model_dump_json(by_alias=True)) == body
-        assert seconds > 0
+        assert action.answer_seconds > 0

@@ -43,15 +43,15 @@ def made(previous: list[Condition], *, holds: bool = True, message: str = "") ->
         ),
     ],
 )
-def test_transition_time(previous, since):
+def test_the_transition_time_changes_with_the_status_only(previous, since):
     assert made(previous).last_transition_time == since
 
 
-def test_a_condition_speaks_of_the_generation_it_was_made_for():
+def test_a_condition_has_the_generation_it_was_computed_for():
     assert made([make_condition(READY)]).observed_generation == 2
 
 
-def test_a_message_is_cut_where_the_api_server_would_refuse_it():
+def test_a_message_is_truncated_at_the_api_servers_limit():
     assert len(made([], message="x" * 5000).message) == MAX_MESSAGE_CHARACTERS
 
 

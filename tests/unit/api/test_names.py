@@ -14,13 +14,14 @@ from tests.support.builders import make_fleet, target
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet import MAX_REPLICAS
-from fleet_operator.core.children import (
+from fleet_operator.core.manifests.children import (
     admin_token_secret,
     applied_config_map,
     disruption_budget,
     headless_service,
     service,
 )
+from fleet_operator.core.manifests.router import router_children
 
 CRDS = Path(__file__).parents[3] / "crds"
 
@@ -39,20 +40,21 @@ SERVICE_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
         pytest.param(LONGEST, id="of the fleet, which is a Service's and a label's value"),
     ],
 )
-def test_the_longest_name_still_is_a_dns_label(name):
+def test_the_longest_fleet_name_makes_valid_dns_labels(name):
     assert len(name) <= 63
     assert SERVICE_NAME.match(name)
 
 
 def children(fleet: str) -> set[tuple[str, str]]:
     """Kind and name of everything that is made for a fleet of 20 workers."""
-    observed = replace(make_fleet(), name=fleet)
+    observed = replace(make_fleet(router={"image": "router:1"}), name=fleet)
     made = [
         service(observed),
         headless_service(observed),
         disruption_budget(observed),
         applied_config_map(observed, target("1")),
         admin_token_secret(observed, "t"),
+        *router_children(observed),
     ]
     pods = {("Pod", names.pod_name(fleet, ordinal)) for ordinal in range(20)}
     return {(m["kind"], m["metadata"]["name"]) for m in made} | pods
@@ -63,7 +65,7 @@ FLEETS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(lambda w: 
 
 
 @given(FLEETS, FLEETS)
-def test_children_of_two_fleets_never_have_one_name(one, other):
+def test_children_of_two_fleets_never_share_a_name(one, other):
     assume(one != other)
     assume(not one.endswith(names.CHILD_SUFFIXES))
     assume(not other.endswith(names.CHILD_SUFFIXES))
@@ -71,7 +73,7 @@ def test_children_of_two_fleets_never_have_one_name(one, other):
     assert not children(one) & children(other)
 
 
-def test_every_child_that_is_not_named_by_a_number_ends_with_a_reserved_word():
+def test_every_child_without_an_ordinal_ends_with_a_reserved_word():
     """So that a fleet's own name, which Services and others have, is never that of another's child."""
     others = {name for kind, name in children("a") if kind != "Pod"} - {"a"}
 
@@ -79,14 +81,14 @@ def test_every_child_that_is_not_named_by_a_number_ends_with_a_reserved_word():
 
 
 @pytest.mark.parametrize("suffix", names.CHILD_SUFFIXES)
-def test_the_crd_refuses_a_fleet_with_a_name_of_a_child(suffix):
+def test_the_crd_refuses_a_fleet_with_the_name_of_a_child(suffix):
     crd = yaml.safe_load((CRDS / "inferencefleets.yaml").read_text())
     rules = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]
 
     assert any(f"!self.metadata.name.endsWith('{suffix}')" in rule["rule"] for rule in rules)
 
 
-def test_the_selector_finds_what_the_labels_mark():
+def test_the_selector_matches_the_labels():
     labels = names.fleet_labels("policy")
 
     assert all(

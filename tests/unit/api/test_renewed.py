@@ -6,17 +6,17 @@ import pytest
 from pydantic import ValidationError
 
 from fleet_operator.api.base import renewed
-from fleet_operator.api.fleet import WorkerCounts
+from fleet_operator.api.fleet_status import WorkerCounts
 
 COUNTS = WorkerCounts(total=3, serving=2, joining=1)
 FIELDS = dict(COUNTS)
 
 
-def test_an_object_with_the_same_fields_is_the_object_of_before() -> None:
+def test_an_object_with_the_same_fields_is_reused() -> None:
     assert renewed(COUNTS, **FIELDS) is COUNTS
 
 
-def test_an_object_with_one_other_field_is_another() -> None:
+def test_an_object_with_a_changed_field_is_new() -> None:
     made = renewed(COUNTS, **(FIELDS | {"serving": 3, "joining": 0}))
     assert (made.total, made.serving, made.joining) == (3, 3, 0)
     assert (COUNTS.serving, COUNTS.joining) == (2, 1)

@@ -24,11 +24,11 @@ REPOSITORY = WeightSource.model_validate(
         pytest.param(WeightSource(path="/weights/fixed"), "/weights/fixed", id="or nowhere"),
     ],
 )
-def test_the_placeholder_is_filled_in(source, filled):
+def test_the_placeholder_is_replaced(source, filled):
     assert str(source.resolve("42")) == filled
 
 
-def test_only_the_revision_of_a_repository_is_filled_in():
+def test_only_the_revision_of_a_repository_is_replaced():
     source = WeightSource.model_validate({"huggingFace": {"repo": "lab/{version}"}})
 
     assert str(source.resolve("42")) == "hf://lab/{version}@main"
@@ -46,11 +46,11 @@ def test_only_the_revision_of_a_repository_is_filled_in():
         pytest.param({"path": "/a\x00b"}, id="a zero byte"),
     ],
 )
-def test_a_source_is_exactly_one_of_a_plain_absolute_path_and_a_repository(given):
+def test_a_source_is_either_a_plain_absolute_path_or_a_repository(given):
     with pytest.raises(ValidationError):
         WeightSource.model_validate(given)
 
 
 @pytest.mark.parametrize("source", [PATH, REPOSITORY], ids=str)
-def test_a_source_survives_the_way_to_a_worker_and_back(source):
+def test_a_source_is_equal_after_the_round_trip_to_a_worker(source):
     assert from_protocol(source.resolve("7").to_protocol()) == source.resolve("7")

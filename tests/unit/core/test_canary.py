@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_view, make_worker, told
+from tests.support.builders import AWorker, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
@@ -42,7 +42,9 @@ def judged(n: int, **found) -> AWorker:
         pytest.param(known(0).staged("42"), ["fence on policy-0"], id="then it is set apart"),
         pytest.param(apart(0), ["load 42 on policy-0"], id="then it loads, closed"),
         pytest.param(loaded(0), ["probe 42 on policy-0"], id="then it is compared"),
-        pytest.param(known(0).doing("stage", "42"), [], id="who works is left to it"),
+        pytest.param(
+            known(0).doing("stage", "42"), [], id="a worker with a running call is left alone"
+        ),
         pytest.param(
             known(0).refused("42", Reason.SOURCE_NOT_FOUND), [], id="a refusal is let rest"
         ),
@@ -51,52 +53,54 @@ def judged(n: int, **found) -> AWorker:
         ),
     ],
 )
-def test_what_a_canary_does_next(first, done):
+def test_the_next_step_of_a_canary(first, done):
     taken = STEP(make_view(first, old(1)))
 
-    assert told(taken.actions) == done
+    assert texts_of(taken.actions) == done
     assert taken.phase is RolloutPhase.JUDGING
 
 
-def test_a_canary_is_set_apart_when_its_requests_have_ended():
+def test_a_canary_is_quarantined_before_its_load():
     (action,) = STEP(make_view(known(0).staged("42"), old(1))).actions
 
     assert action.drain_timeout_seconds == 60
 
 
 @pytest.mark.parametrize(
-    ("first", "disturbed"),
+    ("first", "holds_requests"),
     [(known(0), False), (known(0).staged("42"), True), (loaded(0), True)],
     ids=["staging", "set apart in this step", "loaded"],
 )
-def test_the_fleet_is_left_alone_otherwise_while_a_canary_is_apart(first, disturbed):
-    assert STEP(make_view(first, old(1))).disturbed is disturbed
+def test_the_fleet_is_not_updated_while_a_canary_is_quarantined(first, holds_requests):
+    assert STEP(make_view(first, old(1))).holds_requests is holds_requests
 
 
-def test_a_silent_worker_is_no_canary():
-    assert told(STEP(make_view(known(0).silent(), known(1))).actions) == ["stage 42 on policy-1"]
+def test_a_silent_worker_is_not_a_canary():
+    assert texts_of(STEP(make_view(known(0).silent(), known(1))).actions) == [
+        "stage 42 on policy-1"
+    ]
 
 
-def test_as_many_canaries_as_asked_for():
+def test_there_are_as_many_canaries_as_asked_for():
     taken = STEP(make_view(known(0), known(1), known(2), canary={"workers": 2}))
 
-    assert told(taken.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
+    assert texts_of(taken.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
 
 
-def test_nobody_is_judged_before_all_of_them_were_compared():
+def test_there_is_no_verdict_before_every_canary_was_compared():
     taken = STEP(make_view(judged(0), loaded(1), old(2), canary={"workers": 2}))
 
     assert taken.verdict is None
 
 
-def test_a_good_verdict_names_the_figures():
+def test_a_good_verdict_has_the_figures():
     verdict = STEP(make_view(judged(0), old(1))).verdict
 
     assert verdict is not None
     assert verdict.passed
     assert (verdict.version, verdict.pods) == ("42", ("policy-0",))
     assert verdict.message == (
-        "canary policy-0 with version 42 against 41: the logits are numbers; repetition 10%, limit "
+        "canary policy-0 at version 42, compared with 41: finite logits; repetition 10%, limit "
         "50%; logprob drift 100 millinats, limit 2000; KL 100 millinats, limit 2000."
     )
 
@@ -104,7 +108,7 @@ def test_a_good_verdict_names_the_figures():
 @pytest.mark.parametrize(
     ("found", "told_of"),
     [
-        pytest.param({"finite": False}, "the logits are numbers", id="NaN"),
+        pytest.param({"finite": False}, "not finite", id="NaN"),
         pytest.param({"repetition": 0.51}, "repetition 51%", id="repetition"),
         pytest.param({"logprob_drift": 2.1}, "logprob drift 2100 millinats", id="drift"),
         pytest.param({"kl": 2.1}, "KL 2100 millinats", id="KL"),
@@ -119,7 +123,7 @@ def test_a_bad_verdict_gives_the_version_up(found, told_of):
     assert taken.problem.halt
     assert taken.problem.reason is ConditionReason.CANARY_REFUSED
     assert told_of in taken.problem.message
-    assert "No client got a token of it" in taken.problem.message
+    assert "No client got a token of this version" in taken.problem.message
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_a_bad_verdict_gives_the_version_up(found, told_of):
         pytest.param({"kl": 0.0}, {"maxKLMillinats": 0}, id="KL"),
     ],
 )
-def test_a_figure_at_its_limit_passes_and_one_beyond_is_refused(found, limits):
+def test_a_figure_at_its_limit_passes_and_one_above_fails(found, limits):
     ((name, figure),) = found.items()
     at, beyond = (
         STEP(make_view(judged(0, **{"kl": 0.0, name: value}), old(1), canary=limits)).verdict
@@ -146,98 +150,102 @@ def test_a_figure_at_its_limit_passes_and_one_beyond_is_refused(found, limits):
     ("workers", "replicas", "canaries"),
     [(1, 4, 1), (2, 4, 2), ("1%", 4, 1), ("50%", 4, 2), ("51%", 4, 3), ("100%", 4, 4)],
 )
-def test_a_share_of_canaries_is_rounded_up(workers, replicas, canaries):
+def test_a_percentage_of_canaries_is_rounded_up(workers, replicas, canaries):
     alike = (known(ordinal) for ordinal in range(replicas))
     taken = STEP(make_view(*alike, canary={"workers": workers}))
 
     assert len(taken.actions) == canaries
 
 
-def test_the_worst_of_several_canaries_decides():
+def test_the_worst_canary_decides():
     taken = STEP(make_view(judged(0), judged(1, kl=5), old(2), canary={"workers": 2}))
 
     assert taken.verdict is not None
     assert taken.verdict.kl == 5
 
 
-class TestThen:
-    def test_a_version_that_passed_goes_to_the_others_with_the_strategy_that_follows(self):
+class TestTheNextStrategy:
+    def test_a_version_that_passed_is_rolled_out_with_the_next_strategy(self):
         said = CanaryVerdict(version="42", passed=True)
         taken = STEP(make_view(make_worker(0).joining("42"), old(1), verdict=said))
 
         assert taken.phase is RolloutPhase.STAGING
-        assert told(taken.actions) == ["stage 42 on policy-1"]
+        assert texts_of(taken.actions) == ["stage 42 on policy-1"]
 
     @pytest.mark.parametrize(
         "said",
         [
             pytest.param(None, id="no verdict"),
-            pytest.param(CanaryVerdict(version="41", passed=True), id="one on another version"),
-            pytest.param(CanaryVerdict(version="42", passed=False), id="a bad one"),
+            pytest.param(
+                CanaryVerdict(version="41", passed=True), id="a verdict on another version"
+            ),
+            pytest.param(CanaryVerdict(version="42", passed=False), id="a bad verdict"),
         ],
     )
-    def test_otherwise_it_is_judged(self, said):
+    def test_a_version_without_a_good_verdict_is_judged(self, said):
         assert STEP(make_view(old(0), old(1), verdict=said)).phase is RolloutPhase.JUDGING
 
-    def test_a_version_that_everybody_serves_is_not_judged_any_more(self):
+    def test_a_version_that_every_worker_serves_is_not_judged(self):
         taken = STEP(make_view(make_worker(0).serving("42")))
 
         assert taken.phase is RolloutPhase.APPLIED
 
-    def test_after_a_halt_the_canary_is_brought_back(self):
+    def test_after_a_halt_the_canary_returns_to_the_old_version(self):
         taken = STEP(make_view(judged(0), old(1), halted=True))
 
         assert taken.goal.version == "41"
-        assert told(taken.actions) == ["stage 41 on policy-0"]
+        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
 
 
-class TestTheOthers:
-    def test_joiners_come_in_at_the_old_version_meanwhile(self):
+class TestOtherWorkers:
+    def test_joining_workers_are_admitted_on_the_old_version(self):
         taken = STEP(make_view(apart(0), old(1), make_worker(2).joining("41")))
 
-        assert "admit 41 on policy-2" in told(taken.actions)
+        assert "admit 41 on policy-2" in texts_of(taken.actions)
 
-    def test_whom_somebody_has_paused_is_let_go(self):
+    def test_a_paused_worker_is_resumed(self):
         taken = STEP(make_view(apart(0), make_worker(1).paused("41")))
 
-        assert "resume 41 on policy-1" in told(taken.actions)
+        assert "resume 41 on policy-1" in texts_of(taken.actions)
 
-    def test_but_not_beside_one_that_generates_something_else(self):
+    def test_a_paused_worker_is_not_resumed_beside_another_version(self):
         taken = STEP(make_view(apart(0), make_worker(1).paused("41"), make_worker(2).serving("40")))
 
-        assert "resume 41 on policy-1" not in told(taken.actions)
+        assert "resume 41 on policy-1" not in texts_of(taken.actions)
 
 
 class TestSuspended:
-    def test_nothing_is_begun(self):
+    def test_a_suspended_rollout_starts_nothing(self):
         assert STEP(make_view(known(0), old(1), suspended=True)).actions == ()
 
-    def test_workers_come_in_at_what_is_served_and_are_no_canaries(self):
-        joiner = make_worker(0).joining("41")
+    def test_a_suspended_rollout_admits_joining_workers_on_the_applied_version(self):
+        joining_worker = make_worker(0).joining("41")
 
-        assert told(STEP(make_view(joiner, suspended=True)).actions) == ["admit 41 on policy-0"]
+        assert texts_of(STEP(make_view(joining_worker, suspended=True)).actions) == [
+            "admit 41 on policy-0"
+        ]
 
-    def test_a_canary_goes_back_to_those_that_serve(self):
+    def test_a_suspended_rollout_takes_the_canary_back(self):
         taken = STEP(make_view(loaded(0), old(1), suspended=True))
 
-        assert told(taken.actions) == ["stage 41 on policy-0"]
+        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
 
 
-def test_where_one_may_fail_the_next_one_is_the_canary():
+def test_with_max_failures_the_next_worker_becomes_the_canary():
     refused = known(0).refused("42", Reason.SOURCE_NOT_FOUND)
     taken = STEP(make_view(refused, known(1), known(2), maxFailures=1))
 
     assert taken.problem is None
     assert taken.failed == ("policy-0",)
-    assert told(taken.actions) == ["stage 42 on policy-1"]
+    assert texts_of(taken.actions) == ["stage 42 on policy-1"]
 
 
-def test_and_goes_on_as_such_when_it_is_set_apart():
+def test_the_second_canary_stays_the_canary_in_quarantine():
     refused = known(0).refused("42", Reason.SOURCE_NOT_FOUND)
     taken = STEP(make_view(refused, apart(1), maxFailures=1))
 
     assert taken.problem is None
-    assert told(taken.actions) == ["load 42 on policy-1"]
+    assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
 
 @pytest.mark.parametrize(
@@ -247,14 +255,14 @@ def test_and_goes_on_as_such_when_it_is_set_apart():
         pytest.param(apart(0).failed_to_load("42"), True, id="a load that broke"),
     ],
 )
-def test_a_canary_that_cannot_take_the_version(first, halts):
+def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
     problem = STEP(make_view(first, old(1))).problem
 
     assert problem is not None
     assert problem.halt is halts
 
 
-def test_canaries_that_take_too_long_are_not_waited_for():
+def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
     def after(seconds: float, *workers: AWorker):
@@ -266,10 +274,10 @@ def test_canaries_that_take_too_long_are_not_waited_for():
     assert problem is not None
     assert problem.halt
     assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
-    assert "it is at 'joining' (policy-0)" in problem.message
+    assert "at 'joining' (policy-0)" in problem.message
 
 
-def test_without_anybody_to_judge_nobody_is_waited_for():
+def test_without_a_candidate_the_rollout_waits():
     taken = STEP(make_view(old(0).silent(), phase=RolloutPhase.JUDGING, phase_seconds=1e6))
 
     assert taken.phase is RolloutPhase.PENDING
@@ -277,15 +285,15 @@ def test_without_anybody_to_judge_nobody_is_waited_for():
     assert taken.note == "no worker is judged with 42"
 
 
-def test_members_that_have_loaded_what_was_overtaken_go_on_with_it_before_anybody_is_judged():
+def test_members_that_loaded_an_overtaken_version_resume_on_it_before_the_next_canary():
     ahead = [make_worker(n).paused("42").loaded() for n in range(2)]
     taken = STEP(make_view(*ahead, wants="43"))
 
-    assert told(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
+    assert texts_of(taken.actions) == ["resume 42 on policy-0", "resume 42 on policy-1"]
     assert taken.goal.version == "42"
 
 
-def test_what_goes_wrong_on_that_way_gives_the_newest_version_not_up():
+def test_a_failure_of_an_overtaken_version_does_not_give_up_the_newest():
     ahead = make_worker(0).paused("42").loaded()
     refused = make_worker(1).paused("41").staged("42").failed_to_load("42")
     taken = STEP(make_view(ahead, refused, wants="43"))
@@ -294,33 +302,33 @@ def test_what_goes_wrong_on_that_way_gives_the_newest_version_not_up():
     assert not taken.problem.halt
 
 
-def test_pauses_of_those_that_still_load_what_was_overtaken_are_renewed():
-    """Whom nobody renews closes its latch after the load, and loses its requests."""
+def test_pauses_of_workers_that_load_an_overtaken_version_are_renewed():
+    """A canary without renewals closes its latch after the load, and loses its requests."""
     busy = make_worker(1).loading("41", "42").heard(16)
     view = make_view(old(0), busy, wants="43")
 
-    assert "pause on policy-1" in told(STEP(view).actions)
+    assert "pause on policy-1" in texts_of(STEP(view).actions)
 
 
-def test_a_newcomer_waits_for_those_that_load_where_versions_must_not_mix():
+def test_without_mixing_a_joining_worker_waits_for_workers_that_load():
     newcomer, busy = make_worker(2).joining("41"), make_worker(1).loading("41", "42")
 
-    assert "admit 41 on policy-2" in told(STEP(make_view(old(0), old(1), newcomer)).actions)
-    assert "admit 41 on policy-2" not in told(
+    assert "admit 41 on policy-2" in texts_of(STEP(make_view(old(0), old(1), newcomer)).actions)
+    assert "admit 41 on policy-2" not in texts_of(
         STEP(make_view(old(0), busy, newcomer, wants="43")).actions
     )
 
 
-def test_a_canary_that_has_loaded_and_answers_no_more_is_not_taken_for_one_that_serves():
+def test_a_silent_canary_that_has_loaded_does_not_count_as_serving():
     """Its pod is deleted and the cache is late; the other canary was not compared yet."""
     gone = loaded(1).silent().ready()
     taken = STEP(make_view(loaded(0), gone))
 
     assert taken.phase is RolloutPhase.JUDGING
-    assert "admit 42 on policy-0" not in told(taken.actions)
+    assert "admit 42 on policy-0" not in texts_of(taken.actions)
 
 
-def test_what_all_serve_is_not_judged_any_more():
+def test_a_version_that_all_workers_serve_is_applied_without_a_verdict():
     serving = make_worker(0).serving("42")
 
     assert STEP(make_view(serving)).phase is RolloutPhase.APPLIED

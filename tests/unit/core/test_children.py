@@ -1,4 +1,4 @@
-"""The objects beside the pods: who may reach the workers, and where a restarting one begins."""
+"""The objects around the pods: access to the workers, and the version that a restarting one loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 
 from fleet_operator.api import names
 from fleet_operator.api.source import WeightSource
-from fleet_operator.core import children
-from fleet_operator.core.observed import Target
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.manifests import children
 
 FLEET = make_fleet(make_worker(0).serving("1"))
 
@@ -26,7 +26,7 @@ def made_of(fleet):
 
 
 @pytest.mark.parametrize("child", made_of(FLEET), ids=lambda c: c["kind"])
-def test_every_child_goes_with_its_fleet_and_is_found_by_its_labels(child):
+def test_every_child_has_the_fleets_owner_and_labels(child):
     metadata = child["metadata"]
 
     assert metadata["namespace"] == "rl"
@@ -34,13 +34,13 @@ def test_every_child_goes_with_its_fleet_and_is_found_by_its_labels(child):
     assert [o["uid"] for o in metadata["ownerReferences"]] == [FLEET_UID]
 
 
-def test_no_two_children_have_one_name_and_kind():
+def test_children_have_distinct_names_and_kinds():
     keys = [(c["kind"], c["metadata"]["name"]) for c in made_of(FLEET)]
 
     assert len(set(keys)) == len(keys)
 
 
-def test_clients_reach_workers_that_are_ready_and_not_quarantined():
+def test_clients_reach_ready_workers_outside_quarantine():
     spec = children.service(FLEET)["spec"]
 
     assert spec["selector"][names.LABEL_TRAFFIC] == names.TRAFFIC_ALLOWED
@@ -84,11 +84,11 @@ def service_of(**options) -> dict:
         ),
     ],
 )
-def test_the_service_is_of_the_kind_that_the_fleet_asks_for(given, made):
+def test_the_service_has_the_type_that_the_fleet_sets(given, made):
     assert service_of(**given)["spec"] == children.service(FLEET)["spec"] | made
 
 
-def test_labels_and_annotations_of_the_service_stand_beside_those_of_the_fleet():
+def test_labels_and_annotations_of_the_service_are_added_to_the_fleets():
     labels = {"team": "rl", names.LABEL_FLEET: "another"}
     made = service_of(labels=labels, annotations={"lb": "internal"})["metadata"]
 
@@ -97,7 +97,7 @@ def test_labels_and_annotations_of_the_service_stand_beside_those_of_the_fleet()
     assert "annotations" not in children.service(FLEET)["metadata"]
 
 
-def test_trainers_find_every_worker_by_name_ready_or_not():
+def test_trainers_find_every_worker_by_name():
     spec = children.headless_service(FLEET)["spec"]
 
     assert spec["clusterIP"] == "None"
@@ -109,46 +109,48 @@ def test_trainers_find_every_worker_by_name_ready_or_not():
 @pytest.mark.parametrize(
     ("update", "away"),
     [
-        pytest.param({}, 1, id="one, where nothing is said"),
+        pytest.param({}, 1, id="1 by default"),
         pytest.param({"maxUnavailable": 3}, 3, id="as many as a template change may take"),
         pytest.param(
             {"maxUnavailable": 0, "maxSurge": 1},
             1,
-            id="one, where none may: a drain of a node cannot bring another first",
+            id="1 for a maximum of 0: an eviction cannot surge",
         ),
         pytest.param({"maxUnavailable": "30%"}, 1, id="a share of 5 is rounded down"),
-        pytest.param({"maxUnavailable": "59%"}, 2, id="also a larger one"),
-        pytest.param({"maxUnavailable": "10%", "maxSurge": 1}, 1, id="one, where it comes to 0"),
+        pytest.param({"maxUnavailable": "59%"}, 2, id="a larger number"),
+        pytest.param(
+            {"maxUnavailable": "10%", "maxSurge": 1}, 1, id="1 where the percentage rounds to 0"
+        ),
     ],
 )
-def test_drains_of_nodes_take_only_so_many_workers_at_a_time(update, away):
+def test_the_disruption_budget_limits_evictions(update, away):
     spec = children.disruption_budget(make_fleet(update=update, replicas=5))["spec"]
 
     assert spec["maxUnavailable"] == away
     assert spec["selector"]["matchLabels"] == names.fleet_labels("policy")
 
 
-def test_workers_that_serve_nobody_do_not_hold_up_a_drain():
+def test_workers_that_do_not_serve_may_be_evicted():
     budget = children.disruption_budget(FLEET)
 
     assert budget["apiVersion"] == "policy/v1"
     assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
-class TestWhereARestartingWorkerBegins:
-    def test_on_what_the_fleet_serves(self):
+class TestStartOfARestartedWorker:
+    def test_it_starts_on_the_applied_version(self):
         made = children.applied_config_map(FLEET, target("42"))
 
         assert made["data"] == {"version": "42", "path": "/weights/step_42"}
 
-    def test_on_the_models_own_weights_where_there_is_no_directory(self):
+    def test_it_starts_on_the_model_if_the_version_has_no_directory(self):
         source = WeightSource.model_validate({"huggingFace": {"repo": "lab/m"}})
-        made = children.applied_config_map(FLEET, Target(version="42", source=source))
+        made = children.applied_config_map(FLEET, Checkpoint(version="42", source=source))
 
         assert made["data"] == {"version": "42"}
 
 
-def test_the_token_is_a_secret():
+def test_the_token_is_in_a_secret():
     made = children.admin_token_secret(FLEET, "t0ken")
 
     assert made["kind"] == "Secret"

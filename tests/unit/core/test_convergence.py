@@ -13,9 +13,9 @@ import pytest
 from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker
 
 from fleet_operator.core.actions import BeginDrain, CreatePod, DeletePod, EndDrain
-from fleet_operator.core.amounts import unavailable_and_surge
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
 BLOCKS = 10
@@ -130,7 +130,7 @@ class FakeFleet:
     def step(self) -> bool:
         workers = sorted((p.worker().view() for p in self.pods), key=lambda w: w.pod.ordinal)
         observed = replace(self.spec, workers=tuple(workers))
-        plan = plan_fleet(observed, default_image=IMAGE, disturbed=False, now=NOW)
+        plan = plan_fleet(observed, default_image=IMAGE, holds_requests=False, now=NOW)
         before = sum(p.serves for p in self.pods)
         self.carry_out(plan)
         self.enough_serve(before)
@@ -144,15 +144,15 @@ class FakeFleet:
             match action:
                 case CreatePod():
                     self.made += 1
-                    ordinal = int(action.name.rpartition("-")[2])
+                    ordinal = int(action.pod_name.rpartition("-")[2])
                     assert ordinal not in {p.ordinal for p in self.pods}
                     self.pods.append(FakePod(ordinal, f"made-{self.made}", self.revision))
                 case DeletePod():
-                    self.pods.remove(by_uid[action.uid])
+                    self.pods.remove(by_uid[action.pod_uid])
                 case BeginDrain():
-                    by_uid[action.uid].marked = True
+                    by_uid[action.pod_uid].marked = True
                 case EndDrain():
-                    by_uid[action.uid].marked = False
+                    by_uid[action.pod_uid].marked = False
         for call in plan.calls:
             by_uid[call.pod_uid].fenced = True
 
@@ -168,15 +168,15 @@ class FakeFleet:
 
     def fail(self, why: str) -> None:
         spec = self.spec.spec
-        told = "\n".join(map(str, self.pods))
+        pods = "\n".join(map(str, self.pods))
         pytest.fail(
             f"seed {self.seed}: {why}\n{self.replicas} replicas, {spec.weights.management}, "
-            f"{spec.update}, current revision {self.revision}\n{told}"
+            f"{spec.update}, current revision {self.revision}\n{pods}"
         )
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_a_fleet_ends_with_its_replicas(block: int) -> None:
+def test_a_fleet_reaches_its_replicas(block: int) -> None:
     for seed in range(block * FLEETS_PER_BLOCK, (block + 1) * FLEETS_PER_BLOCK):
         fleet = FakeFleet(seed)
         _, surge = unavailable_and_surge(fleet.spec.spec.update, fleet.replicas)

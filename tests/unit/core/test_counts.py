@@ -1,4 +1,4 @@
-"""Nouns and verbs agree with the numbers beside them."""
+"""Nouns and verbs agree with their numbers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, told
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
@@ -23,19 +23,19 @@ def up(ordinal: int) -> AWorker:
     return make_worker(ordinal).serving("base").of_revision(TODAY)
 
 
-def test_a_fleet_that_is_as_it_should_be_is_left_alone():
+def test_a_fleet_in_its_desired_state_gets_no_actions():
     made = decision(make_fleet(up(0), up(1)))
 
     assert (made.worker_calls, made.pod_actions) == ((), ())
     assert made.at_rest
 
 
-def test_a_worker_whose_pod_is_deleted_now_is_not_called():
+def test_a_worker_whose_pod_is_deleted_in_this_decision_gets_no_call():
     """It would be admitted, get requests, and lose them at once."""
     outdated = make_worker(0).joining("base").of_revision("old")
     made = decision(make_fleet(outdated, up(1)))
 
-    assert told(made.pod_actions) == ["DeletePod policy-0"]
+    assert texts_of(made.pod_actions) == ["DeletePod policy-0"]
     assert made.worker_calls == ()
 
 
@@ -47,11 +47,11 @@ def test_no_worker_is_swapped_in_the_decision_that_drains_another():
 
     made = decision(fleet)
 
-    assert told(made.pod_actions) == ["BeginDrain policy-3"]
+    assert texts_of(made.pod_actions) == ["BeginDrain policy-3"]
     assert made.worker_calls == ()
 
 
-def test_every_weightversion_gets_a_status_also_one_that_steers_nothing():
+def test_every_weightversion_gets_a_status():
     first, second = make_weights("1"), make_weights("2", name="second", uid="wv-2")
     made = decision(make_fleet(up(0), wants=[first, second]))
 
@@ -66,9 +66,9 @@ def test_weights_are_ready_when_clients_reach_every_worker():
 
     def ready(*workers: AWorker) -> tuple[str, str, str]:
         made = decision(make_fleet(*workers, wants=weights))
-        told = condition_of(made.weights["wv-1"].conditions, ConditionType.READY)
-        assert told is not None
-        return told.status, told.reason, told.message
+        found = condition_of(made.weights["wv-1"].conditions, ConditionType.READY)
+        assert found is not None
+        return found.status, found.reason, found.message
 
     assert ready(up(0), up(1))[:2] == ("True", "AllWorkersServing")
     assert ready(up(0), up(1).unready()) == (
@@ -78,7 +78,7 @@ def test_weights_are_ready_when_clients_reach_every_worker():
     )
 
 
-def test_who_is_expelled_from_the_service_is_a_change_of_a_pod():
+def test_a_quarantine_is_a_patch_of_the_pod():
     long_ago = NOW - timedelta(hours=1)
     status = WeightsStatus(
         desired_version="1",
@@ -90,10 +90,10 @@ def test_who_is_expelled_from_the_service_is_a_change_of_a_pod():
     weights = make_weights("1", status=status, watched=Watched(phase_seconds=3600))
     made = decision(make_fleet(*workers, rollout={"maxFailures": 1}, wants=weights))
 
-    assert told(made.pod_actions) == ["Quarantine policy-0"]
+    assert texts_of(made.pod_actions) == ["Quarantine policy-0"]
 
 
-def test_it_is_not_at_rest_while_an_adapter_is_not():
+def test_the_fleet_is_not_at_rest_before_its_lora_adapters_are():
     spec = make_weights("1").spec.model_copy(update={"adapter": "lora", "version": "3"})
     adapter = make_weights("1", name="lora", uid="wv-2")
     object.__setattr__(adapter, "spec", spec)

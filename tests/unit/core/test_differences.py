@@ -1,10 +1,10 @@
-"""Whether an object is as it should be: what else stands in it does not matter."""
+"""Comparison of an object with its desired fields; other fields do not matter."""
 
 from __future__ import annotations
 
 import pytest
 
-from fleet_operator.core.differences import holds, owns_more
+from fleet_operator.core.manifests.differences import holds, owns_more
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from fleet_operator.core.differences import holds, owns_more
         pytest.param({"a": None}, {"a": None}, id="nothing, where nothing should be"),
     ],
 )
-def test_it_is_as_it_should_be(actual, wanted):
+def test_an_equal_object_needs_no_write(actual, wanted):
     assert holds(actual, wanted) is True
 
 
@@ -26,7 +26,7 @@ def test_it_is_as_it_should_be(actual, wanted):
     [
         pytest.param({"a": 1}, {"a": 2}, id="another value"),
         pytest.param({"a": 1}, {"b": 1}, id="a key that is missing"),
-        pytest.param({}, {"a": None}, id="a key that is missing is not one without a value"),
+        pytest.param({}, {"a": None}, id="a missing key differs from a null value"),
         pytest.param({"a": 1}, {"a": {"b": 1}}, id="a value where a map should be"),
         pytest.param(
             {"selector": {"a": 1, "b": 2}}, {"selector": {"a": 1}}, id="a narrower selector"
@@ -39,7 +39,7 @@ def test_it_is_as_it_should_be(actual, wanted):
         pytest.param({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, id="another value far down"),
     ],
 )
-def test_it_differs(actual, wanted):
+def test_a_changed_object_needs_a_write(actual, wanted):
     assert holds(actual, wanted) is False
 
 
@@ -104,7 +104,7 @@ def owning(**more: dict) -> dict:
         ),
     ],
 )  # fmt: skip
-def test_it_owns_what_it_writes(found):
+def test_the_operator_owns_the_fields_that_it_writes(found):
     assert owns_more(found, SERVICE, manager=US) is False
 
 
@@ -125,5 +125,5 @@ def test_it_owns_what_it_writes(found):
         pytest.param(owning(spec={"f:loadBalancerSourceRanges": {'v:"11.0.0.0/8"': {}}}), id="an item of a set"),
     ],
 )  # fmt: skip
-def test_it_owns_more_than_it_writes_now(found):
+def test_the_operator_owns_fields_that_it_wrote_before(found):
     assert owns_more(found, SERVICE, manager=US) is True

@@ -6,22 +6,22 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_worker, told
+from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
 
 from fleet_operator.core.actions import BeginDrain, DeletePod, Fence
 from fleet_operator.core.decision import decide
 from fleet_operator.core.draining import LATE_SECONDS
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
-from fleet_operator.core.observed import Standing
+from fleet_operator.core.worker_view import Standing
 
 IMAGE = "rlfleet/worker:1"
-TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
 TIMEOUT = 300
 
 
-def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPlan:
+def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
     fleet = make_fleet(*workers, **spec)  # type: ignore[arg-type]
-    return plan_fleet(fleet, default_image=IMAGE, disturbed=disturbed, now=NOW)
+    return plan_fleet(fleet, default_image=IMAGE, holds_requests=holds_requests, now=NOW)
 
 
 def up(ordinal: int, *, requests: int = 0, revision: str = TODAY) -> AWorker:
@@ -37,13 +37,13 @@ def fenced(ordinal: int) -> AWorker:
     return marked(up(ordinal).closed_pausing("1").doing("fence"))
 
 
-class TestHowFarADrainIs:
-    def test_a_worker_that_serves_is_marked_with_the_time_before_anything_else(self):
+class TestDrain:
+    def test_a_serving_worker_is_first_marked_with_the_time(self):
         made = plan(up(0), up(1), replicas=1)
         (action,) = made.actions
 
         assert action == BeginDrain(
-            name="policy-1", uid="uid-1", since=NOW, reason="the fleet has 1 replica now"
+            pod_name="policy-1", pod_uid="uid-1", since=NOW, reason="the fleet has 1 replica now"
         )
         assert made.calls == ()
 
@@ -66,7 +66,7 @@ class TestHowFarADrainIs:
             pytest.param(marked(up(1)).silent(5), id="it has been silent for a moment"),
         ],
     )
-    def test_it_is_waited_for_while(self, worker):
+    def test_a_drain_waits_while(self, worker):
         made = plan(up(0), worker, replicas=1)
 
         assert (made.actions, made.calls) == ((), ())
@@ -84,63 +84,63 @@ class TestHowFarADrainIs:
             ),
         ],
     )
-    def test_it_is_deleted_by_its_uid_when(self, worker):
+    def test_a_worker_is_deleted_by_its_uid_when(self, worker):
         made = plan(up(0), worker.of_revision(TODAY), replicas=1)
         (action,) = made.actions
 
         assert isinstance(action, DeletePod)
-        assert action.uid == "uid-1"
+        assert action.pod_uid == "uid-1"
 
-    def test_one_that_serves_nobody_is_deleted_at_once(self):
+    def test_a_worker_that_does_not_serve_is_deleted_at_once(self):
         made = plan(up(0), make_worker(1).joining("1").of_revision(TODAY), replicas=1)
 
-        assert told(made.actions) == ["DeletePod policy-1"]
+        assert texts_of(made.actions) == ["DeletePod policy-1"]
 
-    def test_one_that_holds_requests_for_a_rollout_is_not_marked_yet(self):
-        made = plan(up(0).paused("1"), up(1).paused("1"), replicas=1, disturbed=True)
+    def test_a_worker_that_is_paused_for_a_rollout_is_not_marked(self):
+        made = plan(up(0).paused("1"), up(1).paused("1"), replicas=1, holds_requests=True)
 
         assert made.actions == ()
 
-    def test_a_mark_of_a_clock_far_ahead_is_made_again(self):
+    def test_a_mark_from_far_in_the_future_is_replaced(self):
         made = plan(up(0), marked(up(1), seconds_ago=-LATE_SECONDS - 1), replicas=1)
 
-        assert told(made.actions) == ["BeginDrain policy-1"]
+        assert texts_of(made.actions) == ["BeginDrain policy-1"]
 
 
-class TestTakenBack:
-    def test_a_worker_that_is_wanted_again_is_not_fenced_any_more(self):
+class TestCancelledDrain:
+    def test_a_worker_that_is_kept_is_not_fenced(self):
         made = plan(up(0), marked(up(1)), replicas=2)
 
-        assert told(made.actions) == ["EndDrain policy-1"]
+        assert texts_of(made.actions) == ["EndDrain policy-1"]
         assert made.calls == ()
 
-    def test_one_at_its_fence_ends_that_first(self):
+    def test_a_running_fence_is_waited_for(self):
         made = plan(up(0), fenced(1), replicas=2)
 
         assert made.actions == ()
 
-    def test_one_that_has_drained_joins_again(self):
+    def test_a_drained_worker_joins_again(self):
         worker = marked(make_worker(1).joining("1").of_revision(TODAY))
 
-        assert told(plan(up(0), worker, replicas=2).actions) == ["EndDrain policy-1"]
+        assert texts_of(plan(up(0), worker, replicas=2).actions) == ["EndDrain policy-1"]
 
     @pytest.mark.parametrize("update", [{"paused": True}, {"type": "OnDelete"}])
-    def test_an_update_that_is_held_takes_its_drains_back(self, update):
+    def test_a_held_update_cancels_its_drains(self, update):
         made = plan(up(0), marked(up(1, revision="old")), update=update)
 
-        assert told(made.actions) == ["EndDrain policy-1"]
+        assert texts_of(made.actions) == ["EndDrain policy-1"]
         assert made.outdated == 1
 
 
-class TestWhoGoes:
-    def test_first_who_is_not_admitted_then_who_has_the_fewest_requests(self):
+class TestChoice:
+    def test_unadmitted_workers_go_first_then_those_with_the_fewest_requests(self):
         workers = [up(0, requests=9), up(1, requests=2), up(2, requests=5)]
         joining = make_worker(3).joining("1").of_revision(TODAY)
 
-        assert told(plan(*workers, joining, replicas=3).actions) == ["DeletePod policy-3"]
-        assert told(plan(*workers, replicas=2).actions) == ["BeginDrain policy-1"]
+        assert texts_of(plan(*workers, joining, replicas=3).actions) == ["DeletePod policy-3"]
+        assert texts_of(plan(*workers, replicas=2).actions) == ["BeginDrain policy-1"]
 
-    def test_one_that_drains_stays_the_one_that_goes(self):
+    def test_a_draining_worker_remains_the_choice(self):
         made = plan(up(0), marked(up(1, requests=9)), up(2), replicas=2)
 
         assert [c.pod_uid for c in made.calls] == ["uid-1"]
@@ -151,55 +151,55 @@ class TestWhoGoes:
         held = {"type": "OnDelete"}
         made = plan(up(0), up(1, requests=9), replicas=1, weights=weights, update=held)
 
-        assert told(made.actions) == ["BeginDrain policy-1"]
+        assert texts_of(made.actions) == ["BeginDrain policy-1"]
 
-    def test_holes_are_filled_from_below(self):
-        assert told(plan(up(2), up(3), replicas=3).actions) == ["CreatePod policy-0"]
+    def test_missing_ordinals_are_filled_from_below(self):
+        assert texts_of(plan(up(2), up(3), replicas=3).actions) == ["CreatePod policy-0"]
 
-    def test_a_fleet_with_holes_is_complete(self):
+    def test_a_fleet_with_missing_ordinals_is_complete(self):
         assert plan(up(0), up(4), replicas=2).actions == ()
 
 
 class TestUpdates:
     @pytest.mark.parametrize("update", [{"paused": True}, {"type": "OnDelete"}])
-    def test_none_is_replaced_while_updates_are_held(self, update):
+    def test_a_held_update_replaces_no_worker(self, update):
         made = plan(up(0, revision="old"), up(1, revision="old"), update=update | {"maxSurge": 1})
 
         assert made.actions == ()
         assert made.outdated == 2
 
-    def test_a_worker_that_drains_counts_as_away(self):
+    def test_a_draining_worker_counts_as_unavailable(self):
         made = plan(marked(up(0, revision="old")), up(1, revision="old"), up(2, revision="old"))
 
         assert made.actions == ()
         assert [c.pod_uid for c in made.calls] == ["uid-0"]
 
-    def test_a_drain_goes_on_while_a_rollout_holds_others(self):
-        made = plan(marked(up(0, revision="old")), up(1).paused("1"), disturbed=True)
+    def test_a_drain_continues_while_a_rollout_holds_other_workers(self):
+        made = plan(marked(up(0, revision="old")), up(1).paused("1"), holds_requests=True)
 
         assert [c.pod_uid for c in made.calls] == ["uid-0"]
 
     @pytest.mark.parametrize(
         ("unavailable", "gone"), [("50%", 2), ("49%", 1), ("0%", 1), (0, 1), ("100%", 4)]
     )
-    def test_shares_are_rounded_as_those_of_deployments(self, unavailable, gone):
+    def test_percentages_are_rounded_as_in_a_deployment(self, unavailable, gone):
         workers = [up(n, revision="old") for n in range(4)]
         update = {"maxUnavailable": unavailable, "maxSurge": 0}
 
         assert len(plan(*workers, update=update).actions) == gone
 
-    def test_a_share_of_surge_is_rounded_up(self):
+    def test_a_percentage_of_surge_is_rounded_up(self):
         workers = [up(n, revision="old") for n in range(4)]
         made = plan(*workers, update={"maxUnavailable": 0, "maxSurge": "26%"})
 
-        assert told(made.actions) == ["CreatePod policy-4", "CreatePod policy-5"]
+        assert texts_of(made.actions) == ["CreatePod policy-4", "CreatePod policy-5"]
 
     def test_a_new_drain_timeout_replaces_no_worker(self):
         assert plan(up(0), update={"drainTimeoutSeconds": 5}).actions == ()
 
 
 class TestBesideARollout:
-    def test_a_barrier_does_not_wait_for_a_worker_that_drains(self):
+    def test_a_barrier_does_not_wait_for_a_draining_worker(self):
         members = [up(n).staged("2") for n in (0, 1)]
         fleet = make_fleet(*members, fenced(2), wants="2", replicas=2)
         decision = decide(fleet, default_image=IMAGE, now=NOW)
@@ -210,21 +210,21 @@ class TestBesideARollout:
             ("pause", "uid-1"),
         ]
 
-    def test_one_that_is_to_be_fenced_gets_no_other_call(self):
+    def test_a_worker_that_must_be_fenced_gets_no_other_call(self):
         members = [up(n).staged("2") for n in (0, 1)]
         fleet = make_fleet(*members, marked(up(2).staged("2")), wants="2", replicas=2)
         calls = decide(fleet, default_image=IMAGE, now=NOW).worker_calls
 
         assert [c.kind for c in calls if c.pod_uid == "uid-2"] == ["fence"]
 
-    def test_one_that_has_not_been_fenced_yet_is_a_member(self):
+    def test_a_marked_worker_before_its_fence_is_a_member(self):
         assert marked(up(0)).view().standing is Standing.OPEN
 
-    def test_one_whose_drain_is_taken_back_joins(self):
-        joiner = make_worker(1).joining("1").of_revision(TODAY)
-        fleet = make_fleet(up(0), joiner, wants="1")
+    def test_a_worker_whose_drain_is_cancelled_joins(self):
+        joining_worker = make_worker(1).joining("1").of_revision(TODAY)
+        fleet = make_fleet(up(0), joining_worker, wants="1")
         calls = decide(fleet, default_image=IMAGE, now=NOW).worker_calls
-        drains = replace(fleet, workers=(fleet.workers[0], marked(joiner).view()))
+        drains = replace(fleet, workers=(fleet.workers[0], marked(joining_worker).view()))
 
         assert [c.kind for c in calls] == ["admit"]
         assert decide(drains, default_image=IMAGE, now=NOW).worker_calls == ()

@@ -1,4 +1,4 @@
-"""What a version has changed: over all workers, and when it is worth a warning."""
+"""The effect of a version: over all workers, and when it is worth a warning."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.builders import (
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.effect import effect_of, warning_of
+from fleet_operator.core.events import weights_events
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.rollout_plan import plan_rollout
-from fleet_operator.core.transitions import weights_transitions
 from fleet_operator.core.weights_status import weights_status
 
 
@@ -36,7 +36,7 @@ def up(ordinal: int, version: str = "2") -> AWorker:
     return make_worker(ordinal).serving(version)
 
 
-def test_the_smallest_and_the_largest_share_of_all_workers_are_shown() -> None:
+def test_the_status_has_the_smallest_and_largest_changed_share() -> None:
     effect = status_of(up(0).changed(0.25), up(1).changed(0.125), up(2).changed(0.5)).effect
 
     assert effect is not None
@@ -46,7 +46,7 @@ def test_the_smallest_and_the_largest_share_of_all_workers_are_shown() -> None:
     assert not effect.unchanged
 
 
-def test_a_version_that_changes_nothing_is_a_warning_and_serves() -> None:
+def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:
     status = status_of(up(0).changed(0.0), up(1).changed(0.0), up(2).changed(0.0))
     warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
 
@@ -62,15 +62,15 @@ def test_a_version_that_changes_nothing_is_a_warning_and_serves() -> None:
     assert ready.status == "True"
 
 
-def test_the_warning_is_an_event_once_a_version() -> None:
+def test_the_warning_is_one_event_per_version() -> None:
     silent = status_of(up(0, "1"))
     warned = status_of(up(0).changed(0.0))
 
-    events = [(t.type, t.reason) for t in weights_transitions(silent, warned)]
+    events = [(t.type, t.reason) for t in weights_events(silent, warned)]
     assert ("Warning", "WeightsUnchanged") in events
-    assert "WeightsUnchanged" not in [t.reason for t in weights_transitions(warned, warned)]
+    assert "WeightsUnchanged" not in [t.reason for t in weights_events(warned, warned)]
     next_one = status_of(up(0, "3").changed(0.0, since="2"), weights=make_weights("3"))
-    assert "WeightsUnchanged" in [t.reason for t in weights_transitions(warned, next_one)]
+    assert "WeightsUnchanged" in [t.reason for t in weights_events(warned, next_one)]
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_the_warning_is_an_event_once_a_version() -> None:
         ),
     ],
 )
-def test_there_is_no_warning_without_an_update_that_vanished(workers: list[AWorker]) -> None:
+def test_there_is_no_warning_for_an_effective_update(workers: list[AWorker]) -> None:
     status = status_of(*workers)
 
     assert condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED) is None
     assert status.effect is None or not status.effect.unchanged
 
 
-def test_the_same_files_under_the_next_version_of_a_run_are_an_update_that_vanished() -> None:
+def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
     effect = status_of(up(0).changed(0.0, digest=ANOTHER_DIGEST)).effect
 
     assert effect is not None
@@ -106,7 +106,7 @@ def test_the_same_files_under_the_next_version_of_a_run_are_an_update_that_vanis
         pytest.param(A_DIGEST, True, id="its files are others"),
     ],
 )
-def test_a_run_may_begin_where_another_ended(digest: str, warned: bool) -> None:  # noqa: FBT001 - of the table
+def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) -> None:  # noqa: FBT001 - of the table
     spec = make_weights("0").spec.model_copy(update={"run_id": "b"})
     worker = up(0, "0").changed(0.0, digest=digest, run_id="b", compared_with_run_id="a")
     effect = status_of(worker._says(run_id="b"), weights=make_weights("0", spec=spec)).effect
@@ -115,11 +115,11 @@ def test_a_run_may_begin_where_another_ended(digest: str, warned: bool) -> None:
     assert effect.unchanged is warned
 
 
-def test_what_a_worker_says_of_another_run_is_not_believed_of_this_one() -> None:
+def test_the_effect_in_another_run_is_ignored() -> None:
     assert status_of(up(0).changed(0.25, run_id="b")).effect is None
 
 
-def test_workers_that_could_not_compare_are_counted_and_say_why() -> None:
+def test_workers_that_could_not_compare_are_counted_with_the_reason() -> None:
     effect = status_of(up(0).changed(0.25), up(1).changed(None, why_not="padded experts")).effect
 
     assert effect is not None
@@ -128,7 +128,7 @@ def test_workers_that_could_not_compare_are_counted_and_say_why() -> None:
     assert effect.min_changed_share == 0.25
 
 
-def test_what_is_known_of_a_version_outlives_the_workers_that_said_it() -> None:
+def test_the_effect_of_a_version_outlives_its_workers() -> None:
     known = status_of(up(0).changed(0.25)).effect
     fleet = make_fleet(up(0), wants=make_weights("2"))
     desired = plan_rollout(fleet, now=NOW).desired
@@ -139,9 +139,9 @@ def test_what_is_known_of_a_version_outlives_the_workers_that_said_it() -> None:
     assert effect_of(fleet, desired, another) is None
 
 
-def test_a_worker_that_still_serves_the_version_before_says_nothing_of_the_next() -> None:
+def test_a_worker_on_the_previous_version_has_no_effect_of_the_next() -> None:
     assert status_of(up(0, "1").changed(0.25, since="0")).effect is None
 
 
-def test_one_worker_is_named_in_the_singular() -> None:
+def test_one_worker_is_counted_in_the_singular() -> None:
     assert "(1 worker compared)" in warning_of(status_of(up(0).changed(0.0)).effect)

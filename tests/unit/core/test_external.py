@@ -1,9 +1,9 @@
-"""External fleets, one decision at a time: watch, join newcomers, fence strays."""
+"""External fleets, one decision at a time: watch, admit new workers, fence those with another version."""
 
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import make_view, make_worker, path_of, told
+from tests.support.builders import make_view, make_worker, path_of, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.strategies.external import step
@@ -18,23 +18,23 @@ W = make_worker
         pytest.param(
             [W(0).serving("7"), W(1).serving("7"), W(2).serving("6")],
             ["fence on policy-2"],
-            id="one that differs is fenced",
+            id="a worker on another version is fenced",
         ),
         pytest.param(
             [W(0).serving("7"), W(1).serving("7"), W(2).serving("6").silent()],
             [],
-            id="one that does not answer may have been updated by now",
+            id="a silent worker may have been updated",
         ),
-        pytest.param([W(0).serving("7"), W(1).serving("6")], [], id="a tie is nobody's majority"),
+        pytest.param([W(0).serving("7"), W(1).serving("6")], [], id="a tie is not a majority"),
         pytest.param(
             [W(0).serving("7"), W(1).paused("7"), W(2).serving("6")],
             [],
-            id="while the trainer holds one nothing is done",
+            id="no call while the trainer holds a worker",
         ),
         pytest.param(
             [W(0).serving("7"), W(1).serving("7").doing("load", "8"), W(2).serving("6")],
             [],
-            id="nor while one works",
+            id="no call while a worker has a running call",
         ),
         pytest.param(
             [W(0).serving("7"), W(1).joining("7")], ["admit 7 on policy-1"], id="newcomers come in"
@@ -52,17 +52,17 @@ W = make_worker
     ],
 )
 def test_the_next_step(workers, done):
-    assert told(step(make_view(*workers)).actions) == done
+    assert texts_of(step(make_view(*workers)).actions) == done
 
 
-def test_newcomers_are_brought_there_from_where_the_others_say():
+def test_joining_workers_get_the_version_from_the_others_source():
     other = W(0).serving("7").from_source("/weights/elsewhere")
     (action,) = step(make_view(other, W(1).joining("base"))).actions
 
     assert action.source.path == "/weights/elsewhere"
 
 
-def test_a_split_is_said_with_who_serves_what():
+def test_different_versions_are_reported_with_their_workers():
     problem = step(make_view(W(0).serving("7"), W(1).serving("6"))).problem
 
     assert problem is not None
@@ -70,10 +70,10 @@ def test_a_split_is_said_with_who_serves_what():
     assert "(policy-0: 7, policy-1: 6)" in problem.message
 
 
-class TestWeightsOfNoDirectory:
+class TestWeightsWithoutADirectory:
     SERVING = W(0).serving("7").from_source(None)
 
-    def test_newcomers_wait_and_it_is_said(self):
+    def test_joining_workers_wait_with_a_message(self):
         taken = step(make_view(self.SERVING, W(1).joining("base")))
 
         assert taken.actions == ()
@@ -82,10 +82,10 @@ class TestWeightsOfNoDirectory:
         assert "policy-1 cannot join" in taken.problem.message
 
     @pytest.mark.parametrize("others", [[], [W(1).joining("7")]])
-    def test_where_nobody_waits_nothing_is_said(self, others):
+    def test_without_a_joining_worker_there_is_no_message(self, others):
         assert step(make_view(self.SERVING, *others)).problem is None
 
-    def test_what_was_applied_before_is_found_where_it_was(self):
+    def test_the_previously_applied_version_keeps_its_source(self):
         serving = W(0).serving("41").from_source(None)
         (action,) = step(make_view(serving, W(1).joining("base"))).actions
 

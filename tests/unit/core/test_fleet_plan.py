@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_worker, told
+from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
 
 from fleet_operator.core import fleet_plan
 from fleet_operator.core.actions import CreatePod, DeletePod
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 
 IMAGE = "rlfleet/worker:1"
-TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
 
 
-def plan(*workers: AWorker, disturbed: bool = False, **spec: object) -> FleetPlan:
+def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
     return plan_fleet(
         make_fleet(*workers, **spec),  # type: ignore[arg-type]
         default_image=IMAGE,
-        disturbed=disturbed,
+        holds_requests=holds_requests,
         now=NOW,
     )
 
@@ -84,8 +84,8 @@ def old(ordinal: int) -> AWorker:
         ),
     ],
 )
-def test_pods(workers, spec, done):
-    assert told(plan(*workers, **spec).actions) == done
+def test_the_pods_to_create_and_delete(workers, spec, done):
+    assert texts_of(plan(*workers, **spec).actions) == done
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,17 @@ def test_pods(workers, spec, done):
             ["BeginDrain policy-0", "BeginDrain policy-1", "BeginDrain policy-2"],
             id="all at once where all may be away",
         ),
-        pytest.param([up(0).unready().joining("1"), old(1)], 1, [], id="not while one is away"),
-        pytest.param([up(0).going(), old(1), old(2)], 1, [], id="not while one goes"),
+        pytest.param(
+            [up(0).unready().joining("1"), old(1)], 1, [], id="not while a worker is missing"
+        ),
+        pytest.param(
+            [up(0).going(), old(1), old(2)], 1, [], id="not while a worker is terminating"
+        ),
         pytest.param(
             [old(0), old(1).not_running(), old(2)],
             1,
             ["DeletePod policy-1"],
-            id="those that serve nobody go first and cost nothing",
+            id="workers that do not serve go first and do not count",
         ),
         pytest.param(
             [old(0).not_running(), old(1).not_running(), old(2).not_running()],
@@ -135,98 +139,103 @@ def test_pods(workers, spec, done):
 def test_out_of_date_pods_are_replaced(workers, unavailable, done):
     made = plan(*workers, update={"maxUnavailable": unavailable})
 
-    assert told(made.actions) == done
+    assert texts_of(made.actions) == done
 
 
-def test_no_template_is_changed_while_a_worker_is_missing():
-    assert told(plan(old(1), old(2), replicas=3).actions) == ["CreatePod policy-0"]
+def test_no_pod_is_replaced_for_its_template_while_a_worker_is_missing():
+    assert texts_of(plan(old(1), old(2), replicas=3).actions) == ["CreatePod policy-0"]
 
 
-def test_no_template_is_changed_while_a_rollout_holds_workers():
+def test_no_pod_is_replaced_for_its_template_while_a_rollout_holds_workers():
     held = [old(n).paused("1") for n in range(3)]
 
-    assert plan(*held, disturbed=True).actions == ()
-    assert plan(*held, disturbed=True).outdated == 3
+    assert plan(*held, holds_requests=True).actions == ()
+    assert plan(*held, holds_requests=True).outdated == 3
 
 
-def test_what_must_go_goes_also_while_a_rollout_holds_workers():
+def test_failed_and_surplus_pods_are_deleted_while_a_rollout_holds_workers():
     workers = [up(0).quarantined(), up(1), up(2), up(3)]
 
-    assert told(plan(*workers, disturbed=True, replicas=2).actions) == [
+    assert texts_of(plan(*workers, holds_requests=True, replicas=2).actions) == [
         "BeginDrain policy-3",
         "DeletePod policy-0",
     ]
 
 
-def test_the_highest_ordinal_goes_first():
+def test_the_highest_ordinal_is_deleted_first():
     made = plan(*(up(n) for n in range(12)), replicas=8)
 
-    assert [a.name for a in made.actions] == ["policy-11", "policy-10", "policy-9", "policy-8"]
+    assert [a.pod_name for a in made.actions] == ["policy-11", "policy-10", "policy-9", "policy-8"]
 
 
 def test_a_pod_is_deleted_by_its_uid_with_the_reason():
     (action,) = plan(up(0).with_uid("u-7").quarantined("no answer")).actions
 
     assert isinstance(action, DeletePod)
-    assert (action.uid, action.reason) == ("u-7", "it was quarantined: no answer")
+    assert (action.pod_uid, action.reason) == ("u-7", "it was quarantined: no answer")
 
 
-def test_created_pods_have_todays_revision():
+def test_created_pods_have_the_current_revision():
     (action,) = plan(replicas=1).actions
 
     assert isinstance(action, CreatePod)
     assert action.manifest["metadata"]["labels"]["rlfleet.dev/revision"] == TODAY
 
 
-def test_a_large_fleet_is_created_in_portions_lowest_ordinals_first():
+def test_a_large_fleet_is_created_in_batches_lowest_ordinals_first():
     made = plan(up(3), replicas=1_000)
 
     assert len(made.actions) == fleet_plan.CREATE_AT_ONCE
-    assert [a.name for a in made.actions][:4] == ["policy-0", "policy-1", "policy-2", "policy-4"]
+    assert [a.pod_name for a in made.actions][:4] == [
+        "policy-0",
+        "policy-1",
+        "policy-2",
+        "policy-4",
+    ]
 
 
-def test_outdated_pods_are_counted_unless_they_go():
+def test_out_of_date_pods_are_counted_until_they_are_deleted():
     assert plan(old(0), old(1).going(), up(2)).outdated == 1
 
 
-class TestWithAnOverlayThatFitsNoPod:
-    def test_pods_that_are_there_stay_and_none_is_made(self):
+class TestInvalidOverlay:
+    def test_existing_pods_stay_and_none_is_created(self):
         made = plan(up(0), old(1), replicas=4, podOverlay={"spec": None})
 
         assert (made.actions, made.outdated) == ((), 0)
         assert "spec.podOverlay" in made.problem
 
-    def test_pods_beyond_and_lost_ones_still_go(self):
+    def test_surplus_and_lost_pods_are_deleted(self):
         workers = [up(0).ended(), up(1), up(2), up(3)]
         made = plan(*workers, replicas=2, podOverlay={"kind": "Pod"})
 
-        assert told(made.actions) == ["BeginDrain policy-3", "DeletePod policy-0"]
+        assert texts_of(made.actions) == ["BeginDrain policy-3", "DeletePod policy-0"]
 
 
-class TestWhileTheTemplateIsNotRecorded:
+class TestUnrecordedTemplate:
     """No successor can be made: the rights for it are missing, or the API server does not answer."""
 
     def plan(self, *workers: AWorker, **spec: object) -> FleetPlan:
         fleet = replace(make_fleet(*workers, **spec), template=None)  # type: ignore[arg-type]
-        return plan_fleet(fleet, default_image=IMAGE, disturbed=False, now=NOW)
+        return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 
-    def test_no_worker_is_replaced_and_none_is_created(self):
+    def test_no_worker_is_replaced_or_created(self):
         workers = [old(0), old(1), old(2).joining("1")]
         made = self.plan(*workers, replicas=4, update={"maxUnavailable": "100%", "maxSurge": 1})
 
         assert made.actions == ()
         assert made.outdated == 3
 
-    def test_a_drain_that_has_begun_goes_on(self):
+    def test_a_running_drain_continues(self):
         made = self.plan(old(0).draining_since(NOW), old(1))
 
-        assert told(made.calls) == ["fence on policy-0"]
+        assert texts_of(made.calls) == ["fence on policy-0"]
         assert made.actions == ()
 
-    def test_workers_that_are_scaled_away_go(self):
+    def test_workers_beyond_the_replicas_are_deleted(self):
         made = self.plan(old(0), old(1), old(2), replicas=2)
 
-        assert told(made.actions) == ["BeginDrain policy-2"]
+        assert texts_of(made.actions) == ["BeginDrain policy-2"]
 
-    def test_a_failed_worker_goes(self):
-        assert told(self.plan(old(0), old(1).ended()).actions) == ["DeletePod policy-1"]
+    def test_a_failed_worker_is_deleted(self):
+        assert texts_of(self.plan(old(0), old(1).ended()).actions) == ["DeletePod policy-1"]

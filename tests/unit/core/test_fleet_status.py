@@ -1,4 +1,4 @@
-"""What a person sees of a fleet, above all what needs a person."""
+"""The status of a fleet, above all the conditions that need a user."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from tests.support.builders import (
 )
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet import FleetStatus, RecycledWorker
+from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.fleet_plan import plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pod_troubles import STUCK_SECONDS
+from fleet_operator.core.pod_problems import STUCK_SECONDS
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_worker.protocol import Reason
 
 IMAGE = "rlfleet/worker:1"
-TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
 
 
 def status_of(fleet: FleetObserved) -> FleetStatus:
     rollout = plan_rollout(fleet, now=NOW)
-    pods = plan_fleet(fleet, default_image=IMAGE, disturbed=rollout.step.disturbed, now=NOW)
+    pods = plan_fleet(
+        fleet, default_image=IMAGE, holds_requests=rollout.step.holds_requests, now=NOW
+    )
     return fleet_status(fleet, rollout, pods, now=NOW)
 
 
@@ -49,12 +51,12 @@ def up(ordinal: int, version: str = "base") -> AWorker:
     return make_worker(ordinal).serving(version).of_revision(TODAY)
 
 
-def test_a_fleet_that_is_complete_says_so_and_nothing_else():
+def test_a_complete_fleet_is_ready_without_a_problem():
     fleet = make_fleet(up(0), up(1))
     status = status_of(fleet)
 
-    told = {c.type: (c.status, c.reason) for c in status.conditions}
-    assert told == {
+    found = {c.type: (c.status, c.reason) for c in status.conditions}
+    assert found == {
         ConditionType.READY: ("True", ConditionReason.ALL_WORKERS_SERVING),
         ConditionType.AVAILABLE: ("True", ConditionReason.MINIMUM_SERVING),
         ConditionType.PROGRESSING: ("False", ConditionReason.UP_TO_DATE),
@@ -63,10 +65,10 @@ def test_a_fleet_that_is_complete_says_so_and_nothing_else():
     assert status.endpoint == "http://policy.rl.svc:8000"
 
 
-def test_success_is_never_claimed_for_no_workers():
-    told = condition(make_fleet(replicas=0), ConditionType.READY)
+def test_a_fleet_without_workers_is_not_ready():
+    found = condition(make_fleet(replicas=0), ConditionType.READY)
 
-    assert (told.status, told.reason) == ("False", ConditionReason.NO_WORKERS)
+    assert (found.status, found.reason) == ("False", ConditionReason.NO_WORKERS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_success_is_never_claimed_for_no_workers():
             id="two may not",
         ),
         pytest.param(
-            [up(n).joining("base") for n in range(3)], "False", "NoWorkers", id="nobody serves"
+            [up(n).joining("base") for n in range(3)], "False", "NoWorkers", id="no worker serves"
         ),
         pytest.param(
             [up(n).paused("base") for n in range(3)],
@@ -93,104 +95,104 @@ def test_success_is_never_claimed_for_no_workers():
         ),
     ],
 )
-def test_availability(workers, holds, reason):
-    told = condition(make_fleet(*workers), ConditionType.AVAILABLE)
+def test_the_conditions_of_availability(workers, holds, reason):
+    found = condition(make_fleet(*workers), ConditionType.AVAILABLE)
 
-    assert (told.status, told.reason) == (holds, reason)
+    assert (found.status, found.reason) == (holds, reason)
 
 
 def test_ready_means_that_clients_reach_every_worker():
-    told = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
+    found = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
 
-    assert (told.status, told.reason) == ("False", "WaitingForWorkers")
-    assert "1 is not in the Service yet" in told.message
+    assert (found.status, found.reason) == ("False", "WaitingForWorkers")
+    assert "1 is not in the Service yet" in found.message
 
 
-def test_two_versions_side_by_side_are_both_serving():
+def test_two_versions_that_serve_are_both_listed():
     workers = [up(0, "42"), up(1, "42"), up(2)]
     fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
 
     assert condition(fleet, ConditionType.AVAILABLE).status == "True"
 
 
-class TestPodsThatDoNotEnd:
+class TestPodsThatStayInTermination:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 
     def pod(self, *, seconds_late: float) -> AWorker:
         late = self.GOING - timedelta(seconds=seconds_late)
         return up(1).on_node("gpu-7").going(gone_by=late)
 
-    def test_those_of_a_lost_node_are_said_at_once(self):
-        told = stalled(up(0), up(1).on_node("gpu-7").going(gone_by=NOW)._pod(evicted=True))
+    def test_pods_of_a_lost_node_are_reported_at_once(self):
+        found = stalled(up(0), up(1).on_node("gpu-7").going(gone_by=NOW)._pod(evicted=True))
 
-        assert told is not None
-        assert "policy-1 is on node gpu-7: if that node is gone for good" in told.message
+        assert found is not None
+        assert "policy-1 is on node gpu-7: if that node is gone for good" in found.message
 
-    def test_it_is_said_what_they_are_on_and_what_to_do(self):
-        told = stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING))
+    def test_the_message_has_the_node_and_the_remedy(self):
+        found = stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING))
 
-        assert told is not None
-        assert told.reason is ConditionReason.WORKERS_FAILING
-        assert "1 pod is deleted and does not end. policy-1 is on node gpu-7" in told.message
-        assert "kubectl delete pod policy-1 --force" in told.message
+        assert found is not None
+        assert found.reason is ConditionReason.WORKERS_FAILING
+        assert "1 pod is stuck terminating. policy-1 is on node gpu-7" in found.message
+        assert "kubectl delete pod policy-1 --force" in found.message
 
-    def test_within_their_grace_nothing_is_said(self):
+    def test_nothing_is_reported_within_the_grace_period(self):
         assert stalled(up(0), self.pod(seconds_late=-1)) is None
 
-    def test_a_pod_whose_end_nobody_has_set_is_not_late(self):
+    def test_a_pod_without_a_deadline_is_not_late(self):
         assert stalled(up(0), up(1).going()) is None
 
-    def test_the_words_hold_no_running_clock(self):
+    def test_the_message_has_no_running_clock(self):
         one = stalled(up(0), self.pod(seconds_late=1))
         two = stalled(up(0), self.pod(seconds_late=500))
 
         assert one == two
 
 
-class TestWhatNeedsAPerson:
-    def test_pods_that_cannot_run_in_the_clusters_own_words(self):
+class TestProblems:
+    def test_pods_that_cannot_run_are_reported_in_the_clusters_words(self):
         words = "CreateContainerConfigError: secret not found"
-        told = stalled(up(0), up(1).troubled(words), up(2).troubled("CrashLoopBackOff"))
+        found = stalled(up(0), up(1).not_starting(words), up(2).not_starting("CrashLoopBackOff"))
 
-        assert told is not None
-        assert told.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
-        assert "kubectl describe pod policy-1" in told.message
+        assert found is not None
+        assert found.message.startswith(f"2 workers cannot run. policy-1: {words}. ")
+        assert "kubectl describe pod policy-1" in found.message
 
-    def test_a_budget_that_is_used_up_comes_before_the_words_of_single_pods(self):
+    def test_a_used_up_restart_budget_is_reported_before_single_pods(self):
         entry = RecycledWorker(pod="policy-0", uid="x", count=5, last_at=NOW)
         fleet = make_fleet(
             up(0).quarantined("no answer"),
-            up(1).troubled("InvalidImageName"),
+            up(1).not_starting("InvalidImageName"),
             status=FleetStatus(recycled=(entry,)),
         )
 
-        told = condition(fleet, ConditionType.STALLED)
-        assert told.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
-        assert "policy-0: no answer" in told.message
+        found = condition(fleet, ConditionType.STALLED)
+        assert found.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert "policy-0: no answer" in found.message
 
-    def test_a_spec_that_makes_no_pod_comes_first(self):
-        told = stalled(up(0).troubled("InvalidImageName"), podOverlay={"spec": None})
+    def test_an_invalid_spec_is_reported_first(self):
+        found = stalled(up(0).not_starting("InvalidImageName"), podOverlay={"spec": None})
 
-        assert told is not None
-        assert told.reason is ConditionReason.INVALID_SPEC
-        assert "Workers that are there stay" in told.message
+        assert found is not None
+        assert found.reason is ConditionReason.INVALID_SPEC
+        assert "Existing workers stay" in found.message
 
-    def test_a_refused_source_with_what_the_weightversion_says(self):
+    def test_a_refused_source_has_the_message_of_the_weightversion(self):
         workers = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
         begun = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
-        told = stalled(*workers, wants=make_weights("42", status=begun))
+        found = stalled(*workers, wants=make_weights("42", status=begun))
 
-        assert told is not None
-        assert told.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert found is not None
+        assert found.reason is ConditionReason.SOURCE_NOT_FOUND
 
     def test_a_version_that_was_given_up_points_to_its_weightversion(self):
         weights = make_weights("42", status=applied_status("42", phase="Halted"))
-        told = stalled(up(0), up(1), wants=weights)
+        found = stalled(up(0), up(1), wants=weights)
 
-        assert told is not None
-        assert (told.reason, told.message) == (
+        assert found is not None
+        assert (found.reason, found.message) == (
             ConditionReason.HALTED,
-            "see WeightVersion policy",
+            "the rollout was abandoned: see Stalled of WeightVersion policy",
         )
 
 
@@ -205,7 +207,10 @@ BASE = make_weights("base", source={"path": "/models/base"})
             [up(0), up(1).joining("base")], BASE, "True", "WaitingForWorkers", id="one joins"
         ),
         pytest.param(
-            [up(0), make_worker(1).of_revision(TODAY).not_running().troubled("InvalidImageName")],
+            [
+                up(0),
+                make_worker(1).of_revision(TODAY).not_running().not_starting("InvalidImageName"),
+            ],
             BASE,
             "False",
             "WorkersFailing",
@@ -230,13 +235,13 @@ BASE = make_weights("base", source={"path": "/models/base"})
         ),
     ],
 )
-def test_nothing_is_left_to_do_is_said_only_when_nothing_is(workers, wants, status, reason):
-    told = condition(make_fleet(*workers, wants=wants), ConditionType.PROGRESSING)
+def test_the_fleet_is_at_rest_only_without_work_left(workers, wants, status, reason):
+    found = condition(make_fleet(*workers, wants=wants), ConditionType.PROGRESSING)
 
-    assert (told.status, told.reason) == (status, reason)
+    assert (found.status, found.reason) == (status, reason)
 
 
-def test_workers_are_counted_by_what_they_do():
+def test_workers_are_counted_by_their_state():
     workers = [
         up(0),
         up(1).staged("x").doing("stage", "42"),
@@ -262,9 +267,9 @@ def test_workers_are_counted_by_what_they_do():
     }
 
 
-def test_more_pods_than_replicas_are_counted_with_the_right_nouns():
+def test_surplus_pods_are_counted_with_correct_plurals():
     old = [up(n).of_revision("old") for n in range(2)]
-    told = condition(make_fleet(*old, replicas=1), ConditionType.PROGRESSING)
+    found = condition(make_fleet(*old, replicas=1), ConditionType.PROGRESSING)
 
-    assert told.reason is ConditionReason.REPLACING_WORKERS
-    assert told.message == "2 pods for 1 replica, 1 outdated"
+    assert found.reason is ConditionReason.REPLACING_WORKERS
+    assert found.message == "2 pods for 1 replica, 1 outdated"

@@ -1,6 +1,6 @@
 """Workers that a queue held back before a template change: the change does not wait for them.
 
-What a queue holds back of the change itself counts as away, like every successor that does not come.
+A pod of the change that a queue holds back counts as away, like every successor that does not come.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker, told
+from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker, texts_of
 from tests.unit.core.test_fleet_plan import TODAY, old, up
 
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
@@ -28,7 +28,7 @@ def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
     assert observed.template is not None
     template = replace(observed.template, held_back=held_back)
     observed = replace(observed, template=template)
-    return plan_fleet(observed, default_image=IMAGE, disturbed=False, now=NOW)
+    return plan_fleet(observed, default_image=IMAGE, holds_requests=False, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
             [old(0), old(1), waits(2, "old")],
             1,
             ["BeginDrain policy-0", "DeletePod policy-2"],
-            id="one that is out of date is replaced at once, and one that serves drains",
+            id="an idle out-of-date worker is replaced at once, a serving one drains",
         ),
         pytest.param(
             [old(0), old(1), waits(2)],
@@ -59,7 +59,7 @@ def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
             id="a successor that the queue holds back, too, counts as away",
         ),
         pytest.param(
-            [old(0), old(1), waits(2)], 0, [], id="one that the change has taken away counts"
+            [old(0), old(1), waits(2)], 0, [], id="a worker deleted for the change counts"
         ),
         pytest.param(
             [old(0), old(1), up(2)],
@@ -72,18 +72,18 @@ def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
         ),
     ],
 )
-def test_a_template_change_beside_a_gate(workers, held_back, done):
+def test_a_template_change_beside_a_scheduling_gate(workers, held_back, done):
     made = plan(*workers, held_back=held_back, replicas=3, update={"maxUnavailable": 1})
 
-    assert sorted(told(made.actions)) == done
+    assert sorted(texts_of(made.actions)) == done
 
 
-def test_a_template_that_no_queue_lets_in_takes_no_more_workers_than_may_be_away():
+def test_a_gated_template_takes_no_more_workers_than_may_be_unavailable():
     workers = [old(n) for n in range(4)]
     gone: list[str] = []
     for _ in range(8):
         made = plan(*workers, waits(4), held_back=1, replicas=5, update={"maxUnavailable": 2})
-        taken = [a.split("-")[1] for a in told(made.actions)]
+        taken = [a.split("-")[1] for a in texts_of(made.actions)]
         gone += taken
         workers = [waits(w.ordinal) if str(w.ordinal) in taken else w for w in workers]
 

@@ -1,5 +1,5 @@
-"""One version of a run stands for one set of bytes: what the operator does when it comes back as
-something else, and when another run counts alike.
+"""One version of a run means one set of bytes: the operator's reaction when it comes back with others,
+and runs that count alike.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, told
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet import AppliedWeights, FleetStatus, PinnedWeights
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
-from fleet_operator.core import children
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.identity import WeightsId, fold, same_weights
+from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
+from fleet_operator.core.manifests import children
+from fleet_operator.core.manifests.revisions import revision_of
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.pods import revision_of
 from fleet_worker.protocol import Reason, Source, Staged
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -85,25 +85,29 @@ SERVING_RUN_7 = [has(make_worker(n).serving("40"), RUN_7, D1, "run-7") for n in 
 AFTER_RUN_7 = served("40", RUN_7, D1, "run-7")
 
 
-class TestAnotherRunThatCountsAlike:
-    def test_it_is_staged_though_the_version_is_the_same(self):
+class TestAnotherRunWithTheSameNumber:
+    def test_it_is_staged_although_the_version_is_equal(self):
         observed = fleet_of(
             *SERVING_RUN_7, wants=asks("40", RUN_8, runID="run-8"), status=AFTER_RUN_7
         )
         decision = decided(observed)
 
-        assert told(decision.worker_calls) == [f"stage 40 of run-8 on policy-{n}" for n in range(3)]
+        assert texts_of(decision.worker_calls) == [
+            f"stage 40 of run-8 on policy-{n}" for n in range(3)
+        ]
         assert verdicts(decision) == ("RollingOut", None)
         assert decision.fleet.applied == AFTER_RUN_7.applied
 
-    def test_a_worker_that_has_it_already_is_not_admitted_beside_the_others(self):
-        joiner = has(make_worker(2).joining("40"), RUN_8, D2, "run-8")
+    def test_a_worker_that_has_it_is_not_admitted_beside_the_old_run(self):
+        joining_worker = has(make_worker(2).joining("40"), RUN_8, D2, "run-8")
         wants = asks("40", RUN_8, runID="run-8", digest=D2)
-        decision = decided(fleet_of(*SERVING_RUN_7[:2], joiner, wants=wants, status=AFTER_RUN_7))
+        decision = decided(
+            fleet_of(*SERVING_RUN_7[:2], joining_worker, wants=wants, status=AFTER_RUN_7)
+        )
 
         assert "admit" not in {c.kind for c in decision.worker_calls}
 
-    def test_it_is_ready_when_all_serve_it(self):
+    def test_the_rollout_is_ready_when_all_serve_it(self):
         workers = [has(make_worker(n).serving("40"), RUN_8, D2, "run-8") for n in range(3)]
         wants = asks("40", RUN_8, runID="run-8")
         decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
@@ -112,7 +116,7 @@ class TestAnotherRunThatCountsAlike:
         assert decision.fleet.applied is not None
         assert (decision.fleet.applied.run_id, decision.fleet.applied.digest) == ("run-8", D2)
 
-    def test_what_a_worker_could_not_take_of_the_other_run_is_no_failure_of_this_one(self):
+    def test_a_refusal_of_the_other_run_is_no_failure_of_this_one(self):
         failed = SERVING_RUN_7[0].refused("40", Reason.CHECKPOINT_NOT_FINITE, age_seconds=1)
         failure = failed.said["stage_failure"].model_copy(update={"run_id": "run-7"})
         workers = [failed._says(stage_failure=failure), *SERVING_RUN_7[1:]]
@@ -126,11 +130,13 @@ class TestAnotherRunThatCountsAlike:
         wants = replace(asks("40", RUN_8, runID="run-8"), status=under_way)
         decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
 
-        assert told(decision.worker_calls) == [f"stage 40 of run-8 on policy-{n}" for n in range(3)]
+        assert texts_of(decision.worker_calls) == [
+            f"stage 40 of run-8 on policy-{n}" for n in range(3)
+        ]
         assert verdicts(decision)[1] is None
 
 
-class TestAVersionThatComesBackAsSomethingElse:
+class TestReusedVersion:
     @pytest.mark.parametrize(
         ("path", "fields"),
         [
@@ -139,23 +145,23 @@ class TestAVersionThatComesBackAsSomethingElse:
             pytest.param(RUN_7, {"digest": D2}, id="a digest added later"),
         ],
     )
-    def test_nothing_changes_and_it_is_said(self, path, fields):
+    def test_nothing_changes_and_it_is_reported(self, path, fields):
         wants = asks("40", path, runID="run-7", **fields)
         decision = decided(fleet_of(*SERVING_RUN_7, wants=wants, status=AFTER_RUN_7))
 
-        assert told(decision.worker_calls) == []
+        assert texts_of(decision.worker_calls) == []
         assert verdicts(decision) == ("VersionReused", "VersionReused")
         assert decision.fleet.applied == AFTER_RUN_7.applied
         assert decision.fleet.pinned == AFTER_RUN_7.pinned
 
     @pytest.mark.parametrize("path", [RUN_7, RUN_8])
-    def test_with_the_pinned_digest_it_is_the_same_weights(self, path):
+    def test_with_the_pinned_digest_it_is_the_same_version(self, path):
         wants = asks("40", path, runID="run-7", digest=D1)
         decision = decided(fleet_of(*SERVING_RUN_7, wants=wants, status=AFTER_RUN_7))
 
         assert verdicts(decision) == ("AllWorkersServing", None)
 
-    def test_the_first_version_called_like_the_model_with_another_source_is_refused(self):
+    def test_a_first_version_with_the_models_name_and_another_source_is_refused(self):
         workers = [has(make_worker(n).serving("0"), "/models/base", D1) for n in range(2)]
         model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
         status = served("0", "/models/base", None)
@@ -163,59 +169,63 @@ class TestAVersionThatComesBackAsSomethingElse:
             fleet_of(*workers, wants=asks("0", "/weights/sft"), model=model, status=status)
         )
 
-        assert told(decision.worker_calls) == []
+        assert texts_of(decision.worker_calls) == []
         assert verdicts(decision) == ("VersionReused", "VersionReused")
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.source == WeightSource(path="/models/base")
 
-    def test_so_it_is_before_any_worker_has_reported_a_digest(self):
+    def test_it_is_refused_before_a_worker_reports_a_digest(self):
         model = {"name": "m", "source": {"path": "/models/base"}, "version": "0"}
         workers = [make_worker(n).starting() for n in range(2)]
         decision = decided(fleet_of(*workers, wants=asks("0", "/weights/sft"), model=model))
 
         assert verdicts(decision) == ("VersionReused", "VersionReused")
 
-    def test_called_like_the_model_with_a_run_of_its_own_it_is_loaded(self):
+    def test_with_its_own_run_it_is_loaded(self):
         workers = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
         wants = asks("base", "/weights/sft", runID="run-1")
         decision = decided(fleet_of(*workers, wants=wants))
 
-        assert {c.key for c in decision.worker_calls} == {"stage base of run-1"}
+        assert {str(c.work) for c in decision.worker_calls} == {"stage base of run-1"}
 
 
-class TestFilesThatWereRewritten:
+class TestRewrittenFiles:
     WANTS = asks("43", "/weights/current")
     STATUS = served("43", "/weights/current", D1)
     OTHERS = tuple(has(make_worker(n).serving("43"), "/weights/current", D1) for n in range(2))
 
     def test_a_worker_that_started_on_them_is_not_admitted(self):
-        joiner = has(make_worker(2).joining("43"), "/weights/current", D2)
-        decision = decided(fleet_of(*self.OTHERS, joiner, wants=self.WANTS, status=self.STATUS))
+        joining_worker = has(make_worker(2).joining("43"), "/weights/current", D2)
+        decision = decided(
+            fleet_of(*self.OTHERS, joining_worker, wants=self.WANTS, status=self.STATUS)
+        )
         (call,) = decision.worker_calls
 
         assert (call.kind, call.digest) == ("stage", D1)
         assert verdicts(decision)[0] != "AllWorkersServing"
 
-    def test_the_refusal_of_a_digest_that_the_fleet_has_pinned_is_a_version_reused(self):
-        joiner = make_worker(2).joining("base").refused("43", Reason.DIGEST_MISMATCH)
-        decision = decided(fleet_of(*self.OTHERS, joiner, wants=self.WANTS, status=self.STATUS))
+    def test_a_refusal_of_the_pinned_digest_is_a_reused_version(self):
+        joining_worker = make_worker(2).joining("base").refused("43", Reason.DIGEST_MISMATCH)
+        decision = decided(
+            fleet_of(*self.OTHERS, joining_worker, wants=self.WANTS, status=self.STATUS)
+        )
         stalled = condition_of(decision.fleet.conditions, ConditionType.STALLED)
 
         assert stalled is not None
         assert stalled.reason == "VersionReused"
         assert "111111111111" in stalled.message
 
-    def test_a_model_directory_that_holds_another_model_admits_no_new_worker(self):
+    def test_a_changed_model_directory_admits_no_new_worker(self):
         others = [has(make_worker(n).serving("base"), "/models/base", D1) for n in range(2)]
-        joiner = has(make_worker(2).joining("base"), "/models/base", D2)
+        joining_worker = has(make_worker(2).joining("base"), "/models/base", D2)
         status = served("base", "/models/base", D1)
-        decision = decided(fleet_of(*others, joiner, status=status))
+        decision = decided(fleet_of(*others, joining_worker, status=status))
 
-        assert told(decision.worker_calls) == ["stage base on policy-2"]
+        assert texts_of(decision.worker_calls) == ["stage base on policy-2"]
         assert decision.worker_calls[0].digest == D1
 
     @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-    def test_a_member_that_has_other_bytes_than_its_version_stands_for_is_closed(self, strategy):
+    def test_a_member_with_other_bytes_is_fenced(self, strategy):
         stray = has(make_worker(2).serving("43"), "/weights/current", D2)
         observed = fleet_of(
             *self.OTHERS,
@@ -226,10 +236,10 @@ class TestFilesThatWereRewritten:
         )
         decision = decided(observed)
 
-        assert told(decision.worker_calls) == ["fence on policy-2"]
+        assert texts_of(decision.worker_calls) == ["fence on policy-2"]
         assert verdicts(decision)[0] != "AllWorkersServing"
 
-    def test_a_restarting_worker_is_told_run_and_digest(self):
+    def test_a_restarted_worker_gets_run_and_digest(self):
         decision = decided(
             fleet_of(*SERVING_RUN_7, wants=asks("40", RUN_7, runID="run-7"), status=AFTER_RUN_7)
         )
@@ -256,27 +266,30 @@ class TestPins:
         rollout = {"strategy": "InFlight"}
         return fleet_of(*workers, wants="1", status=status, rollout=rollout)
 
-    def test_the_first_report_is_pinned_and_nothing_is_loaded_before_that_is_stored(self):
+    def test_the_first_report_is_pinned_before_anything_is_loaded(self):
         observed = self.staged_by_all()
         before = decided(observed)
 
         assert [p.digest for p in before.fleet.pinned if p.version == "1"] == [D2]
-        assert told(before.worker_calls) == []
+        assert texts_of(before.worker_calls) == []
         assert before.rollout.waits_for_pin
 
         computed = replace(observed, status=before.fleet, stored_pins=(self.BASE,))
-        assert told(decided(computed).worker_calls) == []
+        assert texts_of(decided(computed).worker_calls) == []
         stored = replace(computed, stored_pins=before.fleet.pinned)
-        assert told(decided(stored).worker_calls) == ["apply 1 on policy-0", "apply 1 on policy-1"]
+        assert texts_of(decided(stored).worker_calls) == [
+            "apply 1 on policy-0",
+            "apply 1 on policy-1",
+        ]
         assert {c.digest for c in decided(stored).worker_calls} == {D2}
 
-    def test_what_serves_counts_more_than_what_is_staged(self):
+    def test_a_serving_worker_counts_more_than_a_staged_one(self):
         one = holds(make_worker(0).joining(None), "base", "/models/base", D2, None)
         two = has(make_worker(1).serving("base"), "/models/base", D1)
 
         assert [p.digest for p in decided(fleet_of(one, two)).fleet.pinned] == [D1]
 
-    def test_the_list_is_bounded_and_what_is_in_use_stays(self):
+    def test_the_list_is_bounded_and_keeps_what_is_in_use(self):
         old = tuple(pin(str(n), f"/weights/step_{n}", D1) for n in range(200, 100, -1))
         workers = [has(make_worker(0).serving("base"), "/models/base", D1)]
         status = replaced(FleetStatus(), (*old[:99], self.BASE))
@@ -288,7 +301,7 @@ class TestPins:
         assert self.BASE in pinned
         assert "102" not in {p.version for p in pinned}
 
-    def test_a_revision_that_moves_is_pinned_to_the_commit_that_the_first_worker_found(self):
+    def test_a_moving_revision_is_pinned_to_the_first_commit(self):
         repository = {"huggingFace": {"repo": "lab/m", "revision": "main"}}
         found = Source.model_validate({"huggingFace": {"repo": "lab/m", "revision": "c0ffee"}})
         worker = has(make_worker(0).serving("base"), "/models/base", D1)
@@ -315,38 +328,40 @@ class TestExternalFleets:
         status = served("3", "/weights/run-7/step_3", D1)
         return decided(fleet_of(*workers, weights=weights, status=status))
 
-    def test_a_version_that_comes_from_another_directory_is_another_runs(self):
+    def test_a_version_from_another_directory_belongs_to_another_run(self):
         path = "/weights/run-8/step_3"
         workers = [has(make_worker(n).serving("3"), path, D2) for n in range(3)]
         decision = self.external(*workers)
 
-        assert told(decision.worker_calls) == []
+        assert texts_of(decision.worker_calls) == []
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.digest == D2
         assert decision.fleet.pinned == ()
 
-    def test_a_joiner_with_other_bytes_is_brought_to_those_of_the_majority(self):
+    def test_a_joining_worker_with_other_bytes_gets_those_of_the_majority(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]
-        joiner = has(make_worker(2).joining("3"), "/weights/run-7/step_3", D1)
-        (call,) = self.external(*workers, joiner).worker_calls
+        joining_worker = has(make_worker(2).joining("3"), "/weights/run-7/step_3", D1)
+        (call,) = self.external(*workers, joining_worker).worker_calls
 
         assert (call.kind, call.digest) == ("stage", D2)
 
-    def test_a_minority_with_other_bytes_under_the_same_version_is_closed(self):
+    def test_a_minority_with_other_bytes_is_fenced(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]
         stray = has(make_worker(2).serving("3"), "/weights/run-7/step_3", D1)
 
-        assert told(self.external(*workers, stray).worker_calls) == ["fence on policy-2"]
+        assert texts_of(self.external(*workers, stray).worker_calls) == ["fence on policy-2"]
 
-    def test_weights_that_came_over_a_collective_are_compared_by_version(self):
+    def test_weights_received_over_a_collective_are_compared_by_version(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]
-        joiner = make_worker(2).joining("3").from_source(None)
+        joining_worker = make_worker(2).joining("3").from_source(None)
 
-        assert told(self.external(*workers, joiner).worker_calls) == ["admit 3 on policy-2"]
+        assert texts_of(self.external(*workers, joining_worker).worker_calls) == [
+            "admit 3 on policy-2"
+        ]
 
 
-class TestNames:
-    def test_versions_of_two_runs_are_different_weights(self):
+class TestComparison:
+    def test_versions_of_two_runs_are_different(self):
         assert not same_weights(WeightsId("3", "run-7"), WeightsId("3", "run-8"))
         assert not same_weights(WeightsId("3", None), WeightsId("3", "run-8"))
 
@@ -354,9 +369,9 @@ class TestNames:
         assert not same_weights(WeightsId("3", None, D1), WeightsId("3", None, D2))
         assert same_weights(WeightsId("3", None, D1), WeightsId("3"))
 
-    def test_a_gap_is_filled_where_only_one_digest_fits(self):
+    def test_a_missing_digest_is_filled_in_if_only_one_fits(self):
         gap, one, two = WeightsId("3"), WeightsId("3", None, D1), WeightsId("3", None, D2)
 
-        assert fold([gap, one]) == [one, one]
-        assert fold([gap, one, two]) == [gap, one, two]
-        assert fold([None, gap]) == [None, gap]
+        assert fill_digests([gap, one]) == [one, one]
+        assert fill_digests([gap, one, two]) == [gap, one, two]
+        assert fill_digests([None, gap]) == [None, gap]

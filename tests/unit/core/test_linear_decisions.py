@@ -17,10 +17,11 @@ from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_
 
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
-from fleet_operator.core.observed import FleetObserved, Watched, WorkerView
+from fleet_operator.core.observed import FleetObserved, Watched
+from fleet_operator.core.worker_view import WorkerView
 from fleet_worker.protocol import Reason
 
-FEW, MANY = 12, 120
+FEW, MANY = 8, 80
 GROWTH = MANY / FEW * 1.1
 STRATEGIES = ("Synchronized", "InFlight", "Rolling", "Canary")
 
@@ -71,7 +72,7 @@ SITUATIONS: dict[str, Callable[[int], AWorker]] = {
         make_worker(n).paused("41", lease_seconds=10) if n % 2 else old(n)
     ),
     "all are starting": lambda n: make_worker(n).starting(),
-    "no pod runs": lambda n: make_worker(n).troubled("ErrImagePull: no such image"),
+    "no pod runs": lambda n: make_worker(n).not_starting("ErrImagePull: no such image"),
     "all pods have failed": lambda n: make_worker(n).ended(),
     "all pods are outdated": lambda n: make_worker(n).serving("42").of_revision("older"),
     "all drain": lambda n: make_worker(n).serving("42").draining_since(NOW),
@@ -126,7 +127,7 @@ def calls_of(fleet: FleetObserved) -> int:
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_ten_times_the_workers_cost_ten_times_the_calls(
+def test_ten_times_the_workers_cost_ten_times_the_operations(
     strategy: str, situation: str, *, late: bool
 ) -> None:
     for phase in (RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING):
@@ -135,10 +136,37 @@ def test_ten_times_the_workers_cost_ten_times_the_calls(
         assert many <= GROWTH * few, f"{phase}: {few} calls for {FEW} workers, {many} for {MANY}"
 
 
+@pytest.mark.parametrize(
+    "situation",
+    ["no worker has the bytes", "all are staging", "all refuse the bytes", "all are joining"],
+)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_with_max_staging_the_cost_is_linear(strategy: str, situation: str) -> None:
+    counts = []
+    for many in (FEW, MANY):
+        rollout = {"strategy": strategy, "maxStaging": "50%"}
+        fleet = make_fleet(wants="42", replicas=many, rollout=rollout)
+        counts.append(calls_of(replace(fleet, workers=workers_in(situation, many))))
+    assert counts[1] <= GROWTH * counts[0]
+
+
 @pytest.mark.parametrize("situation", ["all serve it", "all pods have failed", "all drain"])
-def test_scaling_ten_times_the_workers_costs_ten_times_the_calls(situation: str) -> None:
+def test_the_cost_of_scaling_is_linear(situation: str) -> None:
     counts = []
     for many in (FEW, MANY):
         fleet = make_fleet(wants="42", replicas=many // 2)
         counts.append(calls_of(replace(fleet, workers=workers_in(situation, many))))
     assert counts[1] <= GROWTH * counts[0]
+
+
+@pytest.mark.parametrize(
+    ("situation", "calls_each"),
+    [("all serve it", 5), ("all are staging", 5), ("half are open again", 12)],
+)
+def test_equal_workers_are_evaluated_once(situation: str, calls_each: int) -> None:
+    counts = []
+    for many in (FEW, MANY):
+        fleet = observed(many, "Synchronized", situation, RolloutPhase.RESUMING, late=False)
+        decide(fleet, default_image="image", now=NOW)  # what pods are made from is remembered
+        counts.append(calls_of(fleet))
+    assert counts[1] - counts[0] <= calls_each * (MANY - FEW)

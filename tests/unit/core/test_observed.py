@@ -1,13 +1,13 @@
-"""What a worker can do to a client right now is judged on the safe side."""
+"""A worker's possible effect on clients is judged on the safe side."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, make_fleet, make_weights, make_worker
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker, work
 
-from fleet_operator.core.observed import PROBE_SECONDS, Standing
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing
 
 WORKER = make_worker()
 
@@ -15,20 +15,22 @@ WORKER = make_worker()
 @pytest.mark.parametrize(
     ("worker", "standing"),
     [
-        pytest.param(WORKER.serving("1"), Standing.OPEN, id="who serves generates"),
-        pytest.param(WORKER.pausing("1"), Standing.OPEN, id="who is pausing still generates"),
+        pytest.param(WORKER.serving("1"), Standing.OPEN, id="a serving worker generates"),
+        pytest.param(WORKER.pausing("1"), Standing.OPEN, id="a pausing worker generates"),
         pytest.param(
             WORKER.serving("1")._says(admitted=False),
             Standing.CLOSED,
-            id="a closed worker is closed, though it says that it serves",
+            id="a closed worker that reports serving is closed",
         ),
         pytest.param(
             WORKER.pausing("1")._says(admitted=False),
             Standing.OPEN,
             id="a closed worker that lets requests end still generates",
         ),
-        pytest.param(WORKER.paused("1"), Standing.HELD, id="who is paused holds its requests"),
-        pytest.param(WORKER.loading("1", "2"), Standing.HELD, id="who loads holds its requests"),
+        pytest.param(WORKER.paused("1"), Standing.HELD, id="a paused worker holds its requests"),
+        pytest.param(
+            WORKER.loading("1", "2"), Standing.HELD, id="a loading worker holds its requests"
+        ),
         pytest.param(WORKER.joining("1"), Standing.CLOSED, id="a joiner is closed"),
         pytest.param(
             WORKER.joining("1").ready(), Standing.CLOSED, id="a joiner is closed, ready or not"
@@ -41,41 +43,39 @@ WORKER = make_worker()
         pytest.param(
             WORKER.joining("1")._says(phase="paused"),
             Standing.CLOSED,
-            id="who was paused before it was admitted is closed",
+            id="a worker paused before its admission is closed",
         ),
-        pytest.param(WORKER.starting(), Standing.CLOSED, id="who starts is closed"),
-        pytest.param(WORKER.broken(), Standing.CLOSED, id="who is broken is closed"),
-        pytest.param(WORKER.draining("1"), Standing.CLOSED, id="who drains is closed"),
+        pytest.param(WORKER.starting(), Standing.CLOSED, id="a starting worker is closed"),
+        pytest.param(WORKER.broken(), Standing.CLOSED, id="a broken worker is closed"),
+        pytest.param(WORKER.draining("1"), Standing.CLOSED, id="a draining worker is closed"),
         pytest.param(
             WORKER.serving("1").silent(),
             Standing.UNKNOWN,
-            id="a silent one that is ready may serve",
+            id="a silent ready worker may serve",
         ),
         pytest.param(
             WORKER.paused("1").silent(),
             Standing.UNKNOWN,
-            id="a silent one that was paused may have opened again",
+            id="a silent worker that was paused may have resumed",
         ),
         pytest.param(
             WORKER.serving("1").silent(PROBE_SECONDS + 1).unready(),
             Standing.ABSENT,
-            id="a silent one that is not ready gets no clients",
+            id="a silent worker that is not ready gets no clients",
         ),
         pytest.param(
             WORKER.serving("1").silent(1).unready(),
             Standing.UNKNOWN,
-            id="a silent one that was admitted before any probe may serve",
+            id="a silent worker admitted before its first probe may serve",
         ),
         pytest.param(
             WORKER.joining("1").silent(1).unready(),
             Standing.ABSENT,
-            id="a silent joiner serves nobody",
+            id="a silent joining worker does not serve",
         ),
+        pytest.param(WORKER, Standing.UNKNOWN, id="a ready worker without a state may serve"),
         pytest.param(
-            WORKER, Standing.UNKNOWN, id="a ready one that was never heard of may be serving"
-        ),
-        pytest.param(
-            WORKER.unready(), Standing.ABSENT, id="one that was never heard of nor ready is absent"
+            WORKER.unready(), Standing.ABSENT, id="an unready worker without a state is absent"
         ),
         pytest.param(WORKER.serving("1").going(), Standing.ABSENT, id="a pod that goes is absent"),
         pytest.param(
@@ -88,33 +88,35 @@ WORKER = make_worker()
         ),
     ],
 )
-def test_standing(worker, standing):
+def test_the_standing_of_a_worker(worker, standing):
     assert worker.view().standing is standing
 
 
 @pytest.mark.parametrize(
     ("worker", "operation", "busy"),
     [
-        pytest.param(WORKER, "", False, id="nothing is known of it"),
-        pytest.param(WORKER.serving("1"), "", False, id="it is idle"),
-        pytest.param(WORKER.serving("1").doing("stage", "2"), "stage 2", True, id="it stages"),
-        pytest.param(WORKER.serving("1").doing("pause"), "pause", True, id="it pauses"),
-        pytest.param(WORKER.serving("1").asked_to("stage 2"), "", True, id="it is being asked"),
+        pytest.param(WORKER, None, False, id="nothing is known of it"),
+        pytest.param(WORKER.serving("1"), None, False, id="it is idle"),
+        pytest.param(
+            WORKER.serving("1").doing("stage", "2"), work("stage 2"), True, id="it stages"
+        ),
+        pytest.param(WORKER.serving("1").doing("pause"), work("pause"), True, id="it pauses"),
+        pytest.param(WORKER.serving("1").asked_to("stage 2"), None, True, id="it is being asked"),
     ],
 )
-def test_work_under_way_is_known_by_its_own_account_or_by_our_call(worker, operation, busy):
+def test_work_is_known_by_the_workers_report_or_by_our_call(worker, operation, busy):
     view = worker.view()
 
     assert (view.operation, view.busy) == (operation, busy)
 
 
-def test_of_a_worker_that_said_nothing_no_version_is_known():
+def test_the_version_of_a_worker_without_a_state_is_unknown():
     assert WORKER.view().version is None
     assert WORKER.view().loaded is None
     assert WORKER.view().staged is None
 
 
-def test_the_oldest_weightversion_steers_the_base_weights_whatever_the_order():
+def test_the_oldest_weightversion_steers_the_base_weights_in_any_order():
     older = make_weights("1", name="b", uid="b", created_at=NOW)
     newer = make_weights("2", name="a", uid="a", created_at=NOW + timedelta(seconds=1))
 
@@ -122,11 +124,11 @@ def test_the_oldest_weightversion_steers_the_base_weights_whatever_the_order():
     assert make_fleet(wants=[older, newer]).base_weights == older
 
 
-def test_of_two_weightversions_made_in_the_same_second_the_first_name_steers():
+def test_of_two_weightversions_of_the_same_second_the_first_name_steers():
     one, two = make_weights("1", name="a", uid="z"), make_weights("2", name="b", uid="y")
 
     assert make_fleet(wants=[two, one]).base_weights == one
 
 
-def test_a_fleet_without_a_weightversion_is_steered_by_nobody():
+def test_a_fleet_without_a_weightversion_has_no_desired_version():
     assert make_fleet().base_weights is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fleet_operator.core.overlay import merge
+from fleet_operator.core.manifests.overlay import merge
 
 A = {"name": "a", "image": "one", "env": [{"name": "X", "value": "1"}]}
 B = {"name": "b", "image": "two"}
@@ -60,7 +60,7 @@ B = {"name": "b", "image": "two"}
         ),
     ],
 )
-def test_merge(base, overlay, merged):
+def test_an_overlay_is_merged(base, overlay, merged):
     assert merge(base, overlay) == merged
 
 
@@ -75,7 +75,7 @@ JSON = st.recursive(
 
 
 @given(base=JSON)
-def test_whatever_is_laid_over_itself_stays_as_it_is(base):
+def test_an_object_merged_with_itself_is_unchanged(base):
     assert merge(base, {}) == (base if isinstance(base, dict) else {})
 
 
@@ -93,7 +93,7 @@ def names_twice(node) -> bool:
 
 
 @given(base=JSON, overlay=JSON)
-def test_laying_the_same_over_twice_is_laying_it_over_once(base, overlay):
+def test_merging_an_overlay_twice_equals_merging_it_once(base, overlay):
     assume(not names_twice(base) and not names_twice(overlay))
     once = merge(base, overlay)
 

@@ -1,5 +1,5 @@
-"""Whatever stands in `podOverlay`, and in a spec at all, a decision is made: a pod that keeps what
-is the operator's, or `InvalidSpec`.
+"""Any `podOverlay`, and any spec, leads to a decision: a pod that keeps the operator's fields, or
+`InvalidSpec`.
 
 Hypothesis prints the seed of a run that fails (`--hypothesis-seed`).
 """
@@ -17,15 +17,15 @@ from tests.support.builders import NOW, make_fleet, make_worker
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.core import pods
 from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.manifests import pods
 from fleet_operator.core.observed import FleetObserved
 
 IMAGE = "rlfleet/worker:1"
 OWN_KEYS = ("args", "ports", "readinessProbe", "lifecycle")
 
-# Words that the code looks at, so that what is odd stands where it can do harm.
+# Words that the code reads, so that odd values reach it.
 KEYS = st.sampled_from(
     (
         *("metadata", "spec", "labels", "annotations", "ownerReferences", "name", "namespace"),
@@ -103,7 +103,7 @@ def check_that_it_is_a_pod_or_refused(overlay: dict[str, Any]) -> None:
 
 @settings(max_examples=400, deadline=None, print_blob=True)
 @given(overlay=OVERLAYS)
-def test_any_overlay_makes_a_pod_that_keeps_the_operators_fields_or_is_an_invalid_spec(overlay):
+def test_any_overlay_keeps_the_operators_fields_or_is_an_invalid_spec(overlay):
     check_that_it_is_a_pod_or_refused(overlay)
 
 
@@ -112,7 +112,7 @@ def test_any_overlay_makes_a_pod_that_keeps_the_operators_fields_or_is_an_invali
     [None, "gpu", {"key": "gpu"}, ["gpu"], [None], [{"key": {"a": 1}}], [{"key": ["gpu"]}], 3],
     ids=str,
 )
-def test_tolerations_that_are_no_list_of_maps_are_an_invalid_spec(tolerations):
+def test_malformed_tolerations_are_an_invalid_spec(tolerations):
     made = decision({"spec": {"tolerations": tolerations}})
 
     stalled = condition_of(made.fleet.conditions, ConditionType.STALLED)

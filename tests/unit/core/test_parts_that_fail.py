@@ -15,16 +15,16 @@ from tests.support.builders import (
     make_fleet,
     make_weights,
     make_worker,
-    told,
+    texts_of,
 )
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import decision
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.observed import FleetObserved, UnreadWeights
-from fleet_operator.core.troubles import Trouble
+from fleet_operator.core.problems import Problem
 from fleet_worker.protocol import AdapterSlots, AdapterState
 
 IMAGE = "rlfleet/worker:1"
@@ -67,11 +67,11 @@ PARTS = ["plan_rollout", "plan_fleet", "fleet_status", "weights_status"]
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_pauses_are_renewed_whatever_part_fails_and_the_defect_is_said(part, monkeypatch):
+def test_pauses_are_renewed_when_a_part_fails_and_the_bug_is_reported(part, monkeypatch):
     monkeypatch.setattr(decision, part, raising)
     made = decided(in_a_pause())
 
-    renewed = [c for c in told(made.worker_calls) if c.startswith(("pause", "load"))]
+    renewed = [c for c in texts_of(made.worker_calls) if c.startswith(("pause", "load"))]
     assert [c.rpartition(" ")[2] for c in renewed] == ["policy-0", "policy-1"]
     assert stalled(made).reason is ConditionReason.INTERNAL_ERROR
     assert stalled(made, "wv-1").reason is ConditionReason.INTERNAL_ERROR
@@ -80,30 +80,30 @@ def test_pauses_are_renewed_whatever_part_fails_and_the_defect_is_said(part, mon
     assert not made.at_rest
 
 
-@pytest.mark.parametrize("part", ["plan_adapter", "with_adapters"])
-def test_an_adapters_plan_that_fails_leaves_the_base_weights_alone(part, monkeypatch):
+@pytest.mark.parametrize("part", ["plan_lora", "calls"])
+def test_an_adapters_failed_plan_does_not_affect_the_base_weights(part, monkeypatch):
     spec = make_weights("1").spec.model_copy(update={"adapter": "lora", "version": "3"})
     adapter = replace(make_weights("1", name="lora", uid="wv-2"), spec=spec)
     base = make_weights("2", status=BEGUN)
     fleet = make_fleet(paused(0), paused(1), wants=[base, adapter], adapters={"max": 1})
-    expected = told(decided(fleet).worker_calls)
-    monkeypatch.setattr(decision.adapters, part, raising)
+    expected = texts_of(decided(fleet).worker_calls)
+    monkeypatch.setattr(decision.lora, part, raising)
     made = decided(fleet)
 
-    assert told(made.worker_calls) == expected
+    assert texts_of(made.worker_calls) == expected
     assert stalled(made).reason is ConditionReason.INTERNAL_ERROR
 
 
-def test_without_a_plan_nothing_but_pauses_is_touched(monkeypatch):
+def test_without_a_plan_only_pauses_are_renewed(monkeypatch):
     fleet = make_fleet(make_worker(0).serving("1"), paused(1), replicas=3, wants="2")
     monkeypatch.setattr(decision, "plan_rollout", raising)
     made = decided(fleet)
 
-    assert told(made.worker_calls) == ["pause on policy-1"]
+    assert texts_of(made.worker_calls) == ["pause on policy-1"]
     assert not made.is_planned
 
 
-def test_without_a_plan_a_pause_is_not_renewed_for_ever(monkeypatch):
+def test_without_a_plan_a_pause_is_renewed_for_a_limited_time(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     fleet = in_a_pause(rollout={"timeouts": {"pauseSeconds": 10, "loadSeconds": 10}})
     long = tuple(replace(w, state_age_seconds=200.0) for w in fleet.workers)
@@ -111,14 +111,14 @@ def test_without_a_plan_a_pause_is_not_renewed_for_ever(monkeypatch):
     assert decided(replace(fleet, workers=long)).worker_calls == ()
 
 
-def test_without_a_plan_the_phase_and_its_times_stay_so_that_time_outs_go_on(monkeypatch):
+def test_without_a_plan_the_phase_and_its_times_are_kept(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     status = decided(in_a_pause()).weights["wv-1"]
 
     assert (status.phase, status.phase_started_at) == (RolloutPhase.LOADING, NOW)
 
 
-def test_a_version_that_was_given_up_does_not_give_up_a_later_generation(monkeypatch):
+def test_a_version_that_was_given_up_does_not_affect_a_later_generation(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     halted = BEGUN.model_copy(update={"phase": RolloutPhase.HALTED})
     weights = make_weights("3", status=halted, generation=2)
@@ -127,28 +127,28 @@ def test_a_version_that_was_given_up_does_not_give_up_a_later_generation(monkeyp
     assert (status.observed_generation, status.phase) == (2, RolloutPhase.PENDING)
 
 
-def test_a_workers_pause_of_an_external_fleet_is_its_trainers(monkeypatch):
+def test_pauses_of_an_external_fleet_belong_to_its_trainer(monkeypatch):
     monkeypatch.setattr(decision, "plan_rollout", raising)
     management = {"roots": ["/weights"], "management": "External"}
 
     assert decided(make_fleet(paused(0), weights=management)).worker_calls == ()
 
 
-def test_a_condition_goes_when_its_trouble_goes():
+def test_a_condition_ends_with_its_problem():
     fleet = make_fleet(make_worker(0).serving("base"))
-    trouble = Trouble(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
-    troubled = decided(replace(fleet, troubles=(trouble,))).fleet
+    problem = Problem(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
+    reported = decided(replace(fleet, problems=(problem,))).fleet
 
-    healed = decided(replace(fleet, status=troubled)).fleet
-    assert condition_of(troubled.conditions, ConditionType.STALLED)
+    healed = decided(replace(fleet, status=reported)).fleet
+    assert condition_of(reported.conditions, ConditionType.STALLED)
     assert condition_of(healed.conditions, ConditionType.STALLED) is None
 
 
-def test_several_troubles_are_all_said_and_ready_is_false():
-    one = Trouble(part="a", reason=ConditionReason.NAME_TAKEN, message="Service a is taken")
-    two = Trouble(part="b", reason=ConditionReason.WRITE_REFUSED, message="b is refused")
+def test_several_problems_are_all_reported_and_ready_is_false():
+    one = Problem(part="a", reason=ConditionReason.NAME_TAKEN, message="Service a is taken")
+    two = Problem(part="b", reason=ConditionReason.WRITE_REFUSED, message="b is refused")
     fleet = make_fleet(make_worker(0).serving("base"), replicas=1)
-    made = decided(replace(fleet, troubles=(one, two)))
+    made = decided(replace(fleet, problems=(one, two)))
 
     assert stalled(made).reason is ConditionReason.NAME_TAKEN
     assert stalled(made).message == "Service a is taken Also: b is refused"
@@ -157,13 +157,13 @@ def test_several_troubles_are_all_said_and_ready_is_false():
     assert ready.status == "False"
 
 
-def test_a_trouble_that_leaves_the_spec_in_effect_leaves_ready_as_it_is():
-    events = Trouble(
+def test_a_problem_that_does_not_affect_the_spec_leaves_ready_unchanged():
+    events = Problem(
         part="Events", reason=ConditionReason.WRITE_REFUSED, message="403", leaves_ready=True
     )
     revision = decided(make_fleet()).pods.revision
     fleet = make_fleet(make_worker(0).serving("base").of_revision(revision))
-    made = decided(replace(fleet, troubles=(events,)))
+    made = decided(replace(fleet, problems=(events,)))
 
     ready = condition_of(made.fleet.conditions, ConditionType.READY)
     assert ready is not None
@@ -174,11 +174,11 @@ def test_a_trouble_that_leaves_the_spec_in_effect_leaves_ready_as_it_is():
 # --- objects that cannot be read ------------------------------------------------------------------
 
 
-def test_a_fleet_that_cannot_be_read_ends_its_rollout_and_changes_no_pod():
+def test_an_unreadable_fleet_finishes_its_rollout_and_changes_no_pod():
     fleet = replace(in_a_pause(), unreadable="spec.replicas: too many", generation=2)
     made = decided(replace(fleet, spec=fleet.spec.model_copy(update={"replicas": 5})))
 
-    assert told(made.worker_calls) == told(decided(in_a_pause()).worker_calls)
+    assert texts_of(made.worker_calls) == texts_of(decided(in_a_pause()).worker_calls)
     assert made.pod_actions == ()
     assert (made.fleet.observed_generation, stalled(made).reason) == (
         2,
@@ -188,7 +188,7 @@ def test_a_fleet_that_cannot_be_read_ends_its_rollout_and_changes_no_pod():
     assert stalled(made, "wv-1").reason is ConditionReason.INVALID_SPEC
 
 
-def test_a_fleet_that_cannot_be_read_begins_no_rollout():
+def test_an_unreadable_fleet_starts_no_rollout():
     fleet = make_fleet(of_today(0).serving("1"), wants="2")
 
     assert decided(fleet).worker_calls != ()
@@ -200,7 +200,7 @@ def of_today(ordinal: int) -> AWorker:
     return make_worker(ordinal).of_revision(decided(make_fleet()).pods.revision)
 
 
-def test_weights_that_cannot_be_read_begin_no_rollout_and_say_so():
+def test_an_unreadable_weightversion_starts_no_rollout_and_is_reported():
     weights = replace(make_weights("2", generation=2), unreadable="spec.version: too long")
     made = decided(make_fleet(of_today(0).serving("1"), wants=weights))
 
@@ -224,7 +224,7 @@ def unread(**fields: Any) -> UnreadWeights:
     return UnreadWeights(**given | fields)
 
 
-def test_weights_that_were_never_read_are_not_replaced_by_a_younger_object():
+def test_an_unreadable_weightversion_is_not_replaced_by_a_younger_one():
     applied = FleetStatus(applied=None)
     fleet = make_fleet(of_today(0).serving("1"), wants="2", status=applied)
     made = decided(replace(fleet, unread=(unread(),)))
@@ -235,7 +235,7 @@ def test_weights_that_were_never_read_are_not_replaced_by_a_younger_object():
     assert "WeightVersion policy" in stalled(made).message
 
 
-def test_an_adapter_is_not_removed_while_an_object_cannot_be_read():
+def test_an_adapter_is_not_removed_while_an_object_is_unreadable():
     slots = AdapterSlots(total=2, used=1, max_rank=16)
     held = (AdapterState(name="lora", version="3"),)
     revision = decided(make_fleet(adapters={"max": 1})).pods.revision
@@ -243,11 +243,11 @@ def test_an_adapter_is_not_removed_while_an_object_cannot_be_read():
     worker = worker._says(adapters=held, adapter_slots=slots)
     fleet = make_fleet(worker, adapters={"max": 1})
 
-    assert told(decided(fleet).worker_calls) == ["remove-adapter lora on policy-0"]
+    assert texts_of(decided(fleet).worker_calls) == ["remove-adapter lora on policy-0"]
     assert decided(replace(fleet, unread=(unread(adapter=None),))).worker_calls == ()
 
 
-def test_a_status_keeps_its_transition_time_while_a_trouble_lasts():
+def test_a_condition_keeps_its_transition_time_while_a_problem_lasts():
     since = NOW - timedelta(hours=1)
     known = make_condition(ConditionType.STALLED, reason=ConditionReason.NAME_TAKEN, since=since)
     fleet = make_fleet(
@@ -255,7 +255,7 @@ def test_a_status_keeps_its_transition_time_while_a_trouble_lasts():
         wants=make_weights("1", status=applied_status("1")),
         status=FleetStatus(conditions=(known,)),
     )
-    trouble = Trouble(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
+    problem = Problem(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
 
-    made = decided(replace(fleet, troubles=(trouble,)))
+    made = decided(replace(fleet, problems=(problem,)))
     assert stalled(made).last_transition_time == since

@@ -1,4 +1,4 @@
-"""What fleets set in the words of Kubernetes stands in the pod in the same words."""
+"""Kubernetes' fields of a fleet reach the pod unchanged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from tests.support.builders import NOW, make_fleet
 
 from fleet_operator.api import names
-from fleet_operator.core import overlay, pods
 from fleet_operator.core.fleet_plan import plan_fleet
-from fleet_operator.core.pod_fields import pod_fields
+from fleet_operator.core.manifests import overlay, pods
+from fleet_operator.core.manifests.pod_fields import pod_fields
 
 IMAGE = "rlfleet/worker:1"
 CLAIM = {"name": "w", "mountPath": "/weights", "persistentVolumeClaim": {"claimName": "claim"}}
@@ -31,9 +31,9 @@ def worker(**spec: Any) -> dict[str, Any]:
 
 
 def options(**spec: Any) -> dict[str, str]:
-    told = worker(**spec)["args"]
-    told = told[1 : told.index("--")]
-    return dict(zip(told[::2], told[1::2], strict=True))
+    given = worker(**spec)["args"]
+    given = given[1 : given.index("--")]
+    return dict(zip(given[::2], given[1::2], strict=True))
 
 
 # --- options of the worker ----------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_a_limit_becomes_an_option_of_the_worker(spec, option, value):
 # --- environment --------------------------------------------------------------------------------
 
 
-def test_variables_come_as_they_were_given_before_those_of_rlfleet():
+def test_the_fleets_variables_come_before_ours():
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     given = [
         {"name": "A", "value": "1"},
@@ -168,7 +168,7 @@ TEMPLATE = {
         ),
     ],
 )
-def test_a_volume_has_the_source_that_the_fleet_names(source, made):
+def test_a_volume_has_the_source_that_the_fleet_sets(source, made):
     volume = {"name": "w", "mountPath": "/weights"} | source
     spec = pod(weights={"roots": ["/weights"], "volumes": [volume]})["spec"]
     mount = spec["containers"][0]["volumeMounts"][0]
@@ -216,14 +216,14 @@ PLACEMENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", sorted(PLACEMENT.keys() - {"tolerations"}))
-def test_a_field_of_the_pod_is_set_and_only_that_one(field):
+def test_a_pod_field_is_set_and_no_other(field):
     made, plain = pod(pod={field: PLACEMENT[field]})["spec"], pod()["spec"]
 
     assert made.pop(field) == PLACEMENT[field]
     assert made == plain
 
 
-def test_tolerations_stand_beside_those_for_lost_nodes():
+def test_tolerations_are_added_to_those_for_lost_nodes():
     found = pod(pod={"tolerations": PLACEMENT["tolerations"]})["spec"]["tolerations"]
 
     assert [t["key"] for t in found] == [
@@ -233,7 +233,7 @@ def test_tolerations_stand_beside_those_for_lost_nodes():
     ]
 
 
-def test_pods_spread_by_the_workers_of_their_fleet_unless_a_selector_is_given():
+def test_pods_spread_by_the_fleets_workers_unless_a_selector_is_set():
     constraint = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     (made,) = pod(pod={"topologySpreadConstraints": [constraint]})["spec"][
         "topologySpreadConstraints"
@@ -253,18 +253,21 @@ def test_a_worker_uses_the_devices_that_the_pod_claims():
     assert "claims" not in worker()["resources"]
 
 
-def test_a_worker_gets_no_token_of_its_service_account():
+def test_a_worker_gets_no_service_account_token():
     assert (
         pod(pod={"serviceAccountName": "trainer"})["spec"]["automountServiceAccountToken"] is False
     )
 
 
 @pytest.mark.parametrize("field", sorted(PLACEMENT))
-def test_what_a_field_sets_is_not_overlaid_too(field):
+def test_a_field_cannot_be_set_by_the_overlay_too(field):
     own = pod_fields(fleet(pod={field: PLACEMENT[field]}).spec, "policy")
     problem = overlay.problem_of({"spec": {field: PLACEMENT[field]}}, set_elsewhere=own)
 
-    assert problem == f"spec.podOverlay.spec.{field}: spec.pod.{field} is set, too; use one of them"
+    assert (
+        problem
+        == f"spec.podOverlay.spec.{field}: spec.pod.{field} is set, too; remove one of the two"
+    )
     assert overlay.problem_of({"spec": {"hostNetwork": True}}, set_elsewhere=own) == ""
     assert overlay.problem_of({"spec": {field: PLACEMENT[field]}}) == ""
 
@@ -275,11 +278,11 @@ def test_a_fleet_that_sets_a_field_twice_keeps_its_workers_and_reports_it():
         pod={"nodeSelector": {"gpu": "h200"}},
         podOverlay={"spec": {"nodeSelector": {"gpu": "h100"}}},
     )
-    made = plan_fleet(twice, default_image=IMAGE, disturbed=False, now=NOW)
+    made = plan_fleet(twice, default_image=IMAGE, holds_requests=False, now=NOW)
 
     assert made.actions == ()
     assert "spec.pod.nodeSelector is set, too" in made.problem
 
 
-def test_a_fleet_that_sets_nothing_of_this_has_the_pod_that_it_always_had():
+def test_without_these_fields_the_pod_is_unchanged():
     assert pod(pod={}, engine={"envFrom": []}, resources={"claims": []}) == pod()

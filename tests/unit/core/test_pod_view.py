@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.api import names
-from fleet_operator.core.pod_view import pod_view
+from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.pod_waits import Awaited
 
 
@@ -42,15 +42,15 @@ AT = "2026-03-01T11:50:00Z"
 LATER = "2026-03-01T11:55:00Z"
 
 
-def unscheduled(**told: str) -> tuple[dict[str, str], ...]:
-    return ({"type": "PodScheduled", "status": "False"} | told,)
+def unscheduled(**state: str) -> tuple[dict[str, str], ...]:
+    return ({"type": "PodScheduled", "status": "False"} | state,)
 
 
 def moved(kind: str, at: str, status: str = "True") -> dict[str, str]:
     return {"type": kind, "status": status, "lastTransitionTime": at}
 
 
-def test_a_running_pod_is_projected_to_what_is_needed():
+def test_a_running_pod_has_the_required_facts():
     view = pod_view(
         pod(
             conditions=({"type": "Ready", "status": "True"},),
@@ -61,26 +61,26 @@ def test_a_running_pod_is_projected_to_what_is_needed():
     assert (view.uid, view.name, view.ordinal, view.revision) == ("u", "policy-3", 3, "abc")
     assert (view.ip, view.node, view.phase) == ("10.0.0.9", "node-1", "Running")
     assert (view.running, view.ready, view.deleting) == (True, True, False)
-    assert (view.restarts, view.trouble, view.quarantine) == (2, "", "")
+    assert (view.restarts, view.problem, view.quarantine) == (2, "", "")
 
 
-def test_a_pod_that_was_only_just_made_is_pending_and_has_no_trouble():
+def test_a_new_pod_is_pending_without_a_problem():
     made = {"metadata": {"uid": "u", "name": "policy-0"}, "spec": {}, "status": {}}
 
     view = pod_view(made)
 
     assert (view.phase, view.ip, view.running, view.ready) == ("Pending", None, False, False)
-    assert view.trouble == ""
+    assert view.problem == ""
 
 
-def test_only_the_worker_container_counts_not_its_sidecars():
+def test_sidecars_are_ignored():
     view = pod_view(pod(container={"state": {"terminated": {"exitCode": 1}}, "restartCount": 4}))
 
     assert (view.running, view.restarts) == (False, 4)
 
 
 @pytest.mark.parametrize(
-    ("told", "started"),
+    ("state", "started"),
     [
         ({"started": True}, True),
         ({"started": False}, False),
@@ -88,13 +88,13 @@ def test_only_the_worker_container_counts_not_its_sidecars():
         ({"started": None}, False),
     ],
 )
-def test_a_process_is_up_when_the_startup_probe_says_so(told, started):
-    container = {"state": {"running": {}}, "restartCount": 0} | told
+def test_a_process_is_up_after_its_startup_probe(state, started):
+    container = {"state": {"running": {}}, "restartCount": 0} | state
 
     assert pod_view(pod(container=container)).started is started
 
 
-def test_a_pod_with_a_deletion_timestamp_is_going():
+def test_a_pod_with_a_deletion_timestamp_is_terminating():
     assert pod_view(pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 
 
@@ -106,19 +106,19 @@ def test_a_pod_with_a_deletion_timestamp_is_going():
         ("True", "PreemptionByScheduler", False),
     ],
 )
-def test_a_pod_of_a_lost_node_is_told_from_others_that_are_deleted(status, reason, evicted):
+def test_a_pod_of_a_lost_node_differs_from_other_deleted_pods(status, reason, evicted):
     disrupted = {"type": "DisruptionTarget", "status": status, "reason": reason}
 
     assert pod_view(pod(conditions=(disrupted,))).evicted is evicted
     assert not pod_view(pod()).evicted
 
 
-def test_a_pod_that_is_not_ready_says_so():
+def test_a_pod_that_is_not_ready_is_reported_so():
     assert not pod_view(pod(conditions=({"type": "Ready", "status": "False"},))).ready
 
 
 @pytest.mark.parametrize(
-    ("found", "trouble"),
+    ("found", "problem"),
     [
         pytest.param(
             pod(container=waiting("ErrImageNeverPull", "not present")),
@@ -148,7 +148,7 @@ def test_a_pod_that_is_not_ready_says_so():
         pytest.param(
             pod(container=waiting("CrashLoopBackOff")),
             "CrashLoopBackOff",
-            id="it crashes and nobody says more",
+            id="it crashes without a message",
         ),
         pytest.param(
             pod(
@@ -183,7 +183,7 @@ def test_a_pod_that_is_not_ready_says_so():
                 )
             ),
             "CrashLoopBackOff: back-off 10s; it last ended with exit code 1 OSError",
-            id="of its log only the end is told",
+            id="only the end of its log is reported",
         ),
         pytest.param(
             pod(
@@ -199,7 +199,7 @@ def test_a_pod_that_is_not_ready_says_so():
             "Evicted: low on memory",
             id="it was evicted",
         ),
-        pytest.param(pod(phase="Failed"), "Failed", id="it failed and nobody says why"),
+        pytest.param(pod(phase="Failed"), "Failed", id="it failed without a message"),
         pytest.param(
             pod(
                 container=waiting("PodInitializing"),
@@ -211,19 +211,19 @@ def test_a_pod_that_is_not_ready_says_so():
             id="an init container keeps the worker waiting",
         ),
         pytest.param(
-            pod(container=waiting("ContainerCreating")), "", id="a start under way is no trouble"
+            pod(container=waiting("ContainerCreating")), "", id="a start under way is no problem"
         ),
         pytest.param(
-            pod(container=waiting("PodInitializing")), "", id="init containers are no trouble"
+            pod(container=waiting("PodInitializing")), "", id="init containers are no problem"
         ),
     ],
 )
-def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
-    assert pod_view(found).trouble == trouble
+def test_a_problem_is_reported_in_the_clusters_words(found, problem):
+    assert pod_view(found).problem == problem
 
 
 @pytest.mark.parametrize(
-    ("found", "awaited", "told", "since"),
+    ("found", "awaited", "message", "since"),
     [
         pytest.param(
             pod(
@@ -285,7 +285,7 @@ def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
             Awaited.IMAGE,
             "ErrImagePull",
             AT,
-            id="conditions of others say nothing about the pull",
+            id="other conditions do not concern the pull",
         ),
         pytest.param(
             pod(
@@ -347,7 +347,7 @@ def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
             Awaited.IMAGE,
             "ImageInspectError: Failed to inspect",
             None,
-            id="a reason that is not known to be trouble",
+            id="a reason that is not known to be problem",
         ),
         pytest.param(
             pod(
@@ -381,13 +381,13 @@ def test_trouble_is_told_in_the_clusters_own_words(found, trouble):
         ),
     ],
 )
-def test_a_wait_is_told_with_what_it_is_for_and_since_when(found, awaited, told, since):
+def test_a_waiting_pod_has_the_cause_and_its_start(found, awaited, message, since):
     view = pod_view(found)
 
     assert view.wait is not None
-    assert (view.wait.awaited, str(view.wait)) == (awaited, told)
+    assert (view.wait.awaited, str(view.wait)) == (awaited, message)
     assert view.wait.since == (datetime.fromisoformat(since) if since else None)
-    assert view.trouble == ""
+    assert view.problem == ""
 
 
 @pytest.mark.parametrize(
@@ -404,19 +404,19 @@ def test_a_wait_is_told_with_what_it_is_for_and_since_when(found, awaited, told,
             ),
             id="an init container runs, however long",
         ),
-        pytest.param(pod(container=waiting("InvalidImageName", "x")), id="it has trouble"),
+        pytest.param(pod(container=waiting("InvalidImageName", "x")), id="it has problem"),
         pytest.param(pod(conditions=unscheduled(), phase="Failed"), id="it has ended"),
     ],
 )
-def test_what_does_not_wait_is_not_said_to(found):
+def test_a_pod_that_does_not_wait_has_no_cause(found):
     assert pod_view(found).wait is None
 
 
-def test_of_a_pod_with_trouble_only_the_trouble_is_told():
+def test_a_pod_with_a_problem_has_no_other_cause():
     init = {"name": "fetch"} | waiting("CrashLoopBackOff", "back-off 10s")
     view = pod_view(pod(container=waiting("PodInitializing"), initContainerStatuses=[init]))
 
-    assert view.trouble == "CrashLoopBackOff: back-off 10s"
+    assert view.problem == "CrashLoopBackOff: back-off 10s"
     assert view.wait is None
 
 
@@ -424,14 +424,14 @@ def test_of_a_pod_with_trouble_only_the_trouble_is_told():
     ("written", "quarantine"),
     [
         pytest.param(json.dumps({"reason": "does not answer"}), "does not answer", id="as written"),
-        pytest.param("by hand", "by hand", id="a person wrote words"),
+        pytest.param("by hand", "by hand", id="invalid text"),
         pytest.param("[]", "[]", id="a list is taken as words"),
         pytest.param("{}", "{}", id="without a reason it counts all the same"),
         pytest.param("x" * 300, "x" * 200, id="long words are cut"),
         pytest.param("[" * 100_000, "[" * 200, id="whoever nests it does not end the operator"),
     ],
 )
-def test_a_quarantine_survives_in_the_annotation(written, quarantine):
+def test_a_quarantine_is_read_from_the_annotation(written, quarantine):
     metadata = {"annotations": {names.ANNOTATION_QUARANTINE: written}}
 
     assert pod_view(pod(metadata=metadata)).quarantine == quarantine
@@ -455,7 +455,7 @@ def test_a_quarantine_survives_in_the_annotation(written, quarantine):
         pytest.param("{" * 5000, datetime(1970, 1, 1, tzinfo=UTC), id="no JSON"),
     ],
 )
-def test_since_when_a_worker_drains(written, since):
+def test_the_start_of_a_drain_is_read_from_the_annotation(written, since):
     annotations = {} if written is None else {"rlfleet.dev/drain": written}
     view = pod_view({"metadata": {"uid": "u", "name": "policy-0", "annotations": annotations}})
 

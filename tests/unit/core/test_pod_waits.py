@@ -9,13 +9,13 @@ from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core import pods
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.decision import decide
-from fleet_operator.core.laggards import laggards_of
+from fleet_operator.core.lagging import lagging_workers
+from fleet_operator.core.manifests import revisions
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
@@ -35,7 +35,7 @@ def waits(ordinal: int, wait: PodWait, **fields: object) -> AWorker:
     return up(ordinal).not_running().awaiting(PodWait(**given))
 
 
-class TestHowLongAWaitHasLasted:
+class TestDurationOfAWait:
     @pytest.mark.parametrize(
         ("wait", "seconds"),
         [
@@ -52,7 +52,7 @@ class TestHowLongAWaitHasLasted:
                 {"since": ago(-300), "watched_seconds": 30}, 30, id="the pod's clock is ahead"
             ),
             pytest.param({"since": ago(-300)}, 0, id="it is never negative"),
-            pytest.param({"watched_seconds": 30}, 30, id="the pod does not say"),
+            pytest.param({"watched_seconds": 30}, 30, id="the pod has no time"),
         ],
     )
     def test_it_is_measured_on_the_safest_clock(self, wait, seconds):
@@ -69,7 +69,7 @@ class TestStalled:
         ("seconds", "there"),
         [(0, False), (DEADLINE_SECONDS - 1, False), (DEADLINE_SECONDS, True)],
     )
-    def test_a_wait_needs_attention_when_its_time_is_over(self, wait, seconds, there):
+    def test_a_wait_beyond_its_limit_is_stalled(self, wait, seconds, there):
         fleet = make_fleet(up(0), waits(1, wait, since=ago(seconds)))
         found = condition_of(status_of(fleet).conditions, ConditionType.STALLED)
 
@@ -78,7 +78,7 @@ class TestStalled:
             assert found.reason is ConditionReason.WORKERS_FAILING
             assert f"policy-1: {wait}" in found.message
 
-    def test_the_fleet_sets_the_time(self):
+    def test_the_fleet_sets_the_limit(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(61)), progressDeadlineSeconds=60)
 
         assert condition_of(status_of(fleet).conditions, ConditionType.STALLED) is not None
@@ -92,16 +92,16 @@ class TestStalled:
         status = status_of(fleet)
 
         assert condition_of(status.conditions, ConditionType.STALLED) is None
-        told = condition(fleet, ConditionType.PROGRESSING)
-        assert (told.status, told.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+        found = condition(fleet, ConditionType.PROGRESSING)
+        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
 
-    def test_what_fails_for_good_is_said_at_once_whatever_others_wait_for(self):
-        fleet = make_fleet(waits(0, NODE), up(1).troubled("CrashLoopBackOff: back-off 10s"))
-        told = condition(fleet, ConditionType.STALLED)
+    def test_a_permanent_failure_is_reported_at_once(self):
+        fleet = make_fleet(waits(0, NODE), up(1).not_starting("CrashLoopBackOff: back-off 10s"))
+        found = condition(fleet, ConditionType.STALLED)
 
-        assert "1 worker cannot run. policy-1: CrashLoopBackOff" in told.message
+        assert "1 worker cannot run. policy-1: CrashLoopBackOff" in found.message
 
-    def test_a_pod_that_is_deleted_waits_for_nothing(self):
+    def test_a_deleted_pod_waits_for_nothing(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(9_999)).going(gone_by=NOW))
 
         assert condition_of(status_of(fleet).conditions, ConditionType.STALLED) is None
@@ -115,7 +115,7 @@ class TestRolloutsBesideAGatedPod:
         status = WeightsStatus(desired_version="42", started_at=ago(seconds), phase=phase)
         wants = make_weights("42", status=status, watched=watched)
         fleet = make_fleet(*workers, wants=wants, **given)
-        revision = pods.revision_of(fleet)
+        revision = revisions.revision_of(fleet)
         alike = (w.of_revision(revision) for w in workers)
         recorded = AppliedWeights(version="41", source=WeightSource(path="/weights/step_41"))
         observed = make_fleet(*alike, wants=wants, status=FleetStatus(applied=recorded), **given)
@@ -127,7 +127,7 @@ class TestRolloutsBesideAGatedPod:
         return [c.pod_name for c in made.worker_calls if isinstance(c, Apply)]
 
     @pytest.mark.parametrize("seconds", [10, 1e6])
-    def test_the_others_swap_one_after_the_other(self, seconds):
+    def test_the_other_workers_swap_one_by_one(self, seconds):
         gated = waits(3, GATE, since=ago(seconds))
         rollout = {"strategy": "Rolling", "maxUnavailable": "25%"}
         staged = [up(n).serving("41").staged("42") for n in range(3)]
@@ -138,7 +138,7 @@ class TestRolloutsBesideAGatedPod:
         made = self.decided(*on_its_way, gated, phase=RolloutPhase.LOADING, rollout=rollout)
         assert self.applied_to(made) == []
 
-    def test_it_is_no_reason_to_call_a_rollout_late(self):
+    def test_a_gated_pod_does_not_make_a_rollout_late(self):
         gated = waits(3, GATE, since=ago(1e6))
         for strategy in ("Rolling", "InFlight", "Synchronized", "Canary"):
             serving = [up(n).serving("42") for n in range(3)]
@@ -153,68 +153,68 @@ class TestRolloutsBesideAGatedPod:
             assert made.fleet.applied is not None
             assert made.fleet.applied.version == "42"
 
-    def test_workers_that_are_missing_for_another_reason_count_as_away(self):
+    def test_workers_missing_for_another_reason_are_unavailable(self):
         workers = [up(0).serving("41").staged("42"), waits(1, GATE), waits(2, NODE)]
         rollout = {"strategy": "Rolling", "maxUnavailable": 1}
         made = self.decided(*workers, phase=RolloutPhase.STAGING, seconds=1e6, rollout=rollout)
 
         assert self.applied_to(made) == []
-        told = condition_of(made.fleet.conditions, ConditionType.STALLED)
-        assert told is not None
-        assert told.reason is ConditionReason.DEADLINE_EXCEEDED
-        assert "1 worker does not serve" in told.message
+        found = condition_of(made.fleet.conditions, ConditionType.STALLED)
+        assert found is not None
+        assert found.reason is ConditionReason.DEADLINE_EXCEEDED
+        assert "1 worker does not serve" in found.message
 
     @pytest.mark.parametrize(
         ("replicas", "workers", "expected"),
         [
             pytest.param(3, [up(0), up(1), waits(2, GATE)], 2, id="one of the replicas"),
-            pytest.param(3, [up(0), waits(1, GATE)], 2, id="one more is missing"),
+            pytest.param(3, [up(0), waits(1, GATE)], 2, id="a second worker is missing"),
             pytest.param(2, [up(0), up(1), waits(2, GATE)], 2, id="one beyond the replicas"),
             pytest.param(2, [waits(n, GATE) for n in range(3)], 0, id="all"),
-            pytest.param(2, [up(0), waits(1, GATE).going()], 2, id="one that is deleted"),
-            pytest.param(2, [up(0), waits(1, GATE).draining_since(NOW)], 2, id="one that drains"),
+            pytest.param(2, [up(0), waits(1, GATE).going()], 2, id="a deleted worker"),
+            pytest.param(2, [up(0), waits(1, GATE).draining_since(NOW)], 2, id="a draining worker"),
             pytest.param(2, [up(0), waits(1, NODE)], 2, id="a node may still come"),
         ],
     )
-    def test_how_many_workers_are_expected(self, replicas, workers, expected):
+    def test_the_number_of_expected_workers(self, replicas, workers, expected):
         assert make_fleet(*workers, replicas=replicas).expected_workers == expected
 
 
 class TestProgress:
-    def test_it_is_said_what_is_waited_for(self):
+    def test_the_cause_of_the_wait_is_reported(self):
         fleet = make_fleet(up(0), waits(1, NODE), waits(2, NODE))
-        told = condition(fleet, ConditionType.PROGRESSING)
+        found = condition(fleet, ConditionType.PROGRESSING)
 
-        assert (told.status, told.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
+        assert (found.status, found.reason) == ("True", ConditionReason.WAITING_FOR_WORKERS)
         assert (
             "2 pods wait for a node. policy-1: Unschedulable: 0/3 nodes are available"
-            in told.message
+            in found.message
         )
         assert "2 pods wait for a node" in condition(fleet, ConditionType.READY).message
 
-    def test_different_waits_are_counted_apart(self):
+    def test_different_causes_are_counted_separately(self):
         fleet = make_fleet(waits(0, GATE), waits(1, IMAGE), waits(2, NODE))
 
-        told = condition(fleet, ConditionType.PROGRESSING).message
-        assert "1 pod waits for a scheduling gate, 2 for something else" in told
+        found = condition(fleet, ConditionType.PROGRESSING).message
+        assert "1 pod waits for a scheduling gate, 2 for something else" in found
 
-    def test_when_its_time_is_over_it_is_no_progress_any_more(self):
+    def test_beyond_the_limit_it_is_no_progress(self):
         fleet = make_fleet(up(0), waits(1, NODE, since=ago(DEADLINE_SECONDS)))
-        told = condition(fleet, ConditionType.PROGRESSING)
+        found = condition(fleet, ConditionType.PROGRESSING)
 
-        assert (told.status, told.reason) == ("False", ConditionReason.WORKERS_FAILING)
+        assert (found.status, found.reason) == ("False", ConditionReason.WORKERS_FAILING)
 
-    def test_the_words_hold_no_running_clock(self):
+    def test_the_message_has_no_running_clock(self):
         one, two = (make_fleet(up(0), waits(1, NODE, since=ago(s))) for s in (10, 20))
 
         assert status_of(one) == status_of(two)
 
 
-class TestLaggards:
-    def test_one_that_waits_stands_behind_those_that_fail(self):
-        workers = [waits(0, GATE), up(1).troubled("CrashLoopBackOff"), waits(2, NODE)]
+class TestLaggingWorkers:
+    def test_a_waiting_worker_comes_after_a_failing_one(self):
+        workers = [waits(0, GATE), up(1).not_starting("CrashLoopBackOff"), waits(2, NODE)]
         fleet = make_fleet(*workers)
-        found = laggards_of(fleet, make_weights("base").desired)
+        found = lagging_workers(fleet, make_weights("base").desired)
 
         assert [(one.pod, one.reason) for one in found] == [
             ("policy-1", "CrashLoopBackOff"),
@@ -223,7 +223,9 @@ class TestLaggards:
         ]
         assert found[2].message == "0/3 nodes are available"
 
-    def test_of_a_pod_that_both_fails_and_waits_the_failure_is_told(self):
-        worker = make_worker(0).troubled("Failed: evicted").awaiting(NODE)
+    def test_for_a_pod_that_fails_and_waits_the_failure_is_reported(self):
+        worker = make_worker(0).not_starting("Failed: evicted").awaiting(NODE)
 
-        assert laggards_of(make_fleet(worker), make_weights("base").desired)[0].reason == "Failed"
+        assert (
+            lagging_workers(make_fleet(worker), make_weights("base").desired)[0].reason == "Failed"
+        )

@@ -10,9 +10,9 @@ from tests.support.builders import make_fleet, make_weights
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core import overlay, pods
+from fleet_operator.core.manifests import overlay, pods, revisions
+from fleet_operator.core.manifests.templates import RecordedTemplate, update_available
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.templates import RecordedTemplate, update_available
 from fleet_worker import protocol
 
 IMAGE = "rlfleet/worker:1"
@@ -46,7 +46,7 @@ def environment(made: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in container(made)["env"]}
 
 
-# --- who it is --------------------------------------------------------------------------------
+# --- names and labels ---------------------------------------------------------------------------
 
 
 def test_a_pod_is_named_and_found_by_its_ordinal():
@@ -62,7 +62,7 @@ def test_a_pod_is_named_and_found_by_its_ordinal():
     }
 
 
-def test_a_pod_goes_with_its_fleet():
+def test_a_pod_is_owned_by_its_fleet():
     (owner,) = pod()["metadata"]["ownerReferences"]
 
     assert owner == {
@@ -77,7 +77,7 @@ def test_a_pod_goes_with_its_fleet():
 # --- what it may do ---------------------------------------------------------------------------
 
 
-def test_a_pod_fits_the_restricted_pod_security_standard():
+def test_a_pod_meets_the_restricted_pod_security_standard():
     made = pod()
     spec, worker = made["spec"], container(made)["securityContext"]
 
@@ -89,26 +89,26 @@ def test_a_pod_fits_the_restricted_pod_security_standard():
     assert worker["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_a_worker_has_no_business_with_the_api_server():
+def test_a_worker_has_no_access_to_the_api_server():
     assert pod()["spec"]["automountServiceAccountToken"] is False
 
 
-def test_no_service_of_the_namespace_writes_into_the_engines_environment():
+def test_service_links_are_disabled():
     assert pod()["spec"]["enableServiceLinks"] is False
 
 
-# --- what it is told --------------------------------------------------------------------------
+# --- image, arguments and environment -----------------------------------------------------------
 
 
-def test_the_image_is_the_fleets_or_else_the_default():
+def test_the_image_is_the_fleets_or_the_default():
     assert container(pod())["image"] == IMAGE
     assert container(pod(engine={"image": "mine:2"}))["image"] == "mine:2"
 
 
-def test_a_directory_is_served_by_its_path():
-    told = arguments(pod())
+def test_a_model_directory_is_served_by_its_path():
+    options = arguments(pod())
 
-    assert told[: told.index("--")] == [
+    assert options[: options.index("--")] == [
         *("serve", "--model", "/models/base", "--served-model-name", "m", "--version", "base"),
         *("--port", "8000", "--admin-host", "$(RLFLEET_ADMIN_HOST)", "--admin-port", "8081"),
         *("--metrics-host", "$(RLFLEET_ADMIN_HOST)", "--metrics-port", "8082"),
@@ -118,15 +118,18 @@ def test_a_directory_is_served_by_its_path():
 
 def test_a_repository_is_served_at_its_revision():
     source = {"huggingFace": {"repo": "lab/m", "revision": "v1"}}
-    told = arguments(pod(model={"name": "m", "source": source, "version": "v1"}))
+    options = arguments(pod(model={"name": "m", "source": source, "version": "v1"}))
 
-    assert told[1:5] == ["--model", "lab/m", "--revision", "v1"]
+    assert options[1:5] == ["--model", "lab/m", "--revision", "v1"]
 
 
-def test_every_root_is_told():
-    told = arguments(pod(weights={"roots": ["/a", "/b"]}))
+def test_every_root_is_passed_to_the_worker():
+    options = arguments(pod(weights={"roots": ["/a", "/b"]}))
 
-    assert [told[i + 1] for i, word in enumerate(told) if word == "--weights-root"] == ["/a", "/b"]
+    assert [options[i + 1] for i, word in enumerate(options) if word == "--weights-root"] == [
+        "/a",
+        "/b",
+    ]
 
 
 def test_a_worker_knows_when_a_trainer_drives_it():
@@ -137,7 +140,7 @@ def test_a_worker_knows_when_a_trainer_drives_it():
     assert "--weights-management" not in container(pod())["args"]
 
 
-def test_an_engine_has_a_slot_more_than_there_are_adapters():
+def test_an_engine_has_one_slot_more_than_adapters():
     arguments = container(pod(adapters={"max": 2, "maxRank": 32}))["args"]
 
     assert arguments[arguments.index("--max-loras") + 1] == "3"
@@ -145,11 +148,11 @@ def test_an_engine_has_a_slot_more_than_there_are_adapters():
     assert "--max-loras" not in container(pod())["args"]
 
 
-def test_engine_arguments_come_last_and_as_they_were_written():
+def test_engine_arguments_come_last_and_unchanged():
     engine = {"args": ["--dtype=bfloat16", "-x"], "tensorParallelSize": 4}
-    told = arguments(pod(engine=engine))
+    options = arguments(pod(engine=engine))
 
-    assert told[told.index("--") + 1 :] == [
+    assert options[options.index("--") + 1 :] == [
         "--tensor-parallel-size=4",
         "--pipeline-parallel-size=1",
         "--dtype=bfloat16",
@@ -157,14 +160,14 @@ def test_engine_arguments_come_last_and_as_they_were_written():
     ]
 
 
-def test_a_restarted_worker_reads_what_the_fleet_serves_and_starts_without_it_too():
+def test_a_restarted_worker_reads_the_applied_version_and_starts_without_it():
     for name, key in ((protocol.ENV_START_VERSION, "version"), (protocol.ENV_START_PATH, "path")):
         reference = environment(pod())[name]["configMapKeyRef"]
 
         assert reference == {"name": "policy-applied", "key": key, "optional": True}
 
 
-def test_the_token_comes_as_a_file():
+def test_the_token_is_mounted_as_a_file():
     made = pod()
     (volume,) = (v for v in made["spec"]["volumes"] if v["name"] == "admin-token")
     (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "admin-token")
@@ -173,13 +176,13 @@ def test_the_token_comes_as_a_file():
     assert environment(made)[protocol.ENV_ADMIN_TOKEN_FILE] == f"{mount['mountPath']}/token"
 
 
-def test_of_two_variables_with_one_name_ours_is_the_later_one():
+def test_of_two_variables_with_one_name_ours_comes_last():
     engine = {"env": [{"name": "HOME", "value": "/root"}]}
 
     assert environment(pod(engine=engine))["HOME"] == "/tmp"  # noqa: S108 - the pod's own
 
 
-def test_weight_volumes_are_mounted_as_the_fleet_says():
+def test_weight_volumes_are_mounted_as_configured():
     made = pod(weights={"roots": ["/weights"], "volumes": [VOLUME | {"readOnly": False}]})
     (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "weights")
     (volume,) = (v for v in made["spec"]["volumes"] if v["name"] == "weights")
@@ -188,7 +191,7 @@ def test_weight_volumes_are_mounted_as_the_fleet_says():
     assert volume["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": False}
 
 
-def test_probes_and_ports_are_the_fleets():
+def test_probes_and_ports_come_from_the_fleet():
     worker = container(pod(serving={"port": 9000, "adminPort": 9001, "metricsPort": 9002}))
 
     assert {p["name"]: p["containerPort"] for p in worker["ports"]} == {
@@ -235,7 +238,7 @@ def test_probes_and_ports_are_the_fleets():
         ),
     ],
 )
-def test_an_overlay_brings(fragment, path, value):
+def test_an_overlay_sets(fragment, path, value):
     found: Any = pod(podOverlay=fragment)
     for key in path:
         found = found[key]
@@ -243,7 +246,7 @@ def test_an_overlay_brings(fragment, path, value):
     assert found == value
 
 
-def test_an_overlay_brings_a_sidecar_and_changes_the_worker_beside_it():
+def test_an_overlay_adds_a_sidecar_and_changes_the_worker():
     fragment = {
         "spec": {
             "containers": [
@@ -287,7 +290,7 @@ def test_an_overlay_may_take_a_variable_from_a_secret():
         ),
     ],
 )
-def test_no_overlay_unties_a_pod_from_its_fleet_and_a_worker_from_its_latch(fragment):
+def test_no_overlay_removes_an_operators_field(fragment):
     assert pod(podOverlay=fragment) == pod()
 
 
@@ -319,7 +322,7 @@ def nested(levels: int, kind: type[dict | list]) -> Any:
         pytest.param({"spec": {"x": nested(99, list)}}, id="lists without a bottom"),
     ],
 )
-def test_an_overlay_that_is_no_pod_template_is_refused_in_words(fragment):
+def test_an_overlay_that_is_not_a_pod_template_is_refused_with_a_reason(fragment):
     problem = overlay.problem_of(fragment)
 
     assert problem.startswith("spec.podOverlay")
@@ -336,7 +339,7 @@ def test_an_overlay_that_is_no_pod_template_is_refused_in_words(fragment):
         pytest.param({"spec": nested(98, dict)}, id="as deep as may be"),
     ],
 )
-def test_an_overlay_that_is_a_pod_template_is_taken(fragment):
+def test_a_valid_overlay_is_accepted(fragment):
     assert overlay.problem_of(fragment) == ""
 
 
@@ -345,7 +348,7 @@ def _tolerations(**overlaid: Any) -> dict[str, dict[str, Any]]:
     return {t["key"]: t for t in made}
 
 
-def test_a_lost_node_is_not_waited_for_longer_than_a_minute():
+def test_a_lost_node_is_tolerated_for_a_minute():
     found = _tolerations(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])
 
     assert found["nvidia.com/gpu"] == {"key": "nvidia.com/gpu", "operator": "Exists"}
@@ -353,7 +356,7 @@ def test_a_lost_node_is_not_waited_for_longer_than_a_minute():
     assert found["node.kubernetes.io/not-ready"]["tolerationSeconds"] == pods.LOST_NODE_SECONDS
 
 
-def test_an_overlay_may_say_how_long_a_lost_node_is_waited_for():
+def test_an_overlay_may_set_the_time_for_a_lost_node():
     own = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 5}
 
     assert _tolerations(tolerations=[own])["node.kubernetes.io/unreachable"] == own
@@ -362,10 +365,10 @@ def test_an_overlay_may_say_how_long_a_lost_node_is_waited_for():
 # --- revisions --------------------------------------------------------------------------------
 
 
-BASE = pods.revision_of(fleet())
+BASE = revisions.revision_of(fleet())
 
 
-def test_a_revision_is_a_label_value():
+def test_a_revision_is_a_valid_label_value():
     assert len(BASE) == 10
     assert BASE.isalnum()
 
@@ -378,11 +381,11 @@ def test_a_revision_is_a_label_value():
         pytest.param(fleet(update={"maxUnavailable": 3}), id="how templates reach the workers"),
         pytest.param(fleet(wants=make_weights("42")), id="the wanted version"),
         pytest.param(replace(fleet(), generation=9), id="the generation"),
-        pytest.param(replace(fleet(), uid="anew"), id="an owner that was made anew"),
+        pytest.param(replace(fleet(), uid="recreated"), id="a recreated owner"),
     ],
 )
-def test_a_pod_is_not_out_of_date_for(other):
-    assert pods.revision_of(other) == BASE
+def test_a_pod_stays_up_to_date_for(other):
+    assert revisions.revision_of(other) == BASE
 
 
 @pytest.mark.parametrize(
@@ -398,22 +401,22 @@ def test_a_pod_is_not_out_of_date_for(other):
         pytest.param(fleet(podOverlay={"spec": {"priorityClassName": "x"}}), id="the overlay"),
     ],
 )
-def test_a_pod_is_out_of_date_for_other(other):
-    assert pods.revision_of(other) != BASE
+def test_a_pod_is_out_of_date_for_another(other):
+    assert revisions.revision_of(other) != BASE
 
 
-def test_no_field_of_the_spec_that_changes_a_pod_is_left_out_of_its_revision():
+def test_every_field_of_the_spec_that_changes_a_pod_is_in_its_revision():
     """Of every field that is not listed as one that changes no pod, and of `restartedAt`."""
-    assert pods.revision_of(fleet(update={"restartedAt": "now"})) != BASE
-    assert {*FleetSpec.model_fields} - {*pods._NOT_OF_PODS} == {
+    assert revisions.revision_of(fleet(update={"restartedAt": "now"})) != BASE
+    assert {*FleetSpec.model_fields} - {*revisions._NOT_OF_PODS} == {
         *("model", "engine", "resources", "pod", "weights", "adapters", "pod_overlay")
     }
 
 
-def test_what_is_said_of_pods_does_not_depend_on_whether_a_default_is_written_out():
+def test_a_default_that_is_written_out_does_not_change_the_revision():
     written = fleet(serving={"port": 8000, "service": {"type": "LoadBalancer"}}, update={})
 
-    assert pods.revision_of(written) == BASE
+    assert revisions.revision_of(written) == BASE
 
 
 @pytest.mark.parametrize(
@@ -437,11 +440,11 @@ def test_what_is_said_of_pods_does_not_depend_on_whether_a_default_is_written_ou
         pytest.param({}, {"adapters": {"max": 0, "maxRank": 64}}, id="the rank of no adapters"),
     ],
 )
-def test_another_way_of_writing_the_same_replaces_no_worker(one, other):
+def test_another_spelling_of_the_same_pod_replaces_no_worker(one, other):
     before, after = fleet(**one), fleet(**other)
     template = RecordedTemplate(revision="", pod=pods.template_of(before, IMAGE), release="0.1")
 
-    assert pods.revision_of(before) == pods.revision_of(after)
+    assert revisions.revision_of(before) == revisions.revision_of(after)
     assert update_available(template, pods.template_of(after, IMAGE), "0.1") == ""
 
 
@@ -470,15 +473,15 @@ def test_another_way_of_writing_the_same_replaces_no_worker(one, other):
         ),
     ],
 )
-def test_what_is_not_the_same_has_another_revision(one, other):
-    assert pods.revision_of(fleet(**one)) != pods.revision_of(fleet(**other))
+def test_a_different_pod_has_another_revision(one, other):
+    assert revisions.revision_of(fleet(**one)) != revisions.revision_of(fleet(**other))
 
 
-def test_the_revision_does_not_hang_on_the_order_of_keys():
+def test_the_revision_does_not_depend_on_the_order_of_keys():
     one = fleet(podOverlay={"spec": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = fleet(podOverlay={"spec": {"b": {"d": 3, "c": 2}, "a": 1}})
 
-    assert pods.revision_of(one) == pods.revision_of(two)
+    assert revisions.revision_of(one) == revisions.revision_of(two)
 
 
 def test_the_revision_is_the_same_in_every_process():

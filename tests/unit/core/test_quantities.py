@@ -6,7 +6,7 @@ from decimal import InvalidOperation
 
 import pytest
 
-from fleet_operator.core.quantities import bytes_of, comparable
+from fleet_operator.core.manifests.quantities import bytes_of, comparable
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ from fleet_operator.core.quantities import bytes_of, comparable
         ("7P", 7 * 10**15),
     ],
 )
-def test_a_quantity_becomes_bytes(quantity, expected):
+def test_a_quantity_is_converted_to_bytes(quantity, expected):
     assert bytes_of(quantity) == expected
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1Xi", "one"])
-def test_a_text_that_is_no_quantity_is_an_error(text):
+def test_an_invalid_quantity_is_an_error(text):
     with pytest.raises(InvalidOperation):
         bytes_of(text)
 
@@ -47,14 +47,14 @@ def test_a_text_that_is_no_quantity_is_an_error(text):
         ("+1.50", "1500m"),
     ],
 )
-def test_the_same_amount_is_comparable_however_it_is_written(one, other):
+def test_equal_amounts_compare_equal_in_any_spelling(one, other):
     assert comparable(one) == comparable(other)
 
 
 @pytest.mark.parametrize(
     "thing", ["", "one", "NaN", "Infinity", "1e99999999999999999999", None, True, {"a": 1}, 1.5]
 )
-def test_what_is_no_quantity_is_compared_as_it_is(thing):
+def test_an_invalid_quantity_is_compared_as_text(thing):
     assert comparable(thing) == thing
 
 

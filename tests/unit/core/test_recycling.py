@@ -1,4 +1,4 @@
-"""Failed workers are made anew: at once, then ever later, and not for ever."""
+"""Failed workers are recreated: at once, then after growing waits, up to a limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_worker
 
-from fleet_operator.api.fleet import MAX_RECYCLED, FleetStatus, RecycledWorker
+from fleet_operator.api.fleet_status import MAX_RECYCLED, FleetStatus, RecycledWorker
 from fleet_operator.core.recycling import LONGEST_WAIT_SECONDS, Recycling, recycle
 
 
@@ -25,26 +25,26 @@ def decide(*workers: AWorker, before: tuple[RecycledWorker, ...] = (), **setting
     return recycle(fleet, fleet.workers, now=NOW)
 
 
-def test_a_worker_that_fails_for_the_first_time_is_made_anew_at_once():
+def test_a_worker_that_fails_for_the_first_time_is_recreated_at_once():
     made = decide(failed())
 
-    assert [(a.name, a.uid) for a in made.actions] == [("policy-0", "new")]
+    assert [(a.pod_name, a.pod_uid) for a in made.actions] == [("policy-0", "new")]
     assert made.recycled == (RecycledWorker(pod="policy-0", uid="new", count=1, last_at=NOW),)
     assert made.problem == ""
 
 
-def test_a_deletion_that_did_not_get_through_is_asked_for_again_and_counts_once():
+def test_a_failed_deletion_is_repeated_and_counts_once():
     before = (entry(0, 1, seconds_ago=3, uid="same"),)
     made = decide(failed(uid="same"), before=before)
 
-    assert [a.uid for a in made.actions] == ["same"]
+    assert [a.pod_uid for a in made.actions] == ["same"]
     assert made.recycled == before
 
 
 @pytest.mark.parametrize(
     ("times", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (50, 300)]
 )
-def test_the_same_worker_waits_twice_as_long_each_time_up_to_a_limit(times, seconds):
+def test_each_failure_of_the_same_worker_doubles_its_delay_up_to_a_limit(times, seconds):
     def after(ago: float) -> Recycling:
         return decide(
             failed(), before=(entry(0, times, seconds_ago=ago),), maxPerWorker=100, maxPerFleet=100
@@ -56,60 +56,60 @@ def test_the_same_worker_waits_twice_as_long_each_time_up_to_a_limit(times, seco
     assert len(after(seconds).actions) == 1
 
 
-def test_the_next_look_is_when_the_first_of_several_may_go():
+def test_the_next_reconcile_is_when_the_first_worker_may_be_recreated():
     before = (entry(0, 1, seconds_ago=2), entry(1, 1, seconds_ago=7))
     made = decide(failed(0), failed(1), before=before)
 
     assert made.requeue_after_seconds == pytest.approx(3)
 
 
-def test_a_worker_that_has_used_its_budget_up_stays_and_a_person_is_asked():
+def test_a_worker_beyond_its_budget_stays_and_is_reported():
     made = decide(failed(), before=(entry(0, 5, seconds_ago=2000),))
 
     assert made.actions == ()
-    assert "1 failed worker is not recreated: 5 times a worker" in made.problem
+    assert "1 failed worker is not recreated: 5 times per worker" in made.problem
     assert "policy-0: does not answer" in made.problem
     assert "delete the pod" in made.problem
 
 
-def test_a_fleet_that_has_used_its_budget_up_makes_no_worker_anew():
+def test_a_fleet_beyond_its_budget_recreates_no_worker():
     before = tuple(entry(n, 2, seconds_ago=1000) for n in range(5))
     made = decide(failed(7), before=before)
 
     assert made.actions == ()
-    assert "10 times a fleet" in made.problem
+    assert "10 times per fleet" in made.problem
 
 
-def test_the_last_of_the_fleets_budget_goes_to_one_worker_only():
+def test_the_last_of_the_fleets_budget_recreates_one_worker():
     before = tuple(entry(n, 3, seconds_ago=1000) for n in range(3))
     made = decide(failed(7), failed(8), before=before)
 
-    assert [a.name for a in made.actions] == ["policy-7"]
+    assert [a.pod_name for a in made.actions] == ["policy-7"]
     assert "policy-8" in made.problem
 
 
-def test_what_happened_before_the_window_is_forgotten():
+def test_failures_before_the_window_do_not_count():
     made = decide(failed(), before=(entry(0, 5, seconds_ago=3601),))
 
     assert [r.count for r in made.recycled] == [1]
     assert len(made.actions) == 1
 
 
-def test_a_budget_of_none_makes_no_worker_anew():
+def test_a_budget_of_zero_recreates_no_worker():
     made = decide(failed(), maxPerWorker=0)
 
     assert made.actions == ()
-    assert "0 times a worker" in made.problem
+    assert "0 times per worker" in made.problem
 
 
-def test_a_worker_that_ended_by_itself_is_told_by_its_trouble():
-    made = decide(make_worker(0).ended()._pod(trouble="Evicted: the node was low on memory"))
+def test_a_worker_that_ended_by_itself_has_its_problem_as_the_reason():
+    made = decide(make_worker(0).ended()._pod(problem="Evicted: the node was low on memory"))
 
     assert made.actions[0].reason == "it ended: Evicted: the node was low on memory"
     assert decide(make_worker(0).ended()).actions[0].reason == "it ended: Failed"
 
 
-def test_the_record_is_bounded_and_keeps_the_newest():
+def test_the_record_is_bounded_and_keeps_the_newest_failures():
     many = [entry(n, 1, seconds_ago=100 + n) for n in range(MAX_RECYCLED + 5)]
     made = decide(failed(99), before=tuple(many), maxPerFleet=1000)
 
@@ -118,7 +118,7 @@ def test_the_record_is_bounded_and_keeps_the_newest():
     assert made.recycled[-2].pod == f"policy-{MAX_RECYCLED - 3}"
 
 
-def test_what_no_longer_has_a_line_of_its_own_still_counts_for_the_fleet():
+def test_failures_dropped_from_the_record_count_for_the_fleet():
     record: tuple[RecycledWorker, ...] = ()
     for ordinal in range(60):
         record = decide(failed(ordinal), before=record, maxPerFleet=60).recycled
@@ -126,14 +126,14 @@ def test_what_no_longer_has_a_line_of_its_own_still_counts_for_the_fleet():
 
     assert sum(r.count for r in record) == 60
     assert made.actions == ()
-    assert "60 times a fleet" in made.problem
+    assert "60 times per fleet" in made.problem
 
 
 @pytest.mark.parametrize(
     ("share", "workers", "used", "allowed"),
     [("0%", 3, 0, False), ("1%", 3, 0, True), ("50%", 3, 2, False), ("300%", 3, 8, True)],
 )
-def test_a_share_of_the_replicas_bounds_the_fleet_rounded_up(share, workers, used, allowed):
+def test_a_percentage_of_the_replicas_limits_the_fleet_rounded_up(share, workers, used, allowed):
     before = (entry(99, used, seconds_ago=0),) if used else ()
     others = (make_worker(n).serving("41") for n in range(1, workers))
     fleet = make_fleet(
@@ -143,7 +143,7 @@ def test_a_share_of_the_replicas_bounds_the_fleet_rounded_up(share, workers, use
     assert bool(recycle(fleet, fleet.workers[:1], now=NOW).actions) is allowed
 
 
-def test_waits_stay_below_the_longest_so_that_counts_cannot_overflow():
+def test_delays_stay_below_the_maximum_so_that_counts_cannot_overflow():
     made = decide(
         failed(), before=(entry(0, 99, seconds_ago=0),), maxPerWorker=100, maxPerFleet=1000
     )

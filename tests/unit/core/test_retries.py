@@ -1,11 +1,11 @@
-"""When a refusal is asked about again."""
+"""Times at which the operator retries after a refusal."""
 
 from __future__ import annotations
 
 import pytest
 from tests.support.builders import make_worker
 
-from fleet_operator.core import calls
+from fleet_operator.core import worker_calls
 from fleet_worker.protocol import Failure, Reason
 
 
@@ -20,7 +20,7 @@ from fleet_worker.protocol import Failure, Reason
         (Reason.SOURCE_NOT_READY, 2, 2),
     ],
 )
-def test_a_worker_is_asked_again_when_it_says_so_within_bounds(
+def test_a_worker_is_called_again_at_its_retry_after_within_limits(
     reason: Reason, asked_for: float | None, seconds: float
 ) -> None:
     failure = Failure(
@@ -28,4 +28,4 @@ def test_a_worker_is_asked_again_when_it_says_so_within_bounds(
     )
     worker = make_worker().serving("41").heard(0.25).view()
 
-    assert calls.retry_in_seconds(worker, failure) == seconds - 0.5
+    assert worker_calls.retry_in_seconds(worker, failure) == seconds - 0.5

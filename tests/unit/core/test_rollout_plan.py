@@ -1,10 +1,10 @@
-"""Which weights a fleet should serve, and what follows from that a version is given up."""
+"""The weights that a fleet should serve, and the effects of abandoning a version."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.builders import NOW, make_fleet, make_weights, make_worker, target, told
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker, target, texts_of
 
 from fleet_operator.api.conditions import (
     Condition,
@@ -12,7 +12,7 @@ from fleet_operator.api.conditions import (
     ConditionType,
     condition_of,
 )
-from fleet_operator.api.fleet import AppliedWeights, FleetStatus
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import Watched
@@ -41,19 +41,19 @@ def since(seconds: float, phase: RolloutPhase) -> WeightsStatus:
     )
 
 
-def test_the_way_back_begins_when_the_version_is_given_up_and_nobody_is_late_for_it():
-    """Else who has to go back would be cut off at once, with his requests."""
+def test_a_rollback_starts_when_the_version_is_given_up_and_no_worker_is_late_for_it():
+    """Otherwise a worker that has to go back would be cut off at once, with its requests."""
     ahead = make_worker(0).serving("42x")
     late = make_worker(1).serving("41").silent()
     made = plan(ahead, late, status=since(901, RolloutPhase.STAGING))
 
     assert made.halted
     assert made.applied.version == "41"
-    assert "stage 41 on policy-0" in told(made.step.actions)
-    assert "fence on policy-0" not in told(made.step.actions)
+    assert "stage 41 on policy-0" in texts_of(made.step.actions)
+    assert "fence on policy-0" not in texts_of(made.step.actions)
 
 
-def test_the_problem_is_kept_on_the_way_back():
+def test_the_problem_is_kept_during_the_rollback():
     late = make_worker(1).serving("41").silent()
     made = plan(make_worker(0).serving("41"), late, status=since(901, RolloutPhase.STAGING))
 
@@ -63,7 +63,7 @@ def test_the_problem_is_kept_on_the_way_back():
     assert made.step.failed == ("policy-0", "policy-1")
 
 
-def test_what_was_given_up_stays_so_in_its_generation():
+def test_a_version_that_was_given_up_stays_so_in_its_generation():
     halted = since(10, RolloutPhase.HALTED)
     made = plan(make_worker(0).serving("41"), status=halted)
 
@@ -72,7 +72,7 @@ def test_what_was_given_up_stays_so_in_its_generation():
     assert made.step.phase is RolloutPhase.APPLIED
 
 
-def test_why_a_version_was_given_up_stays_when_a_joiner_has_another_trouble_later():
+def test_the_reason_is_kept_when_a_joining_worker_has_another_problem():
     refused = Condition(
         type=ConditionType.STALLED,
         status="True",
@@ -83,8 +83,8 @@ def test_why_a_version_was_given_up_stays_when_a_joiner_has_another_trouble_late
     )
     halted = since(10, RolloutPhase.HALTED).model_copy(update={"conditions": (refused,)})
     weights = make_weights("42", status=halted)
-    joiner = make_worker(1).joining("base").refused("41", Reason.CHECKPOINT_TRUNCATED)
-    fleet = make_fleet(make_worker(0).serving("41"), joiner, wants=weights, status=APPLIED)
+    joining_worker = make_worker(1).joining("base").refused("41", Reason.CHECKPOINT_TRUNCATED)
+    fleet = make_fleet(make_worker(0).serving("41"), joining_worker, wants=weights, status=APPLIED)
 
     made = decide(fleet, default_image="image", now=NOW)
     of_version = condition_of(made.weights[weights.uid].conditions, ConditionType.STALLED)
@@ -96,13 +96,13 @@ def test_why_a_version_was_given_up_stays_when_a_joiner_has_another_trouble_late
     assert of_fleet.reason is ConditionReason.CHECKPOINT_TRUNCATED
 
 
-def test_a_fleet_that_nobody_asks_anything_of_serves_the_models_own_version():
+def test_a_fleet_without_a_weightversion_serves_the_model():
     made = plan_rollout(make_fleet(make_worker(0).serving("base")), now=NOW)
 
     assert (made.desired.version, made.applied.version, made.serving) == ("base",) * 3
 
 
-def test_what_members_serve_with_one_voice_is_said_and_nothing_else():
+def test_the_version_that_the_members_agree_on_is_reported():
     applied = since(10, RolloutPhase.APPLIED)
 
     assert plan(make_worker(0).serving("42"), status=applied).serving == "42"

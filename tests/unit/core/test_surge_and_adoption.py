@@ -1,19 +1,19 @@
-"""Template changes with workers to spare, pods that belong to nobody, budgets that are used up."""
+"""Template changes with spare workers, pods without an owner, and used budgets."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, told
+from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, texts_of
 
-from fleet_operator.api.fleet import FleetStatus, RecycledWorker
+from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
 from fleet_operator.core.actions import AdoptPod, BeginDrain
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
 IMAGE = "rlfleet/worker:1"
-TODAY = plan_fleet(make_fleet(), default_image=IMAGE, disturbed=False, now=NOW).revision
+TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
 
 
 ONE_MORE = {"maxUnavailable": 0, "maxSurge": 1}
@@ -21,7 +21,7 @@ ONE_MORE = {"maxUnavailable": 0, "maxSurge": 1}
 
 def plan(*workers: AWorker, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
     fleet = make_fleet(*workers, status=status, **spec)  # type: ignore[arg-type]
-    return plan_fleet(fleet, default_image=IMAGE, disturbed=False, now=NOW)
+    return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 
 
 def up(ordinal: int) -> AWorker:
@@ -43,7 +43,7 @@ def coming(ordinal: int) -> AWorker:
             [old(0), old(1), old(2)],
             1,
             ["CreatePod policy-3"],
-            id="first one more is created and nobody is taken away",
+            id="first one worker is created and none deleted",
         ),
         pytest.param(
             [old(0), old(1), old(2)],
@@ -58,46 +58,52 @@ def coming(ordinal: int) -> AWorker:
             id="no more of them than pods are out of date",
         ),
         pytest.param(
-            [old(0), old(1), old(2), coming(3)], 1, [], id="nobody goes before the spare one serves"
+            [old(0), old(1), old(2), coming(3)],
+            1,
+            [],
+            id="no worker is deleted before the surplus one serves",
         ),
         pytest.param(
             [old(0), old(1), old(2), up(3)],
             1,
             ["BeginDrain policy-0"],
-            id="when it serves, one goes",
+            id="once it serves one worker is deleted",
         ),
         pytest.param(
-            [coming(0), old(1), old(2), up(3)], 1, [], id="the next one waits for its successor"
+            [coming(0), old(1), old(2), up(3)],
+            1,
+            [],
+            id="the next worker waits for its replacement",
         ),
         pytest.param(
             [up(0), coming(1), coming(2), up(3)],
             1,
             ["DeletePod policy-2"],
-            id="when none is out of date, as many as wanted are enough",
+            id="without out-of-date workers there is no surplus",
         ),
         pytest.param(
             [up(0), up(1), up(2).unready(), old(3)],
             1,
             [],
-            id="one whose probe has not seen its admission is stood in for",
+            id="an admitted worker before its probe is replaced by surplus",
         ),
         pytest.param(
             [up(0), up(1).paused("1"), up(2), old(3)],
             1,
             [],
-            id="one that holds its requests for a load is stood in for",
+            id="a worker paused for a load is replaced by surplus",
         ),
         pytest.param(
             [up(0), up(1), up(2), up(3)],
             1,
             ["BeginDrain policy-3"],
-            id="then one goes",
+            id="then one worker is deleted",
         ),
         pytest.param(
             [old(0), old(1), old(2).quarantined(), up(3)],
             1,
             ["DeletePod policy-2"],
-            id="one that has failed does not count as serving",
+            id="a failed worker does not count as serving",
         ),
         pytest.param(
             [coming(0), up(1), up(2), up(3), up(4)],
@@ -107,10 +113,10 @@ def coming(ordinal: int) -> AWorker:
         ),
     ],
 )
-def test_a_template_change_with_workers_to_spare(workers, surge, done):
+def test_a_template_change_with_surge(workers, surge, done):
     made = plan(*workers, replicas=3, update={"maxUnavailable": 0, "maxSurge": surge})
 
-    assert told(made.actions) == done
+    assert texts_of(made.actions) == done
 
 
 HELD = [{"paused": True}, {"type": "OnDelete"}]
@@ -118,12 +124,12 @@ HELD = [{"paused": True}, {"type": "OnDelete"}]
 
 @pytest.mark.parametrize("held", HELD, ids=str)
 @pytest.mark.parametrize("management", ["Operator", "External"])
-def test_a_held_update_keeps_no_worker_beyond_the_replicas(held, management):
+def test_a_held_update_keeps_no_surplus_worker(held, management):
     weights = {"roots": ["/weights"], "management": management}
     made = plan(old(0), old(1), old(2), replicas=2, update=ONE_MORE | held, weights=weights)
     (action,) = made.actions
 
-    assert told([action]) == ["BeginDrain policy-2"]
+    assert texts_of([action]) == ["BeginDrain policy-2"]
     assert isinstance(action, BeginDrain)
     assert action.reason == "the fleet has 2 replicas now"
 
@@ -144,89 +150,89 @@ def gated(ordinal: int) -> AWorker:
     return make_worker(ordinal).of_revision(TODAY).not_running().awaiting(wait)
 
 
-def test_without_an_update_no_worker_is_spare_though_others_wait_for_a_gate():
+def test_without_an_update_a_gated_pod_makes_no_worker_surplus():
     made = plan(up(0), up(1), gated(2), gated(3), replicas=3, update=ONE_MORE)
 
-    assert told(made.actions) == ["DeletePod policy-3"]
+    assert texts_of(made.actions) == ["DeletePod policy-3"]
 
 
-def test_one_that_waits_for_a_gate_goes_before_one_that_starts():
+def test_a_gated_pod_is_deleted_before_a_starting_one():
     made = plan(up(0), gated(1), coming(2), replicas=2)
 
-    assert told(made.actions) == ["DeletePod policy-1"]
+    assert texts_of(made.actions) == ["DeletePod policy-1"]
 
 
-def test_an_external_fleet_keeps_no_more_spare_workers_than_stand_in_for_one():
+def test_an_external_fleet_keeps_one_surplus_worker_for_each_missing_one():
     workers = of_external(up(0), up(1), gated(2), up(3), up(4))
     made = plan(*workers, replicas=3, update={"maxSurge": "100%"}, weights=EXTERNAL)
 
-    assert told(made.actions) == ["BeginDrain policy-4"]
+    assert texts_of(made.actions) == ["BeginDrain policy-4"]
 
 
-def test_the_spare_worker_of_an_external_fleet_stays_until_the_last_successor_serves():
+def test_the_surplus_worker_of_an_external_fleet_stays_until_the_last_replacement_serves():
     workers = of_external(up(0), coming(1), up(2))
     made = plan(*workers, replicas=2, update=ONE_MORE, weights=EXTERNAL)
 
     assert made.actions == ()
 
 
-def test_workers_that_are_scaled_away_do_not_count_as_serving():
+def test_workers_beyond_the_replicas_do_not_count_as_serving():
     workers = [old(0), old(1), old(2), up(3)]
     made = plan(*workers, replicas=2, update={"maxUnavailable": 1})
 
-    assert told(made.actions) == [
+    assert texts_of(made.actions) == [
         "BeginDrain policy-0",
         "BeginDrain policy-1",
         "BeginDrain policy-2",
     ]
 
 
-def test_a_spare_worker_that_fails_is_made_anew_like_the_others():
+def test_a_failed_surplus_worker_is_recreated():
     made = plan(old(0), old(1), up(2).ended(), replicas=2, update=ONE_MORE)
 
-    assert told(made.actions) == ["DeletePod policy-2"]
+    assert texts_of(made.actions) == ["DeletePod policy-2"]
     assert [r.pod for r in made.recycled] == ["policy-2"]
 
 
-def test_a_spare_worker_of_a_template_that_never_came_up_makes_room_for_a_better_one():
+def test_a_surplus_worker_of_a_template_that_never_came_up_is_replaced():
     never_up = coming(2).of_revision("broken")
     made = plan(old(0), old(1), never_up, replicas=2, update=ONE_MORE)
 
-    assert told(made.actions) == ["DeletePod policy-2"]
+    assert texts_of(made.actions) == ["DeletePod policy-2"]
 
 
-def test_a_spare_worker_that_serves_bridges_whatever_its_template():
+def test_a_serving_surplus_worker_stands_in_with_any_template():
     made = plan(old(0), coming(1), old(2), replicas=2, update=ONE_MORE)
 
     assert made.actions == ()
 
 
-def test_a_spare_worker_that_fails_goes_for_good():
+def test_a_failed_surplus_worker_that_is_not_needed_is_deleted():
     made = plan(up(0), up(1), up(2).quarantined(), replicas=2, update={"maxSurge": 1})
 
-    assert told(made.actions) == ["DeletePod policy-2"]
+    assert texts_of(made.actions) == ["DeletePod policy-2"]
     assert made.recycled == ()
 
 
 class TestAdoption:
-    def test_a_pod_of_nobody_with_the_fleets_labels_is_adopted(self):
+    def test_an_orphaned_pod_with_the_fleets_labels_is_adopted(self):
         (action,) = plan(up(0).owned_by("")).actions
 
         assert isinstance(action, AdoptPod)
-        assert action.uid == "uid-0"
+        assert action.pod_uid == "uid-0"
         assert action.owner["uid"] == FLEET_UID
         assert action.owner["controller"] is True
 
-    def test_a_pod_that_has_an_owner_is_not(self):
+    def test_a_pod_with_an_owner_is_not_adopted(self):
         assert plan(up(0)).actions == ()
 
-    def test_a_pod_of_nobody_that_goes_is_left_to_go(self):
+    def test_a_terminating_orphaned_pod_is_not_adopted(self):
         assert plan(up(0).owned_by("").going()).actions == ()
 
-    def test_a_pod_of_nobody_is_judged_like_the_others(self):
+    def test_an_adopted_pod_is_treated_as_the_others(self):
         made = plan(up(0), up(1).owned_by(""), replicas=1)
 
-        assert told(made.actions) == ["AdoptPod policy-1", "BeginDrain policy-1"]
+        assert texts_of(made.actions) == ["AdoptPod policy-1", "BeginDrain policy-1"]
 
 
 class TestRecycling:
@@ -236,33 +242,33 @@ class TestRecycling:
         entry = RecycledWorker(pod="policy-0", uid="before", count=count, last_at=self.LATELY)
         return FleetStatus(recycled=(entry,))
 
-    def test_a_worker_that_fails_again_waits_for_its_turn(self):
+    def test_a_worker_that_fails_again_waits_for_its_delay(self):
         made = plan(up(0).quarantined(), up(1), status=self.status(1))
 
         assert made.actions == ()
         assert made.requeue_after_seconds == pytest.approx(6)
         assert made.exhausted == ""
 
-    def test_a_used_up_budget_is_said_and_nothing_is_deleted(self):
+    def test_a_used_up_budget_is_reported_and_nothing_is_deleted(self):
         made = plan(up(0).quarantined("no answer"), up(1), status=self.status(5))
 
         assert made.actions == ()
         assert "policy-0: no answer" in made.exhausted
 
-    def test_one_that_waits_is_not_replaced_for_its_template_in_the_meantime(self):
+    def test_a_waiting_worker_is_not_replaced_for_its_template(self):
         made = plan(
             old(0).quarantined(), up(1), status=self.status(1), update={"maxUnavailable": 2}
         )
 
         assert made.actions == ()
 
-    def test_one_that_waits_is_scaled_away_at_once(self):
+    def test_a_waiting_worker_beyond_the_replicas_is_deleted_at_once(self):
         made = plan(up(0), up(1).quarantined(), replicas=1, status=self.status(5))
 
-        assert told(made.actions) == ["DeletePod policy-1"]
+        assert texts_of(made.actions) == ["DeletePod policy-1"]
         assert made.exhausted == ""
 
-    def test_what_was_made_anew_is_handed_on_to_the_status(self):
+    def test_the_recreated_workers_are_passed_to_the_status(self):
         (entry,) = plan(up(0).quarantined()).recycled
 
         assert (entry.pod, entry.count, entry.last_at) == ("policy-0", 1, NOW)

@@ -6,21 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, make_fleet, make_worker, told
+from tests.support.builders import NOW, make_fleet, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.core import pods
 from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.manifests import pods, revisions
+from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.templates import RecordedTemplate
 
 
 def recorded(observed: FleetObserved, *, image: str = "worker:1", **pod: Any) -> FleetObserved:
     """The fleet, whose template was recorded by release 0.1 with another default image."""
     template = pods.template_of(observed, image)
     template["spec"] |= pod
-    made = RecordedTemplate(revision=pods.revision_of(observed), pod=template, release="0.1")
+    made = RecordedTemplate(revision=revisions.revision_of(observed), pod=template, release="0.1")
     return replace(observed, template=made, release="0.2")
 
 
@@ -31,22 +31,22 @@ def today(observed: FleetObserved) -> Decision:
 def fleet(**spec: Any) -> FleetObserved:
     """Two of three workers serve with the template of this spec."""
     spec = {"replicas": 3} | spec
-    revision = pods.revision_of(make_fleet(**spec))
+    revision = revisions.revision_of(make_fleet(**spec))
     workers = (make_worker(n).serving("1").of_revision(revision) for n in range(2))
     return make_fleet(*workers, **spec)
 
 
-def test_another_default_image_replaces_no_worker_and_new_ones_get_the_old_one():
+def test_a_new_default_image_replaces_no_worker_and_new_ones_keep_the_old_image():
     decision = today(recorded(fleet()))
     (created,) = decision.pod_actions
 
-    assert told(decision.pod_actions) == ["CreatePod policy-2"]
+    assert texts_of(decision.pod_actions) == ["CreatePod policy-2"]
     assert isinstance(created, CreatePod)
     assert created.manifest["spec"]["containers"][0]["image"] == "worker:1"
     assert decision.pods.outdated == 0
 
 
-def test_another_way_of_making_pods_replaces_no_worker_and_new_ones_are_made_the_old_way():
+def test_a_new_pod_layout_replaces_no_worker_and_new_ones_keep_the_old_layout():
     (created,) = today(recorded(fleet(), shareProcessNamespace=True)).pod_actions
 
     assert isinstance(created, CreatePod)
@@ -70,7 +70,7 @@ def test_another_way_of_making_pods_replaces_no_worker_and_new_ones_are_made_the
         ),
     ],
 )
-def test_the_status_says_what_would_change(observed, words):
+def test_the_status_lists_what_would_change(observed, words):
     condition = condition_of(today(observed).fleet.conditions, ConditionType.UPDATE_AVAILABLE)
 
     assert condition is not None
@@ -79,13 +79,13 @@ def test_the_status_says_what_would_change(observed, words):
     assert "spec.update.restartedAt" in condition.message
 
 
-def test_nothing_is_said_of_a_fleet_that_would_be_made_alike():
+def test_a_fleet_whose_template_would_not_change_lists_nothing():
     conditions = today(recorded(fleet(), image="worker:2")).fleet.conditions
 
     assert condition_of(conditions, ConditionType.UPDATE_AVAILABLE) is None
 
 
-def test_a_fleet_that_names_its_image_has_no_other():
+def test_a_fleet_with_its_own_image_keeps_it():
     mine = fleet(engine={"image": "mine:1"})
     conditions = today(recorded(mine)).fleet.conditions
 
@@ -95,11 +95,11 @@ def test_a_fleet_that_names_its_image_has_no_other():
 def test_restarted_at_replaces_the_workers():
     before = fleet()
     asked = make_fleet(replicas=3, update={"restartedAt": "2026-03-01T12:00:00Z"})
-    third = make_worker(2).serving("1").of_revision(pods.revision_of(before)).view()
+    third = make_worker(2).serving("1").of_revision(revisions.revision_of(before)).view()
     decision = today(replace(before, spec=asked.spec, workers=(*before.workers, third)))
 
     assert decision.pods.outdated == 3
-    assert told(decision.pod_actions) == ["BeginDrain policy-0"]
+    assert texts_of(decision.pod_actions) == ["BeginDrain policy-0"]
 
 
 def update_available(observed: FleetObserved) -> tuple[ConditionReason, str]:
@@ -137,7 +137,7 @@ def test_workers_that_an_update_may_not_replace_are_reported(update, outdated, r
         ({"type": "OnDelete"}, "restartedAt to a new value, and delete the pods, to"),
     ],
 )
-def test_the_remedy_is_one_that_replaces_workers_of_this_fleet(update, remedy):
+def test_the_remedy_replaces_workers_of_this_fleet(update, remedy):
     reason, message = update_available(recorded(fleet(update=update)))
 
     assert reason == ConditionReason.NEW_TEMPLATE
@@ -145,7 +145,7 @@ def test_the_remedy_is_one_that_replaces_workers_of_this_fleet(update, remedy):
     assert remedy in message
 
 
-def test_a_held_update_hides_no_new_template():
+def test_a_held_update_still_reports_a_new_template():
     old = make_worker(0).serving("1").of_revision("old")
     reason, message = update_available(recorded(make_fleet(old, update={"type": "OnDelete"})))
 

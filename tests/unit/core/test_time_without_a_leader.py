@@ -1,4 +1,4 @@
-"""Time in which no process led, and jumps of a wall clock, delay no worker and give up no version."""
+"""Time without a leader, and jumps of a wall clock, delay no worker and abandon no version."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.builders import (
     make_weights,
     make_worker,
     target,
-    told,
+    texts_of,
 )
 
-from fleet_operator.api.fleet import AppliedWeights, FleetStatus, RecycledWorker
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, RecycledWorker
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.manifests.revisions import revision_of
 from fleet_operator.core.observed import Watched
-from fleet_operator.core.pods import revision_of
 from fleet_operator.core.recycling import recycle
 from fleet_worker.protocol import Reason
 
@@ -48,7 +48,7 @@ def decided(
 
 
 def calls_of(decision: Decision) -> list[str]:
-    return told(decision.worker_calls)
+    return texts_of(decision.worker_calls)
 
 
 @pytest.mark.parametrize("seconds_ago", [31, 130, 3600, 30 * DAY, -90, -30 * DAY])
@@ -72,9 +72,7 @@ def calls_of(decision: Decision) -> list[str]:
         ),
     ],
 )
-def test_a_leader_that_has_just_come_asks_whatever_was_recorded_and_whenever(
-    seconds_ago, phase, workers, call
-):
+def test_a_new_leader_calls_the_workers_whatever_was_recorded(seconds_ago, phase, workers, call):
     made = decided(*workers, status=begun(phase, seconds_ago))
 
     assert not made.rollout.halted
@@ -84,7 +82,7 @@ def test_a_leader_that_has_just_come_asks_whatever_was_recorded_and_whenever(
 
 @pytest.mark.parametrize("strategy", ["InFlight", "Rolling", "Canary"])
 @pytest.mark.parametrize("phase", [STAGING, LOADING, RolloutPhase.JUDGING])
-def test_so_it_does_with_every_strategy(strategy, phase):
+def test_a_new_leader_calls_the_workers_under_every_strategy(strategy, phase):
     workers = [make_worker(n).serving("41") for n in range(3)]
     made = decided(*workers, status=begun(phase, DAY), strategy=strategy)
 
@@ -92,8 +90,8 @@ def test_so_it_does_with_every_strategy(strategy, phase):
     assert made.rollout.step.problem is None
 
 
-def test_a_clock_that_is_90_seconds_ahead_gives_up_no_version_in_the_middle_of_a_pause():
-    """The next leader's clock, 1 s after the pauses were asked for."""
+def test_a_clock_that_is_90_seconds_ahead_gives_up_no_version_during_a_pause():
+    """The next leader's clock, 1 s after the calls to pause."""
     workers = [
         make_worker(0).paused("41").staged("42"),
         make_worker(1).pausing("41").staged("42"),
@@ -107,9 +105,7 @@ def test_a_clock_that_is_90_seconds_ahead_gives_up_no_version_in_the_middle_of_a
 
 @pytest.mark.parametrize(("seconds", "halted"), [(60, False), (61, True)])
 @pytest.mark.parametrize("clock_seconds", [-90, 0, 90])
-def test_what_this_leader_has_waited_for_counts_whatever_its_wall_clock_shows(
-    seconds, halted, clock_seconds
-):
+def test_the_time_that_this_leader_waited_counts_on_any_wall_clock(seconds, halted, clock_seconds):
     workers = [make_worker(0).pausing("41").staged("42"), make_worker(1).paused("41").staged("42")]
     status = begun(PAUSING, seconds + clock_seconds)
     made = decided(*workers, status=status, watched=Watched(phase_seconds=seconds))
@@ -118,8 +114,8 @@ def test_what_this_leader_has_waited_for_counts_whatever_its_wall_clock_shows(
 
 
 @pytest.mark.parametrize("clock_seconds", [-90, 0, 90])
-def test_a_failure_before_an_attempt_is_none_of_it_whatever_the_wall_clock_shows(clock_seconds):
-    """It failed 20 s ago, and was asked for again 10 s ago."""
+def test_a_failure_before_an_attempt_is_not_part_of_it_on_any_wall_clock(clock_seconds):
+    """It failed 20 s ago, and a user requested it again 10 s ago."""
     workers = [
         make_worker(0).serving("41").refused("42", Reason.CHECKPOINT_TRUNCATED, age_seconds=20)
     ]
@@ -131,7 +127,7 @@ def test_a_failure_before_an_attempt_is_none_of_it_whatever_the_wall_clock_shows
 
 
 @pytest.mark.parametrize("clock_seconds", [-90, 0, 90])
-def test_a_failure_within_an_attempt_counts_whatever_the_wall_clock_shows(clock_seconds):
+def test_a_failure_within_an_attempt_counts_on_any_wall_clock(clock_seconds):
     workers = [
         make_worker(0).serving("41").refused("42", Reason.CHECKPOINT_TRUNCATED, age_seconds=5)
     ]
@@ -150,7 +146,9 @@ def test_a_failure_within_an_attempt_counts_whatever_the_wall_clock_shows(clock_
         pytest.param(Watched(), -78, 0, id="clock of the next leader behind"),
     ],
 )
-def test_timings_are_neither_negative_nor_longer_than_what_was_watched(watched, seconds_ago, most):
+def test_timings_are_neither_negative_nor_longer_than_the_leader_watched(
+    watched, seconds_ago, most
+):
     workers = [make_worker(n).serving("42") for n in range(2)]
     made = decided(*workers, status=begun(LOADING, seconds_ago), watched=watched)
     status = made.weights["wv-1"]
@@ -161,7 +159,7 @@ def test_timings_are_neither_negative_nor_longer_than_what_was_watched(watched, 
     assert 0 <= status.history[0].total_seconds <= most
 
 
-def test_a_worker_recycled_in_the_future_waits_no_longer_than_its_back_off():
+def test_a_worker_recreated_in_the_future_waits_no_longer_than_its_delay():
     later = NOW + timedelta(hours=5)
     entry = RecycledWorker(pod="policy-0", uid="before", count=1, last_at=later)
     fleet = make_fleet(make_worker(0).ended(), status=FleetStatus(recycled=(entry,)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, make_fleet, make_weights, make_worker, told
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import Watched
 from fleet_operator.core.rollout_plan import plan_rollout
@@ -50,7 +50,7 @@ def _fleet(
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_a_source_that_is_being_written_is_no_problem_and_the_note_says_what_is_waited_for(
+def test_a_source_that_is_being_written_is_reported_without_a_problem(
     strategy,
 ):
     step = plan_rollout(_fleet(age_seconds=0.5, strategy=strategy), now=NOW).step
@@ -58,27 +58,27 @@ def test_a_source_that_is_being_written_is_no_problem_and_the_note_says_what_is_
     assert step.problem is None
     assert step.failed == ()
     assert "policy-0, policy-1 wait (SourceNotReady): injected" in step.note
-    assert told(step.actions) == []
+    assert texts_of(step.actions) == []
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_it_is_looked_at_again_after_a_second(strategy):
+def test_it_is_read_again_after_a_second(strategy):
     step = plan_rollout(_fleet(age_seconds=1.5, strategy=strategy), now=NOW).step
 
-    assert told(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
+    assert texts_of(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_a_new_attempt_does_not_wait_for_the_failures_of_the_one_before(strategy):
+def test_a_new_attempt_does_not_wait_for_failures_of_an_earlier_one(strategy):
     begun = _fleet(
         age_seconds=5, since_seconds=2, strategy=strategy, reason=Reason.SOURCE_NOT_FOUND
     )
     step = plan_rollout(begun, now=NOW).step
 
-    assert told(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
+    assert texts_of(step.actions) == ["stage 42 on policy-0", "stage 42 on policy-1"]
 
 
-def test_one_that_is_never_finished_ends_with_the_stage_deadline_and_says_why():
+def test_a_source_that_is_never_complete_ends_with_the_staging_deadline():
     step = plan_rollout(_fleet(age_seconds=0.5, since_seconds=1000), now=NOW).step
 
     assert step.problem is not None

@@ -1,19 +1,22 @@
-"""What others do to a fleet's Services is noticed when it happens."""
+"""The operator notices changes of a fleet's Services when they happen."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.support import virtual_time
 from tests.support.builders import FLEET_UID, make_fleet, make_worker, target
 from tests.support.fake_kube import FakeCluster
 
+from fleet_operator.errors import NameTaken
 from fleet_operator.runtime.child_watch import ChildWatch
+from fleet_operator.runtime.kube_writer import KubeWriter
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.objects import Objects
+from fleet_operator.runtime.router_objects import RouterObjects
 
 KEY = ("rl", "policy")
 SERVICE = "/api/v1/namespaces/rl/services/policy"
@@ -23,16 +26,22 @@ OBSERVED = make_fleet(make_worker().serving("1"))
 
 
 class Fleet:
-    """One fleet's children, and who is told of what happens to them."""
+    """One fleet's children, and the keys that their changes wake."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.cluster.put(FLEET, {"metadata": {"uid": FLEET_UID}})
         kube = self.cluster.client()
-        self.objects = Objects(kube, Metrics())
+        self.objects = KubeWriter(kube, Metrics())
         self.changes: list[tuple[str, str]] = []
+        self.routers = RouterObjects()
         self.watch = ChildWatch(
-            kube, (None,), self.objects.differs, self.changes.append, lambda _read, _error: None
+            kube,
+            (None,),
+            self.objects.differs,
+            self.changes.append,
+            lambda _read, _error: None,
+            self.routers,
         )
 
     async def reconcile(self) -> None:
@@ -54,7 +63,7 @@ async def watched() -> AsyncIterator[Fleet]:
 
 
 @pytest.mark.parametrize("path", [SERVICE, BUDGET])
-def test_a_child_that_is_deleted_is_made_again(path):
+def test_a_deleted_child_is_created_again(path):
     async def story() -> None:
         async with watched() as fleet:
             fleet.cluster.drop(path)
@@ -66,7 +75,7 @@ def test_a_child_that_is_deleted_is_made_again(path):
     virtual_time.run(story())
 
 
-def test_a_selector_that_somebody_changes_is_put_right():
+def test_a_changed_selector_is_restored():
     async def story() -> None:
         async with watched() as fleet:
             changed = fleet.cluster.objects[SERVICE]
@@ -81,7 +90,7 @@ def test_a_selector_that_somebody_changes_is_put_right():
     virtual_time.run(story())
 
 
-def test_labels_that_somebody_takes_away_are_put_back():
+def test_removed_labels_are_restored():
     async def story() -> None:
         async with watched() as fleet:
             bare = dict(fleet.cluster.objects[SERVICE])
@@ -95,7 +104,7 @@ def test_labels_that_somebody_takes_away_are_put_back():
     virtual_time.run(story())
 
 
-def test_our_own_writes_and_what_others_add_disturb_nobody():
+def test_own_writes_and_foreign_fields_cause_no_reconcile():
     async def story() -> None:
         async with watched() as fleet:
             busy = fleet.cluster.objects[BUDGET] | {"status": {"currentHealthy": 3}}
@@ -109,7 +118,7 @@ def test_our_own_writes_and_what_others_add_disturb_nobody():
     virtual_time.run(story())
 
 
-def test_what_carries_our_label_and_belongs_to_no_fleet_is_nobodys_matter():
+def test_an_object_with_our_label_and_no_fleet_is_ignored():
     async def story() -> None:
         async with watched() as fleet:
             labels = {"app.kubernetes.io/managed-by": "rlfleet"}
@@ -119,5 +128,56 @@ def test_what_carries_our_label_and_belongs_to_no_fleet_is_nobodys_matter():
             fleet.cluster.drop("/api/v1/namespaces/rl/services/other")
             await asyncio.sleep(0.01)
             assert fleet.changes == []
+
+    virtual_time.run(story())
+
+
+ROUTER = "/apis/apps/v1/namespaces/rl/deployments/policy-router"
+ROUTER_SERVICE = "/api/v1/namespaces/rl/services/policy-router"
+
+
+def test_a_router_is_made_again_counted_and_deleted_with_its_field():
+    routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
+
+    async def story() -> None:
+        async with watched() as fleet:
+
+            async def reconcile(observed) -> None:
+                seen = replace(observed, router=fleet.routers.of(KEY))
+                for write in fleet.objects.children(seen, target("1")).values():
+                    await write()
+                await asyncio.sleep(0.01)
+
+            await reconcile(routed)
+            fleet.cluster.drop(ROUTER)
+            await asyncio.sleep(0.01)
+            fleet.changes.clear()
+            await reconcile(routed)
+            stored = fleet.cluster.objects[ROUTER]
+            fleet.changes.clear()
+            fleet.cluster.put(ROUTER, stored | {"status": {"readyReplicas": 1}})
+            await asyncio.sleep(0.01)
+            assert fleet.changes == [KEY], "the status of the fleet shows ready replicas"
+            assert fleet.routers.of(KEY).ready_replicas == 1
+            await reconcile(OBSERVED)
+            assert ROUTER not in fleet.cluster.objects
+            assert ROUTER_SERVICE not in fleet.cluster.objects
+            assert SERVICE in fleet.cluster.objects
+            assert fleet.routers.of(KEY).objects == ()
+
+    virtual_time.run(story())
+
+
+def test_a_deployment_of_that_name_with_another_owner_is_left_alone():
+    routed = make_fleet(make_worker().serving("1"), router={"image": "router:1"})
+    foreign = {"metadata": {"name": "policy-router", "labels": {}}, "spec": {"replicas": 3}}
+
+    async def story() -> None:
+        async with watched() as fleet:
+            fleet.cluster.put(ROUTER, foreign)
+            write = fleet.objects.children(routed, target("1"))["Deployment policy-router"]
+            with pytest.raises(NameTaken):
+                await write()
+            assert fleet.cluster.objects[ROUTER]["spec"] == {"replicas": 3}
 
     virtual_time.run(story())

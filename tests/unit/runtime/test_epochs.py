@@ -1,5 +1,5 @@
-"""Epochs grow with every goal, so that late calls are told apart from today's. Refused as old, the
-term of one fleet grows, once the Lease was read."""
+"""Epochs grow with every goal, so that late calls can be distinguished. After a refusal as old, the term
+of one fleet grows once the Lease was read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_sequence_grows_with_every_new_goal_and_only_then():
     assert sequences == [1, 1, 2, 2, 3]
 
 
-def test_a_goal_of_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_none():
+def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
     epochs = Epochs(lambda: 5)
     goals = [
         WeightsId("3", "run-7"),
@@ -62,7 +62,7 @@ POD = make_worker(0).pod_view()
 
 
 class FakeLease:
-    """Says when it is asked whether it is ours."""
+    """Answers whether the Lease is ours."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -173,7 +173,7 @@ def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
     virtual_time.run(story())
 
 
-def test_a_worker_of_the_highest_term_is_named_until_it_is_made_again():
+def test_a_worker_of_the_highest_term_is_named_until_it_is_recreated():
     async def story() -> None:
         epochs = Epochs(lambda: 5)
         epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=7))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from tests.support.rig import FakeWorkers
 from tests.support.virtual_time import now
 
 from fleet_operator.errors import NotFound, Retryable, Terminal
-from fleet_operator.runtime import main, triggers, web
+from fleet_operator.runtime import health, kopf_watch, main
+from fleet_operator.runtime.custom_resources import LONGEST_RETRY_SECONDS
 from fleet_operator.runtime.lease import Lease
 from fleet_operator.runtime.main import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
 from fleet_operator.runtime.settings import Settings
@@ -33,7 +36,7 @@ LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
 
 
 class Server(FakeKube):
-    """An API server that allows everything, with CRDs unless it is told otherwise."""
+    """An API server that allows everything, with CRDs unless the test removes them."""
 
     crds = True
 
@@ -48,7 +51,7 @@ class Server(FakeKube):
             await self._begin("GET", path)
             if not self.crds:
                 raise NotFound(path)
-            return {"items": []}
+            return {"items": [], "metadata": {}}
         return await super().get(path, params)
 
 
@@ -59,7 +62,7 @@ class Process:
         self, cluster: FakeCluster, *, identity: str = "me", server: type[Server] | None = None
     ) -> None:
         self.server = (server or Server)(cluster)
-        settings = Settings(
+        settings = Settings.model_construct(
             namespaces=("rl",),
             lease_namespace="rl",
             lease_name="operator",
@@ -91,7 +94,7 @@ class Process:
 
 
 class Quiet:
-    """Stands in for the web port's runner."""
+    """Replaces the web port's runner."""
 
     async def cleanup(self) -> None:
         pass
@@ -106,8 +109,8 @@ def without_sockets_and_kopf(monkeypatch):
         ready.set()
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(web, "serve", serve)
-    monkeypatch.setattr(triggers, "run", watches)
+    monkeypatch.setattr(health, "serve", serve)
+    monkeypatch.setattr(kopf_watch, "run", watches)
     monkeypatch.setattr(main, "take_signals", lambda _: None)
 
 
@@ -115,7 +118,7 @@ def run(story: Any) -> None:
     virtual_time.run(story())
 
 
-def test_a_leader_that_is_told_to_stop_ends_with_0_and_leaves_the_lease_free():
+def test_a_stopped_leader_ends_with_0_and_releases_the_lease():
     async def story() -> None:
         process = Process(cluster := FakeCluster())
         process.start()
@@ -127,7 +130,7 @@ def test_a_leader_that_is_told_to_stop_ends_with_0_and_leaves_the_lease_free():
     run(story)
 
 
-def test_a_standby_that_is_told_to_stop_ends_with_0_and_takes_nothing():
+def test_a_stopped_standby_ends_with_0_and_takes_nothing():
     async def story() -> None:
         cluster = FakeCluster()
         leader, standby = Process(cluster), Process(cluster, identity="standby")
@@ -182,7 +185,7 @@ def refuses_lists(_verb: str, path: str) -> Retryable | None:
 
 
 class TestChecking:
-    """Before it is known that a process could lead it is not ready, and leads nothing."""
+    """A process that may be unable to lead is not ready, and leads nothing."""
 
     def test_a_server_that_cannot_answer_yet_is_waited_for(self):
         async def story() -> None:
@@ -190,7 +193,7 @@ class TestChecking:
             process.server.error = Retryable("503")
             process.start()
             await asyncio.sleep(40)
-            assert "not known yet" in process.operator._not_ready()
+            assert "not checked yet" in process.operator._not_ready()
             assert LEASE_PATH not in cluster.objects
             process.server.error = None
             await process.until(lambda: process.operator.synced, seconds=2)
@@ -211,7 +214,7 @@ class TestChecking:
 
         run(story)
 
-    def test_without_crds_it_is_said_what_to_install(self):
+    def test_missing_crds_are_reported_with_what_to_install(self):
         async def story() -> None:
             process = Process(FakeCluster())
             process.server.crds = False
@@ -246,9 +249,9 @@ class TestFilling:
             process.server.refuses = refuses_lists
             process.start()
             await asyncio.sleep(40)
-            assert process.operator._not_ready() == "the caches are being filled"
+            assert process.operator._not_ready() == "the caches are not filled yet"
             process.server.refuses = lambda _v, _p: None
-            await process.until(lambda: process.operator.synced, seconds=2)
+            await process.until(lambda: process.operator.synced, seconds=LONGEST_RETRY_SECONDS + 1)
             assert process.operator._not_ready() == ""
             process.stop.set()
             assert await process.code(within_seconds=1) == 0
@@ -278,7 +281,7 @@ class TestFilling:
 
         run(story)
 
-    def test_pods_that_cannot_be_listed_keep_nobody_from_stopping(self):
+    def test_an_operator_that_cannot_list_pods_can_be_stopped(self):
         async def story() -> None:
             process = Process(FakeCluster())
             process.server.refuses = lambda _v, p: Terminal("403") if p.endswith("/pods") else None
@@ -316,7 +319,7 @@ def test_watches_that_end_by_themselves_end_the_process_with_1(monkeypatch):
         process.start()
         assert await process.code(within_seconds=30) == 1
 
-    monkeypatch.setattr(triggers, "run", watches)
+    monkeypatch.setattr(kopf_watch, "run", watches)
     run(story)
 
 
@@ -329,7 +332,7 @@ def test_only_a_leader_can_be_not_live():
         assert process.operator._not_live() == ""
         process.server.hangs = True
         await process.until(lambda: not process.operator.lease.held)
-        assert process.operator._not_live() == "the lease ran out"
+        assert process.operator._not_live() == "the Lease has expired"
         await process.code(within_seconds=5)
 
     run(story)
@@ -377,7 +380,7 @@ class ServerWithoutRights(Server):
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-def test_custom_resources_that_may_not_be_read_any_more_are_said_and_followed_again_later(
+def test_resources_without_the_right_to_read_are_reported_and_watched_again_later(
     monkeypatch, verb, plural
 ):
     begun: list[asyncio.Future[None]] = []
@@ -387,29 +390,29 @@ def test_custom_resources_that_may_not_be_read_any_more_are_said_and_followed_ag
         begun.append(asyncio.get_running_loop().create_future())
         await begun[-1]
 
-    monkeypatch.setattr(triggers, "run", watches)
+    monkeypatch.setattr(kopf_watch, "run", watches)
 
     async def story() -> None:
         cluster = FakeCluster()
         cluster.put(FLEET_PATH, FLEET)
         process = Process(cluster, server=ServerWithoutRights)
         process.start()
-        troubles = process.operator.troubles
+        problems = process.operator.problems
         await process.until(lambda: begun)
         process.server.forbid({"list": "GET", "watch": "WATCH"}[verb], plural)
         begun[-1].set_exception(RuntimeError("403, as kopf raises it"))
-        await process.until(lambda: troubles.of(KEY))
-        (trouble,) = troubles.of(KEY)
-        assert trouble.reason == "ReadRefused"
-        assert not trouble.leaves_ready
-        assert f"{verb} {plural}" in trouble.message
-        assert troubles.of(("elsewhere", "policy")) == ()
+        await process.until(lambda: problems.of(KEY))
+        (problem,) = problems.of(KEY)
+        assert problem.reason == "ReadRefused"
+        assert not problem.leaves_ready
+        assert f"{verb} {plural}" in problem.message
+        assert problems.of(("elsewhere", "policy")) == ()
         await asyncio.sleep(300)
         assert len(begun) == 1, "nothing is watched while it is refused"
         cluster.drop(FLEET_PATH)
         process.server.refuses = lambda _v, _p: None
         await process.until(lambda: len(begun) == 2, seconds=90)
-        assert troubles.of(KEY) == ()
+        assert problems.of(KEY) == ()
         assert process.operator.store.fleet_keys() == [], "what went meanwhile is forgotten"
         process.stop.set()
         assert await process.code(within_seconds=10) == 0
@@ -423,7 +426,7 @@ def test_watches_that_end_although_everything_may_be_read_end_the_process(monkey
         await asyncio.sleep(1)
         raise RuntimeError("a defect of the watches")
 
-    monkeypatch.setattr(triggers, "run", watches)
+    monkeypatch.setattr(kopf_watch, "run", watches)
 
     async def story() -> None:
         process = Process(FakeCluster())
@@ -431,3 +434,16 @@ def test_watches_that_end_although_everything_may_be_read_end_the_process(monkey
         assert await process.code(within_seconds=60) == 1
 
     run(story)
+
+
+async def test_without_an_endpoint_there_is_no_tracing() -> None:
+    async with AsyncExitStack() as stack:
+        assert main._tracing("", stack) is None
+
+
+async def test_an_endpoint_without_the_libraries_is_refused(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "fleet_operator.runtime.tracing", None)
+
+    async with AsyncExitStack() as stack:
+        with pytest.raises(Terminal, match=r"rlfleet-server\[tracing\]"):
+            main._tracing("http://collector:4318", stack)

@@ -1,4 +1,4 @@
-"""What is missing is said at the start, by name."""
+"""Missing permissions are reported at the start, by name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Judge:
         question = tuple(found.get(name, "") for name in names)
         self.asked.append(question)
         _, _, resource, subresource, verb, _ = question
-        told = f"{verb} {'/'.join(filter(None, (resource, subresource)))}"
-        return {"status": {"allowed": told not in self.denied}}
+        right = f"{verb} {'/'.join(filter(None, (resource, subresource)))}"
+        return {"status": {"allowed": right not in self.denied}}
 
 
 async def check(judge: Judge, *namespaces: str) -> None:
-    await permissions.Rights(judge, namespaces, LEASE).check()  # type: ignore[arg-type]
+    await permissions.Permissions(judge, namespaces, LEASE).check()  # type: ignore[arg-type]
 
 
 async def test_who_may_everything_may_start():
@@ -76,7 +76,7 @@ async def test_the_lease_is_asked_for_by_name_where_it_lies():
 
 
 @pytest.mark.parametrize(
-    ("denied", "told"),
+    ("denied", "message"),
     [
         pytest.param("watch pods", "watch pods in all namespaces", id="of the core"),
         pytest.param(
@@ -89,8 +89,8 @@ async def test_the_lease_is_asked_for_by_name_where_it_lies():
         ),
     ],
 )
-async def test_a_missing_verb_is_named(denied, told):
-    with pytest.raises(Terminal, match=told):
+async def test_a_missing_verb_is_named(denied, message):
+    with pytest.raises(Terminal, match=message):
         await check(Judge(denied))
 
 
@@ -108,7 +108,7 @@ async def test_a_server_that_cannot_answer_now_is_no_missing_right():
 
 async def test_what_was_answered_is_not_asked_again():
     judge = Judge()
-    rights = permissions.Rights(judge, ("rl",), LEASE)  # type: ignore[arg-type]
+    rights = permissions.Permissions(judge, ("rl",), LEASE)  # type: ignore[arg-type]
     answer, judge.create = judge.create, _busy_at_the_third(judge)  # type: ignore[method-assign]
 
     with pytest.raises(Retryable):

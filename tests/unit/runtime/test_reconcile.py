@@ -1,5 +1,5 @@
-"""Every request of a reconcile may fail in every way: what was asked for happens all the same, the
-statuses say so in the end, and nobody is asked faster than a failing server can bear."""
+"""Every request of a reconcile may fail in every way. The fleet still gets its objects, the statuses
+report it in the end, and no request is repeated faster than a failing server can bear."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.builders import make_fleet
 from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
-from fleet_operator.core import pods
+from fleet_operator.core.manifests import revisions
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
 from fleet_operator.runtime.reconcile import BUSY_SECONDS
 
 CORE = "/api/v1/namespaces/rl"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
 REVISIONS = "/apis/apps/v1/namespaces/rl/controllerrevisions"
-REVISION = f"{REVISIONS}/policy-{pods.revision_of(make_fleet())}"
+REVISION = f"{REVISIONS}/policy-{revisions.revision_of(make_fleet())}"
 REQUESTS = [
     pytest.param("GET", REVISION, id="looking for the template"),
     pytest.param("GET", REVISIONS, id="listing the templates"),
@@ -58,12 +58,14 @@ async def both_are_ready(rig: Rig, version: str) -> None:
     await rig.applied(version)
     await rig.until(lambda: rig.fleet.get("appliedVersion") == version)
     await rig.until(lambda: is_ready(rig, FLEET_PATH) and is_ready(rig, WEIGHTS_PATH))
-    await rig.until(lambda: told(rig) == version, seconds=5, what="joiners are told")
+    await rig.until(
+        lambda: start_version(rig) == version, seconds=5, what="joining workers start on it"
+    )
     assert rig.serving == [version]
     assert {p.values[1] for p in REQUESTS if p.values[0] == "APPLY"} <= rig.cluster.objects.keys()
 
 
-def told(rig: Rig) -> str:
+def start_version(rig: Rig) -> str:
     found = rig.cluster.objects.get(f"{CORE}/configmaps/policy-applied", {"data": {}})
     return str(found["data"].get("version"))
 
@@ -153,7 +155,7 @@ def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_server
             before, began = rig.kube.requests.count((verb, path)), now()
             rig.publish("2")
             if path.endswith("inferencefleets/policy/status"):
-                # Version 2 stands for no digest before this is stored: nothing is loaded.
+                # Version 2 has no digest before this is stored: nothing is loaded.
                 await rig.until(lambda: now() - began >= FAILING_SECONDS / 2)
                 assert rig.serving == ["1"]
             else:
@@ -167,7 +169,7 @@ def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_server
     virtual_time.run(story())
 
 
-def test_each_failure_is_said_with_the_fleets_name_and_counted_by_its_kind(
+def test_each_failure_is_logged_with_the_name_of_the_fleet_and_counted_by_kind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -191,7 +193,7 @@ def only(verb: str, path: str, error: FleetError) -> Callable[[str, str], FleetE
     return lambda v, p: error if (v, p) == (verb, path) else None
 
 
-def test_what_hinders_the_making_of_pods_is_unsaid_once_they_are_made() -> None:
+def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
     async def story() -> None:
         async with Rig(replicas=2) as rig:
             rig.kube.refuses = only("POST", PODS_PATH, Terminal("403 exceeded quota: gpus"))

@@ -23,6 +23,7 @@ def test_defaults_are_those_of_the_chart():
     assert (settings.lease_name, settings.port) == ("rlfleet-operator", 8080)
     assert (settings.log_format, settings.log_level) == ("json", "INFO")
     assert (settings.resync_seconds, settings.default_image) == (30.0, "")
+    assert settings.otlp_endpoint == ""
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def test_every_process_has_an_identity_of_its_own():
         pytest.param("--resync-seconds", "nan", id="no number at all"),
         pytest.param("--log-level", "LOUD", id="a level that does not exist"),
         pytest.param("--log-format", "xml", id="a format that does not exist"),
+        pytest.param("--otlp-endpoint", "collector:4318", id="an address without a scheme"),
         pytest.param("--lease-namespace", "", id="no namespace for the Lease"),
     ],
 )

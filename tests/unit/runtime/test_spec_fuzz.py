@@ -1,4 +1,4 @@
-"""Whatever stands in an InferenceFleet or a WeightVersion is decided upon, or refused by a condition.
+"""Any InferenceFleet and WeightVersion leads to a decision, or to a condition that refuses it.
 
 Whole specs go the way of the operator: the store reads them, `decide` takes what could be read. The
 API server's schema is not in the way here, since an older operator may meet objects of newer CRDs.
@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from tests.support.builders import NOW, make_fleet, make_worker, with_template
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet import FleetStatus
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import CreatePod
-from fleet_operator.core.decision import decide, report_undecided
+from fleet_operator.core.decision import decide
+from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.store import FleetRecord, Store
 
 KEY = ("rl", "policy")
@@ -116,7 +117,7 @@ LONG_PATH = WEIGHTS | {"version": "v" * 63, "source": {"path": f"/{'a' * 1000}/{
 """Filled in, this path is longer than one may be."""
 ADAPTER = WEIGHTS | {"adapter": "lora", "source": {"path": "/weights/lora_{version}"}}
 
-# What the specs' own fields take, so that more than the first odd field is reached.
+# Values of the specs' own fields, so that more than the first odd field is reached.
 FITTING = st.sampled_from(
     (
         *(0, 1, 2, 8, 64, 10_000, 86_400, 0.0, 1.0, "0", "1%", "100%", "", "base", "7", "run-1"),
@@ -205,7 +206,7 @@ def filled(fleet: Any, weights: list[Any], *, known: bool) -> Store:
 
 
 def check_refused(status: FleetStatus | WeightsStatus) -> None:
-    """It may stand behind another reason, such as that of a second WeightVersion."""
+    """Another reason may come first, such as that of a second WeightVersion."""
     stalled = condition_of(status.conditions, ConditionType.STALLED)
     assert stalled is not None
     assert stalled.reason is ConditionReason.INVALID_SPEC or "cannot be read" in stalled.message
@@ -222,7 +223,7 @@ def check(store: Store) -> None:
             unreadable=record.unreadable,
             status=record.status,
             weights=[*weights, *unread],
-            troubles=(),
+            problems=(),
             now=NOW,
         )
         check_refused(made.fleet)

@@ -77,7 +77,7 @@ def test_a_fleet_that_goes_is_not_worked_on_any_more(seen):
     assert seen.changes == [KEY, KEY]
 
 
-def test_a_fleet_that_is_gone_is_forgotten_and_told(seen):
+def test_a_deleted_fleet_is_forgotten_and_reconciled(seen):
     seen.store.put_fleet(fleet())
     seen.store.remove_fleet(fleet())
 
@@ -86,13 +86,13 @@ def test_a_fleet_that_is_gone_is_forgotten_and_told(seen):
     assert seen.changes == [KEY, KEY]
 
 
-def test_removing_what_nobody_knows_is_no_accident(seen):
+def test_removing_an_unknown_object_does_nothing(seen):
     seen.store.remove_fleet(fleet())
     seen.store.remove_weights(weights())
 
 
 class TestAFleetThatIsMadeAnewUnderItsName:
-    """Events of two objects with one name are handled beside each other, in no sure order."""
+    """Events of two objects with one name are handled at the same time, in no sure order."""
 
     def test_the_end_of_the_old_one_does_not_take_the_new_one_away(self, seen):
         seen.store.put_fleet(fleet(uid="old"))
@@ -128,7 +128,7 @@ class TestAWeightVersionThatIsMadeAnewUnderItsName:
 
         assert [w.uid for w in seen.store.weights_of(KEY)] == ["new"]
 
-    def test_one_that_is_made_anew_for_another_fleet_tells_both(self, seen):
+    def test_a_recreated_weightversion_of_another_fleet_wakes_both_fleets(self, seen):
         seen.store.put_weights(weights("1", uid="old"))
         seen.store.put_weights(weights("1", uid="new", fleet="other"))
 
@@ -155,7 +155,7 @@ def test_a_weightversion_is_read_with_its_time_of_creation(seen):
 
 
 @pytest.mark.parametrize("end", ["removed", "going"])
-def test_a_weightversion_that_ends_is_forgotten_and_its_fleet_is_told(seen, end):
+def test_a_deleted_weightversion_is_forgotten_and_its_fleet_reconciled(seen, end):
     seen.store.put_weights(weights())
     if end == "removed":
         seen.store.remove_weights(weights())
@@ -169,7 +169,7 @@ def test_a_weightversion_that_ends_is_forgotten_and_its_fleet_is_told(seen, end)
 class TestObjectsOfAnotherRelease:
     """The API server holds the same schema: only a newer or an older CRD lets these in."""
 
-    def test_a_fleet_that_cannot_be_read_is_said_and_the_last_one_stays(self, seen, caplog):
+    def test_an_unreadable_fleet_is_reported_and_the_last_one_stays(self, seen, caplog):
         seen.store.put_fleet(fleet(replicas=2))
         with caplog.at_level(logging.ERROR):
             seen.store.put_fleet(fleet(replicas=-1))
@@ -201,7 +201,7 @@ class TestObjectsOfAnotherRelease:
         assert "spec.engine.env.0.name" in seen.store.fleet(KEY).unreadable
         assert "s3cret" not in seen.store.fleet(KEY).unreadable
 
-    def test_a_weightversion_that_cannot_be_read_is_said_and_the_last_one_stays(self, seen, caplog):
+    def test_an_unreadable_weightversion_is_reported_and_the_last_one_stays(self, seen, caplog):
         seen.store.put_weights(weights("1"))
         with caplog.at_level(logging.ERROR):
             seen.store.put_weights(weights("not a label"))
@@ -217,14 +217,14 @@ class TestObjectsOfAnotherRelease:
 
         assert seen.store.weights_of(KEY) == ()
 
-    def test_fields_that_nobody_knows_are_ignored(self, seen):
+    def test_unknown_fields_are_ignored(self, seen):
         body = fleet()
         body["spec"]["colour"] = "red"
         seen.store.put_fleet(body)
 
         assert seen.store.fleet(KEY) is not None
 
-    def test_a_source_that_is_too_long_once_filled_in_is_said(self, seen, caplog):
+    def test_a_source_that_is_too_long_once_filled_in_is_reported(self, seen, caplog):
         body = weights("9" * 63)
         body["spec"]["source"] = {
             "huggingFace": {"repo": "lab/policy", "revision": "r" * 80 + "{version}"}
@@ -238,8 +238,8 @@ class TestObjectsOfAnotherRelease:
         assert "cannot be read" in caplog.text
         assert seen.changes == [KEY]
 
-    def test_a_path_that_is_too_long_once_filled_in_keeps_the_spec_before_and_is_said(self, seen):
-        """Experiment e4: the operator went on with generation 1, and said nothing."""
+    def test_a_path_that_is_too_long_once_filled_in_is_reported_and_the_last_spec_stays(self, seen):
+        """Seen before the fix: the operator continued with generation 1 without a message."""
         seen.store.put_weights(weights("1"))
         body = weights("a" * 63, generation=3)
         body["spec"]["source"]["path"] = "/weights/" + "/".join(["{version}"] * 20)
@@ -298,7 +298,7 @@ ODD_STATUSES = [
 
 @pytest.mark.parametrize("odd", ODD_STATUSES)
 def test_a_fleet_whose_status_another_release_wrote_is_worked_on(seen, odd, caplog):
-    """After a rollback of the operator; what can be read of it counts."""
+    """After a rollback of the operator; the readable part of it counts."""
     seen.store.put_fleet(fleet() | {"status": {"appliedVersion": "7", "applied": APPLIED} | odd})
     record = seen.store.fleet(KEY)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders import make_fleet, make_worker
 from tests.support.fake_kube import FakeCluster, FakeKube
 
-from fleet_operator.core import pods
+from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.errors import NameTaken, Retryable, Terminal
@@ -22,7 +22,7 @@ def kube() -> FakeKube:
 
 
 def path_of(observed: FleetObserved) -> str:
-    return f"{REVISIONS}/policy-{pods.revision_of(observed)}"
+    return f"{REVISIONS}/policy-{revisions.revision_of(observed)}"
 
 
 def image_in(templates: Templates, observed: FleetObserved) -> str:
@@ -47,7 +47,7 @@ async def test_what_a_queue_holds_back_when_a_template_is_recorded_is_recorded_w
 ) -> None:
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     spec = {"update": {"restartedAt": "now"}, "replicas": 4}
-    revision = pods.revision_of(make_fleet(**spec))
+    revision = revisions.revision_of(make_fleet(**spec))
     ours = make_worker(2).not_running().awaiting(gate).of_revision(revision)
     before = [make_worker(n).not_running().awaiting(gate) for n in (0, 1)]
     fleet = make_fleet(*before, ours, make_worker(3), **spec)
@@ -75,19 +75,19 @@ async def test_a_record_without_a_sound_number_holds_nothing_back(
     fresh = {k: v for k, v in stored["metadata"].items() if k not in ("uid", "resourceVersion")}
     await kube.create(REVISIONS, stored | {"metadata": fresh, "data": data})
     second = Templates(kube, "worker:1")
-    await second.ensure(KEY, fleet, {pods.revision_of(fleet)})
+    await second.ensure(KEY, fleet, {revisions.revision_of(fleet)})
 
     recorded = second.known(KEY, fleet)
     assert recorded is not None
     assert recorded.held_back == 0
 
 
-async def test_another_spec_is_recorded_by_whoever_sees_it_first(kube: FakeKube) -> None:
+async def test_another_spec_is_recorded_by_the_first_operator_that_sees_it(kube: FakeKube) -> None:
     before, after = make_fleet(replicas=1), make_fleet(update={"restartedAt": "now"}, replicas=1)
     await Templates(kube, "worker:1").ensure(KEY, before, ())
     second = Templates(kube, "worker:2")
     assert second.known(KEY, after) is None
-    await second.ensure(KEY, after, {pods.revision_of(before)})
+    await second.ensure(KEY, after, {revisions.revision_of(before)})
 
     assert image_in(second, after) == "worker:2"
     assert second.known(KEY, before) is None
@@ -98,8 +98,8 @@ async def test_records_that_no_pod_has_go_when_another_is_made(kube: FakeKube) -
     specs = [make_fleet(update={"restartedAt": str(n)}, replicas=1) for n in range(3)]
     templates = Templates(kube, "worker:1")
     await templates.ensure(KEY, specs[0], ())
-    await templates.ensure(KEY, specs[1], {pods.revision_of(specs[0])})
-    await templates.ensure(KEY, specs[2], {pods.revision_of(specs[1])})
+    await templates.ensure(KEY, specs[1], {revisions.revision_of(specs[0])})
+    await templates.ensure(KEY, specs[2], {revisions.revision_of(specs[1])})
 
     left = {f"{REVISIONS}/{o['metadata']['name']}" for o in kube.cluster.below(REVISIONS)}
     assert left == {path_of(specs[1]), path_of(specs[2])}
@@ -115,8 +115,8 @@ async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
     await Templates(kube, "worker:1").ensure(KEY, first, ())
     templates = Templates(kube, "worker:2")
-    await templates.ensure(KEY, between, {pods.revision_of(first)})
-    await templates.ensure(KEY, again, {pods.revision_of(between)})
+    await templates.ensure(KEY, between, {revisions.revision_of(first)})
+    await templates.ensure(KEY, again, {revisions.revision_of(between)})
 
     assert image_in(templates, again) == "worker:2"
     assert len(kube.cluster.below(REVISIONS)) == 2
@@ -133,8 +133,10 @@ async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
     await Templates(kube, "worker:1").ensure(KEY, first, ())
     templates = Templates(kube, "worker:2")
-    await templates.ensure(KEY, between, {pods.revision_of(first)})
-    await templates.ensure(KEY, again, {pods.revision_of(first), pods.revision_of(between)})
+    await templates.ensure(KEY, between, {revisions.revision_of(first)})
+    await templates.ensure(
+        KEY, again, {revisions.revision_of(first), revisions.revision_of(between)}
+    )
 
     assert image_in(templates, again) == "worker:1"
 
@@ -144,7 +146,7 @@ async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(
 ) -> None:
     before, now = asked("x", 1), asked("y", 2)
     await Templates(kube, "worker:1").ensure(KEY, before, ())
-    await Templates(kube, "worker:1").ensure(KEY, now, {pods.revision_of(before)})
+    await Templates(kube, "worker:1").ensure(KEY, now, {revisions.revision_of(before)})
     templates = Templates(kube, "worker:2")
     await templates.ensure(KEY, now, ())
 

@@ -17,7 +17,7 @@ Work = Callable[[str], Awaitable[None]]
 
 
 class Diary:
-    """What was worked on, from when to when."""
+    """The keys that were worked on, with start and end."""
 
     def __init__(self, *, takes_seconds: float = 0) -> None:
         self.takes_seconds = takes_seconds
@@ -208,7 +208,7 @@ def test_whatever_is_asked_for_is_done_in_time_never_twice_at_once_and_no_more_t
         slack = takes * (len(asked) + 1) + 1e-6
         for key, asked_at, due in wanted:
             begun = [t for k, t in diary.begun if k == key]
-            # It may be folded into a run that was due earlier and had not begun when it was asked.
+            # It may be merged into a run that was due earlier and had not begun then.
             assert any(asked_at <= t <= due + slack for t in begun), (key, asked_at, due, begun)
             assert max(begun) <= max(d for k, _, d in wanted if k == key) + slack
         for key in "abc":
@@ -221,7 +221,7 @@ def test_whatever_is_asked_for_is_done_in_time_never_twice_at_once_and_no_more_t
 
 @given(st.lists(st.floats(0, 5, allow_nan=False), min_size=1, max_size=20))
 def test_after_the_last_time_it_was_asked_for_a_key_begins_once_more(times):
-    """No change is lost: the work that begins last sees everything that was there when it was asked."""
+    """No change is lost: the work that begins last sees everything from before the request."""
 
     async def story() -> None:
         queue, diary = WorkQueue[str](), Diary(takes_seconds=1)

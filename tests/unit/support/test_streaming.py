@@ -45,7 +45,7 @@ def raises(error: type[httpx.TransportError]) -> httpx.Response:
 
 
 def seen(bad: Callable[[], httpx.Response], *, good: int = 1) -> Streams:
-    """What clients see of a worker whose every other reply is bad: `good` whole ones between."""
+    """The clients' view of a worker whose every other reply is bad: `good` whole ones between."""
     streams, stop, number = Streams(), asyncio.Event(), 0
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -93,11 +93,11 @@ def seen(bad: Callable[[], httpx.Response], *, good: int = 1) -> Streams:
             id="an error in the stream",
         ),
         pytest.param(lambda: httpx.Response(500, text="dead"), "500 dead", id="another status"),
-        pytest.param(lambda: httpx.Response(503, text="x"), "503 x", id="a 503 of something else"),
+        pytest.param(lambda: httpx.Response(429, text="x"), "429 x", id="a 429 of something else"),
         pytest.param(lambda: raises(httpx.ReadTimeout), "ReadTimeout", id="silence"),
     ],
 )
-def test_a_stream_that_is_cut_is_a_problem(bad: Callable[[], httpx.Response], why: str) -> None:
+def test_an_incomplete_stream_is_a_problem(bad: Callable[[], httpx.Response], why: str) -> None:
     streams = seen(bad)
 
     assert len(streams.cut) >= 20
@@ -110,10 +110,10 @@ def test_a_stream_that_is_cut_is_a_problem(bad: Callable[[], httpx.Response], wh
     "refusal",
     [
         pytest.param(lambda: raises(httpx.ConnectError), id="no connection"),
-        pytest.param(lambda: httpx.Response(503, headers=LATCH, text="joining"), id="the latch"),
+        pytest.param(lambda: httpx.Response(429, headers=LATCH, text="joining"), id="the latch"),
     ],
 )
-def test_a_request_that_is_refused_before_any_work_is_sent_again(
+def test_a_request_refused_before_any_work_is_sent_again(
     refusal: Callable[[], httpx.Response],
 ) -> None:
     streams = seen(refusal)
@@ -122,13 +122,13 @@ def test_a_request_that_is_refused_before_any_work_is_sent_again(
     assert streams.refused.total() >= 20
 
 
-def test_requests_that_are_never_answered_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_an_answer_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.streaming.ATTEMPTS", 3)
     streams, stop = Streams(), asyncio.Event()
 
     def answer(_: httpx.Request) -> httpx.Response:
         stop.set()
-        return httpx.Response(503, headers=LATCH, text="joining")
+        return httpx.Response(429, headers=LATCH, text="joining")
 
     transport = httpx.MockTransport(answer)
     asyncio.run(stream("http://fake", "m", streams, stop, transport=transport, retry_seconds=0))
@@ -136,5 +136,5 @@ def test_requests_that_are_never_answered_are_a_problem(monkeypatch: pytest.Monk
     assert streams.lost
     assert streams.problems() == [
         "no stream reached its end",
-        *("never answered: 503 joining" for _ in streams.lost),
+        *("never answered: 429 joining" for _ in streams.lost),
     ]

@@ -1,0 +1,90 @@
+"""Compares what the real helm renders for 13 sets of values with recorded files.
+
+After a change of the chart that is meant, record them again and read the difference:
+
+    RLFLEET_RECORD=1 make pytest ARGS=tests/cluster/test_chart_snapshots.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cluster.test_operator_chart import Rendered
+
+from devcluster import Cluster
+
+GOLDEN = Path(__file__).parent / "golden/chart"
+LONG = {"CustomResourceDefinition"}
+"""Kinds that other tests compare with their sources."""
+SETS: dict[str, tuple[str, ...]] = {
+    "defaults": (),
+    "one-operator": ("replicaCount=1",),
+    "two-namespaces": ('watchNamespaces=["rl","eval"]',),
+    "images-of-a-mirror": (
+        'image={"registry":"mirror.example","digest":"sha256:' + 64 * "a" + '"}',
+        'imagePullSecrets=[{"name":"mirror"}]',
+        'worker={"image":"mirror.example/rlfleet/worker:0.1.0"}',
+    ),
+    "crds-of-the-platform": ("crds.enabled=false",),
+    "roles-of-the-platform": (
+        "rbac.create=false",
+        "rbac.aggregate=false",
+        'serviceAccount={"create":false,"name":"fleets"}',
+    ),
+    "closed-ports": (
+        "networkPolicy.enabled=true",
+        'networkPolicy.namespaces=["rl"]',
+        'networkPolicy.metricsFrom=[{"namespaceSelector":{}}]',
+    ),
+    "monitored": (
+        "metrics.serviceMonitor.enabled=true",
+        "metrics.podMonitor.enabled=true",
+        'tracing.otlpEndpoint="http://collector:4318"',
+    ),
+    "without-metrics": ("metrics.service.enabled=false",),
+    "placed": (
+        'nodeSelector={"pool":"system"}',
+        'tolerations=[{"key":"system","operator":"Exists"}]',
+        'priorityClassName="system-cluster-critical"',
+        'topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]',
+    ),
+    "rl-api": (
+        "api.enabled=true",
+        'api.keysSecret="keys"',
+        'api.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
+    ),
+    "extended": (
+        'extraArgs=["--log-level=DEBUG"]',
+        'extraEnv=[{"name":"A","value":"b"}]',
+        'extraVolumes=[{"name":"ca","configMap":{"name":"ca"}}]',
+        'extraVolumeMounts=[{"name":"ca","mountPath":"/ca"}]',
+        'extraObjects=[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"ca"}}]',
+    ),
+    "renamed": (
+        'fullnameOverride="fleets"',
+        'commonLabels={"team":"rl"}',
+        "podDisruptionBudget.enabled=false",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "values"), SETS.items(), ids=list(SETS))
+def test_the_chart_renders_as_recorded(devcluster_api: Cluster, name: str, values) -> None:
+    objects = [o for o in Rendered(devcluster_api, *values).objects if o["kind"] not in LONG]
+    objects.sort(
+        key=lambda o: (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"])
+    )
+    text = yaml.safe_dump_all(objects, sort_keys=True)
+    file = GOLDEN / f"{name}.yaml"
+    if os.environ.get("RLFLEET_RECORD"):
+        file.write_text(text)
+    recorded = file.read_text() if file.exists() else ""
+
+    difference = difflib.unified_diff(
+        recorded.splitlines(), text.splitlines(), "recorded", "rendered", lineterm="", n=2
+    )
+    assert list(difference) == []

@@ -1,0 +1,139 @@
+"""Values that change how the operator's own pods run, rendered by the real helm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.test_operator_chart import CHART, Rendered
+
+from devcluster import Cluster
+from fleet_operator.api.weights import WeightsSpec
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.fixture(scope="module")
+def cluster(devcluster_api: Cluster) -> Cluster:
+    return devcluster_api
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ((), "rlfleet/operator:0.1.0"),
+        (('image.registry="registry.example"',), "registry.example/rlfleet/operator:0.1.0"),
+        (('image.tag="2"',), "rlfleet/operator:2"),
+        (('image.tag="2"', f'image.digest="{DIGEST}"'), f"rlfleet/operator@{DIGEST}"),
+    ],
+)
+def test_the_image_has_a_registry_and_a_tag_or_a_digest(
+    cluster: Cluster, values: tuple[str, ...], image: str
+) -> None:
+    assert Rendered(cluster, *values).container()["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [('nameOverride="ops"', "rlfleet-ops"), ('fullnameOverride="weights"', "weights")],
+)
+def test_names_can_be_replaced(cluster: Cluster, value: str, name: str) -> None:
+    rendered = Rendered(cluster, value)
+    (lease,) = (a for a in rendered.container(name)["args"] if a.startswith("--lease-name="))
+
+    assert rendered.one("ServiceAccount", name)
+    assert lease == f"--lease-name={name}"
+
+
+def test_common_labels_are_on_every_object_and_on_the_pods(cluster: Cluster) -> None:
+    rendered = Rendered(cluster, 'commonLabels={"team": "rl"}', "crds.enabled=false")
+
+    assert [
+        o["kind"] for o in rendered.objects if o["metadata"]["labels"].get("team") != "rl"
+    ] == []
+    assert rendered.pod()["metadata"]["labels"]["team"] == "rl"
+    assert "team" not in rendered.one("Deployment")["spec"]["selector"]["matchLabels"]
+
+
+def test_operators_prefer_different_nodes_unless_an_affinity_is_given(cluster: Cluster) -> None:
+    given: dict[str, Any] = {"nodeAffinity": {}}
+    (preferred,) = Rendered(cluster).pod()["spec"]["affinity"]["podAntiAffinity"].values()
+    chosen = Rendered(cluster, 'affinity={"nodeAffinity": {}}').pod()["spec"]["affinity"]
+    labels = Rendered(cluster).pod()["metadata"]["labels"]
+
+    term = preferred[0]["podAffinityTerm"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert chosen == given
+
+
+def test_what_is_added_to_the_operators_pods_arrives(cluster: Cluster) -> None:
+    volume = {"name": "ca", "configMap": {"name": "ca"}}
+    mount = {"name": "ca", "mountPath": "/etc/ca"}
+    rendered = Rendered(
+        cluster,
+        'extraArgs=["--log-level=DEBUG"]',
+        'extraEnv=[{"name": "A", "value": "1"}]',
+        'extraVolumes=[{"name": "ca", "configMap": {"name": "ca"}}]',
+        'extraVolumeMounts=[{"name": "ca", "mountPath": "/etc/ca"}]',
+        'strategy={"type": "Recreate"}',
+        "livenessProbe.periodSeconds=30",
+        "podSecurityContext.runAsUser=2000",
+    )
+    container, pod = rendered.container(), rendered.pod()["spec"]
+
+    assert container["args"][-1] == "--log-level=DEBUG"
+    assert container["env"] == [{"name": "A", "value": "1"}]
+    assert (pod["volumes"], container["volumeMounts"]) == ([volume], [mount])
+    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert container["livenessProbe"]["periodSeconds"] == 30
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (
+        2000,
+        True,
+    )
+
+
+def test_objects_can_be_added_as_maps_and_as_templates(cluster: Cluster) -> None:
+    secret = '{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "one"}}'
+    text = '"{apiVersion: v1, kind: Secret, metadata: {name: {{ .Release.Name }}-two}}"'
+    rendered = Rendered(cluster, f"extraObjects=[{secret}, {text}]")
+
+    assert {o["metadata"]["name"] for o in rendered.all("Secret")} == {"one", "rlfleet-two"}
+
+
+def test_a_disruption_budget_can_be_changed_and_left_out(cluster: Cluster) -> None:
+    changed = Rendered(cluster, 'podDisruptionBudget.maxUnavailable="50%"')
+
+    assert changed.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == "50%"
+    assert Rendered(cluster, "podDisruptionBudget.enabled=false").all("PodDisruptionBudget") == []
+
+
+def test_it_works_as_a_dependency_with_a_condition(cluster: Cluster, tmp_path) -> None:
+    """Helm hands `enabled` and `global` down; a strict schema must know both."""
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / "rlfleet").symlink_to(CHART)
+    dependency = {"name": "rlfleet", "version": "*", "condition": "rlfleet.enabled"}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
+
+    def kinds(enabled: str) -> set[str]:
+        chosen = ("--set", f"rlfleet.enabled={enabled}", "--set", "global.region=eu")
+        text = cluster.helm("template", "p", str(parent), *chosen).stdout
+        return {o["kind"] for o in yaml.safe_load_all(text) if o}
+
+    assert "Deployment" in kinds("true")
+    assert kinds("false") == set()
+
+
+def test_the_annotations_for_artifact_hub_name_the_crds_and_a_valid_example(
+    cluster: Cluster,
+) -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    declared = {crd["name"] for crd in yaml.safe_load(chart["artifacthub.io/crds"])}
+    crds = Rendered(cluster).all("CustomResourceDefinition")
+    (example,) = yaml.safe_load(chart["artifacthub.io/crdsExamples"])
+
+    assert declared == {crd["metadata"]["name"] for crd in crds}
+    WeightsSpec.model_validate(example["spec"])

@@ -1,0 +1,355 @@
+"""The client on a real API server, with a real operator and fake workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.cluster.support.api_proxy import ApiProxy
+from tests.cluster.support.stage import FLEET, Stage
+from tests.support.pages import blocks
+from tests.support.waiting import soon
+
+from rlfleet import AsyncWeights, Forbidden, NotFound, Refused, Superseded, TimedOut, Weights
+from rlfleet.follow import follow
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import load_access
+from rlfleet.resources import WeightVersion
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def weights(stage: Stage) -> Iterator[Weights]:
+    with Weights(FLEET, namespace=stage.namespace, kubeconfig=stage.cluster.kubeconfig) as made:
+        yield made
+
+
+async def blocking(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """A call of the blocking client, in a thread of its own."""
+    return await asyncio.to_thread(call, *arguments, **options)
+
+
+async def write_status(stage: Stage, **status: Any) -> None:
+    """The operator's writes, made by the test."""
+    await stage.admin.merge(f"{stage.path('weightversions')}/status", {"status": status})
+
+
+def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> dict[str, Any]:
+    """A status about a generation."""
+    condition = {
+        "type": "Stalled",
+        "status": "True",
+        "reason": stalled,
+        "message": "written by the test",
+        "observedGeneration": generation,
+        "lastTransitionTime": datetime.now(UTC).isoformat(),
+    }
+    reported = {"observedGeneration": generation, "desiredVersion": version, "phase": phase}
+    return reported | {"conditions": [condition] if stalled else []}
+
+
+# --- with the operator ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_trainer_publishes_looks_and_goes_back(stage: Stage, weights: Weights) -> None:
+    await stage.make_fleet(replicas=3, version="1")
+    assert (await blocking(weights.wait, timeout_seconds=60)).version == "1"
+    await stage.applied("1")
+
+    rollout = await blocking(weights.publish, "2", timeout_seconds=60)
+
+    assert rollout.applied
+    assert rollout.workers.applied == 3
+    assert rollout.timings.total_seconds >= rollout.timings.max_worker_pause_seconds >= 0
+    assert rollout.timings.total_seconds > 0
+    assert stage.serving == ["2"] * 3
+    now = await blocking(weights.current)
+    assert (now.spec.version, now.status.applied_version, now.is_observed) == ("2", "2", True)
+    history = await blocking(weights.history)
+    assert [(e.version, e.result) for e in history][:1] == [("2", "Applied")]
+    fleet = await blocking(weights.workers)
+    assert [(v.version, v.workers) for v in fleet.versions] == [("2", 3)]
+    assert fleet.endpoint == f"http://policy.{stage.namespace}.svc:8000"
+    figures = await blocking(weights.metrics, trained_version=4)
+    assert figures["rlfleet/total_seconds"] == rollout.timings.total_seconds
+    assert figures["rlfleet/lag_versions"] == 2
+
+    for version in ("1", "2", "1"):
+        back = version == "1"
+        call = weights.rollback if back else weights.publish
+        assert (await blocking(call, version, timeout_seconds=60)).applied
+        assert stage.serving == [version] * 3
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_refused_checkpoint_ends_the_wait_and_a_retry_takes_the_repaired_one(
+    stage: Stage, weights: Weights
+) -> None:
+    stage.kubelet.bad_sources.add("/weights/step_2")
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    began = time.monotonic()
+
+    with pytest.raises(Refused) as refused:
+        await blocking(weights.publish, "2", timeout_seconds=600)
+
+    assert time.monotonic() - began < 60
+    assert refused.value.reason == (await stage.condition("Stalled") or {})["reason"]
+    assert "version 2 (/weights/step_2)" in refused.value.message
+    assert stage.serving == ["1"] * 3
+    stage.kubelet.bad_sources.clear()
+    assert (await blocking(weights.retry, timeout_seconds=60)).applied
+    assert stage.serving == ["2"] * 3
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_second_writer_is_seen(stage: Stage, weights: Weights) -> None:
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    await blocking(weights.suspend)
+    first = asyncio.create_task(blocking(weights.publish, "2", timeout_seconds=60))
+    await stage.until(lambda: _desires(stage, "2"), "the first writer has published")
+
+    await stage.publish("3")
+
+    with pytest.raises(Superseded) as raised:
+        await first
+    assert raised.value.by == "3"
+    await blocking(weights.resume)
+    assert (await blocking(weights.wait, timeout_seconds=60)).version == "3"
+
+
+async def _desires(stage: Stage, version: str) -> bool:
+    return (await stage.weights())["spec"]["version"] == version
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_an_object_is_created_for_a_fleet(stage: Stage, weights: Weights) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    await stage.admin.delete(stage.path("weightversions"))
+
+    with pytest.raises(NotFound, match="policy"):
+        await blocking(weights.publish, "1", path="/weights/one")
+    publish = {"path": "/weights/one", "create_for": FLEET, "timeout_seconds": 60}
+    rollout = await blocking(weights.publish, "1", **publish)
+
+    assert rollout.applied
+    found = await stage.weights()
+    assert found["spec"]["source"] == {"path": "/weights/one"}
+    managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
+    assert managers == {"trainer", "rlfleet-operator"}
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_rollback_finds_the_directory_that_a_literal_path_has_left(
+    stage: Stage, weights: Weights
+) -> None:
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    for version in ("2", "3"):
+        path = f"/weights/run/{version}"
+        await blocking(weights.publish, version, path=path, timeout_seconds=60)
+
+    rollout = await blocking(weights.rollback, "2", timeout_seconds=60)
+
+    assert rollout.weights.status.applied_version == "2"
+    applied = rollout.weights.status.applied
+    assert applied is not None
+    assert applied.source.path == "/weights/run/2"
+
+
+# --- with statuses that the test writes -----------------------------------------------------------
+
+
+async def test_the_api_server_refuses_what_a_version_may_not_do(
+    stage: Stage, weights: Weights
+) -> None:
+    await stage.make_fleet(replicas=1, version="5")
+    await stage.publish("5", runID="r")
+
+    with pytest.raises(Refused, match="only grow") as refused:
+        await blocking(weights.publish, "4")
+    assert refused.value.reason == "Invalid"
+    with pytest.raises(Refused, match=r"spec\.source: may only change together"):
+        await blocking(weights.publish, "5", path="/weights/other")
+
+
+async def test_a_status_of_an_older_generation_is_no_outcome(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    generation = (await stage.weights())["metadata"]["generation"]
+    await write_status(stage, **spoken(generation, "1", "Staging", stalled="SourceNotFound"))
+    config = stage.cluster.kubeconfig
+    async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+        waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
+        await stage.until(lambda: _desires(stage, "2"), "version 2 is desired")
+        # A late write about the generation before, and then the one that counts.
+        await write_status(stage, **spoken(generation, "2", "Applied"))
+        reported = spoken(generation + 1, "2", "Staging", stalled="DigestMismatch")
+        await write_status(stage, **reported)
+
+        with pytest.raises(Refused, match="DigestMismatch"):
+            await waiting
+
+
+async def test_a_timeout_leaves_the_version_desired(stage: Stage, weights: Weights) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+
+    with pytest.raises(TimedOut, match="the operator has not looked at it"):
+        await blocking(weights.publish, "2", timeout_seconds=1)
+
+    assert await _desires(stage, "2")
+
+
+async def test_a_deleted_object_is_not_waited_for(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    config = stage.cluster.kubeconfig
+    async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+        waiting = asyncio.create_task(weights.publish("2", timeout_seconds=60))
+        await stage.until(lambda: _desires(stage, "2"), "version 2 is desired")
+        await stage.admin.delete(stage.path("weightversions"))
+
+        with pytest.raises(NotFound, match="was deleted"):
+            await waiting
+
+
+# --- watches --------------------------------------------------------------------------------------
+
+
+async def test_a_version_that_the_server_has_forgotten_is_read_again(stage: Stage) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    found = WeightVersion.model_validate(await stage.weights())
+    metadata = found.metadata.model_copy(update={"resource_version": "1"})
+    kube = AsyncKube(load_access(stage.cluster.kubeconfig, namespace=stage.namespace), "trainer")
+    events = follow(kube, FLEET, seen=found.model_copy(update={"metadata": metadata}))
+    async with aclosing(events), asyncio.timeout(30):
+        event = await anext(events)
+
+        assert (event.type, event.weights.metadata.resource_version) == (
+            "MODIFIED",
+            found.metadata.resource_version,
+        )
+        await stage.publish("2")
+        assert (await anext(events)).weights.spec.version == "2"
+    await kube.close()
+
+
+async def test_a_watch_goes_on_after_its_connection_was_cut(stage: Stage, tmp_path: Path) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    async with ApiProxy(stage.credentials) as proxy:
+        config = proxy.kubeconfig(tmp_path, stage.credentials.token)
+        async with AsyncWeights(FLEET, namespace=stage.namespace, kubeconfig=config) as weights:
+            events = weights.watch()
+            async with aclosing(events), asyncio.timeout(60):
+                assert (await anext(events)).type == "ADDED"
+                for version in ("2", "3"):
+                    coming = asyncio.ensure_future(anext(events))
+                    await soon(lambda c=coming: proxy.cut_watches() or c.done())
+                    await stage.publish(version)
+                    assert (await coming).weights.spec.version == version
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def account(stage: Stage, tmp_path: Path) -> Path:
+    """A kubeconfig with the rights of a trainer, as docs/reference/rbac.md gives them."""
+    page = (ROOT / "docs/reference/rbac.md").read_text()
+    role = page.partition("```yaml\n")[2].partition("```")[0]
+    role = role.replace("namespace: rl", f"namespace: {stage.namespace}")
+    await asyncio.to_thread(stage.cluster.kubectl, "apply", "-f", "-", stdin=role)
+    await stage.kubectl("create", "serviceaccount", "trainer")
+    subject = f"--serviceaccount={stage.namespace}:trainer"
+    await stage.kubectl("create", "rolebinding", "trainer", "--role=trainer", subject)
+    config = json.loads(stage.cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {
+        "token": (await stage.kubectl("create", "token", "trainer")).strip()
+    }
+    file = tmp_path / "trainer"
+    file.write_text(json.dumps(config))
+    return file
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_the_documented_role_is_enough_and_gives_nothing_more(
+    stage: Stage, account: Path
+) -> None:
+    await stage.make_fleet(replicas=1, version="1")
+    with Weights(FLEET, namespace=stage.namespace, kubeconfig=account) as weights:
+        assert (await blocking(weights.publish, "2", timeout_seconds=60)).applied
+        assert (await blocking(weights.rollback, "1", timeout_seconds=60)).applied
+        assert (await blocking(weights.workers)).workers.serving == 1
+        for event in weights.watch():
+            assert event.type == "ADDED"
+            break
+    with (
+        Weights("other", namespace=stage.namespace, kubeconfig=account) as weights,
+        pytest.raises(Forbidden, match='cannot patch resource "weightversions"'),
+    ):
+        await blocking(weights.publish, "2")
+    with (
+        Weights(FLEET, namespace="default", kubeconfig=account) as weights,
+        pytest.raises(Forbidden, match="get, list, watch and patch"),
+    ):
+        await blocking(weights.current)
+
+
+async def test_a_token_that_is_refused_is_named(stage: Stage, tmp_path: Path) -> None:
+    config = json.loads(stage.cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": "wrong"}
+    file = tmp_path / "wrong"
+    file.write_text(json.dumps(config))
+
+    with Weights(FLEET, kubeconfig=file) as weights, pytest.raises(Forbidden, match="renew"):
+        await blocking(weights.current)
+
+
+async def test_a_namespace_that_does_not_exist_is_named(stage: Stage) -> None:
+    config = stage.cluster.kubeconfig
+    with (
+        Weights(FLEET, namespace="gone", kubeconfig=config) as weights,
+        pytest.raises(NotFound, match="the name and the namespace"),
+    ):
+        await blocking(weights.current)
+
+
+# --- the pages ------------------------------------------------------------------------------------
+
+PAGE = "docs/how-to/publish-from-python.md"
+ELSEWHERE = ("import wandb", "from openai")
+"""First words of blocks of the page that need other libraries; unit tests run what they call."""
+
+
+def programs() -> list[tuple[str, str]]:
+    found = [(page, text) for page in (PAGE, "README.md") for text in blocks(page, "python")]
+    return [(page, text) for page, text in found if not text.startswith(ELSEWHERE)]
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_the_programs_of_the_pages_run(stage: Stage) -> None:
+    assert [page for page, _ in programs()] == [PAGE, PAGE, PAGE, "README.md"]
+    await stage.make_fleet(replicas=2, version="41")
+    await stage.applied("41", replicas=2)
+    for page, text in programs():
+        script = text.replace('namespace="rl"', f'namespace="{stage.namespace}"')
+        done = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", "-c", script),
+            env={**stage.cluster.environment(), "PYTHONPATH": str(ROOT / "client")},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await done.communicate()
+        assert done.returncode == 0, f"{page}: {text}\n{output.decode()}"
+        assert output
+    assert (await stage.weights())["status"]["appliedVersion"] == "43"

@@ -1,0 +1,248 @@
+"""The fake workers of the benchmark of scale, asked by the operator's own client.
+
+They follow the rules of the simulator's fake worker, which the model's promises are tested with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.model.fake_worker import FakeWorker
+from tests.support.waiting import eventually_async
+
+from bench_scale.fakes import FakeFleet, dead_among, standalone_address
+from fleet_operator.api.source import WeightSource
+from fleet_operator.clients.workers import WorkerClient
+from fleet_operator.core import actions
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_worker.protocol import Epoch, PauseMode, Reason
+
+pytestmark = pytest.mark.timeout(1500)  # the program may have to be built first
+
+TOKEN = secrets.token_hex(16)
+WORKERS = 100
+LEASE_SECONDS = 30.0
+LONG = {"timeout_seconds": 60.0}
+ADDRESSED: dict[str, Any] = {
+    "pod_uid": "standalone-1",
+    "pod_name": "standalone-1",
+    "reason": "a test",
+}
+NOW = Epoch(term=2, sequence=7)
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Iterator[FakeFleet]:
+    with FakeFleet.standalone(WORKERS, TOKEN, log=tmp_path / "fakes.log") as started:
+        yield started
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[WorkerClient]:
+    made = WorkerClient()
+    yield made
+    await made.close()
+
+
+def addressee(fakes: FakeFleet, number: int, *, token: str = TOKEN, **changed: str) -> Addressee:
+    url = f"http://{standalone_address(number)}:{fakes.admin_port}"
+    named = {"pod_uid": f"standalone-{number}"} | changed
+    return Addressee(base_url=url, token=token, **named)
+
+
+def stage(version: str, **changed: Any) -> actions.Stage:
+    source = WeightSource(path=f"/weights/step_{version}")
+    return actions.Stage(version=version, source=source, **LONG, **(ADDRESSED | changed))
+
+
+def pause(mode: PauseMode = PauseMode.KEEP, lease_seconds: float = LEASE_SECONDS) -> actions.Pause:
+    return actions.Pause(
+        mode=mode, drain_timeout_seconds=5, lease_seconds=lease_seconds, **ADDRESSED
+    )
+
+
+def load(version: str) -> actions.Load:
+    return actions.Load(version=version, **LONG, **ADDRESSED)
+
+
+def apply(version: str) -> actions.Apply:
+    return actions.Apply(
+        version=version,
+        mode=PauseMode.KEEP,
+        drain_timeout_seconds=5,
+        lease_seconds=LEASE_SECONDS,
+        **LONG,
+        **ADDRESSED,
+    )
+
+
+def resume(version: str) -> actions.Resume:
+    return actions.Resume(version=version, **ADDRESSED)
+
+
+def admit(version: str) -> actions.Admit:
+    return actions.Admit(version=version, **ADDRESSED)
+
+
+def fence() -> actions.Fence:
+    return actions.Fence(drain_timeout_seconds=0, **ADDRESSED)
+
+
+LIFE: tuple[tuple[actions.WorkerCall, Epoch], ...] = (
+    (admit("1"), NOW),
+    (load("1"), NOW),
+    (stage("1"), NOW),
+    (load("1"), NOW),
+    (admit("1"), NOW),
+    (pause(), NOW),
+    (pause(), NOW),
+    (load("2"), NOW),
+    (stage("2"), NOW),
+    (load("2"), NOW),
+    (resume("1"), NOW),
+    (resume("2"), NOW),
+    (load("3"), NOW),
+    (stage("3"), NOW),
+    (apply("3"), NOW),
+    (resume("3"), NOW),
+    (apply("4"), NOW),
+    (stage("4"), Epoch(term=1, sequence=9)),
+    (fence(), NOW),
+    (pause(), NOW),
+    (admit("3"), NOW),
+    (stage("5"), Epoch(term=3, sequence=0)),
+)
+
+
+def facts(answer: WorkerAnswer) -> dict[str, Any]:
+    state = answer.state
+    assert state is not None
+    return {
+        "reason": answer.reason,
+        "phase": state.phase,
+        "admitted": state.admitted,
+        "version": state.version,
+        "staged": state.staged.version if state.staged else None,
+        "paused": state.pause is not None,
+        "has_loaded": bool(state.timings and state.timings.load_seconds),
+        "epoch": state.epoch,
+    }
+
+
+async def test_they_answer_as_the_fake_workers_of_the_simulator(
+    fakes: FakeFleet, client: WorkerClient
+) -> None:
+    worker, model = addressee(fakes, 1), FakeWorker("standalone-1", 1, "r", 0, start_seconds=0)
+    model.tick(0)
+    for number, (action, epoch) in enumerate(LIFE):
+        model_state, model_reason = model.call(action, epoch, 0)
+        expected = facts(WorkerAnswer(state=model_state, reason=model_reason))
+        assert facts(await client.call(worker, action, epoch)) == expected, (
+            f"call {number}: {action}"
+        )
+        if expected["reason"] is None:
+            assert facts(await client.state(worker)) == expected
+
+
+async def test_calls_that_are_not_for_them_are_refused(
+    fakes: FakeFleet, client: WorkerClient
+) -> None:
+    stranger = await client.state(addressee(fakes, 2, token="another"))
+    assert (stranger.silent, stranger.reason) == (True, Reason.UNAUTHORIZED)
+
+    other_pod = await client.state(addressee(fakes, 2, pod_uid="another"))
+    assert other_pod.silent
+    assert "another pod" in other_pod.message
+
+    call = stage("1", pod_uid="standalone-2")
+    earlier = await client.call(addressee(fakes, 2, instance="an earlier one"), call, NOW)
+    assert earlier.reason is Reason.STALE_CALL
+
+
+async def test_dead_workers_reset_connections_and_restart_and_slow_ones_take_their_time(
+    fakes: FakeFleet, client: WorkerClient
+) -> None:
+    addressees = [addressee(fakes, n) for n in range(WORKERS)]
+    fakes.set_faults(dead_percent=2, slow_percent=1, slow_ms=2000)
+    dead: list[int] = []
+
+    async def only_dead_ones_are_silent() -> bool:
+        answers = await asyncio.gather(*(client.state(w) for w in addressees))
+        dead[:] = [n for n, answer in enumerate(answers) if answer.silent]
+        return len(dead) == dead_among(WORKERS, 2) == 2
+
+    await eventually_async(only_dead_ones_are_silent, within_seconds=30)
+
+    slow: list[int] = []
+    epoch = Epoch(term=9, sequence=0)
+    calls = {
+        n: asyncio.ensure_future(client.call(worker, stage("6"), epoch))
+        for n, worker in enumerate(addressees)
+        if n not in dead
+    }
+
+    async def only_slow_ones_are_left() -> bool:
+        slow[:] = [n for n, call in calls.items() if not call.done()]
+        return len(slow) == 1
+
+    await eventually_async(only_slow_ones_are_left, within_seconds=10)
+    state = (await client.state(addressees[slow[0]])).state
+    assert state is not None
+    assert state.operation is not None
+    assert state.operation.kind == "stage"
+    answers = await asyncio.gather(*calls.values())
+    assert {a.state.staged.version for a in answers if a.state and a.state.staged} == {"6"}
+
+    fakes.set_faults()
+    back = [(await client.state(addressees[n])).state for n in dead]
+    assert {(s.phase, s.version, s.instance.endswith("-1")) for s in back} == {
+        ("joining", "base", True)
+    }
+
+
+async def test_a_pause_that_is_not_renewed_ends_by_itself(
+    fakes: FakeFleet, client: WorkerClient
+) -> None:
+    worker, epoch = addressee(fakes, 3), Epoch(term=1, sequence=1)
+    await client.call(worker, admit("base"), epoch)
+    paused = await client.call(worker, pause(lease_seconds=0.1), epoch)
+    assert paused.state is not None
+    assert paused.state.phase == "paused"
+
+    async def serves() -> bool:
+        state = (await client.state(worker)).state
+        return state is not None and state.phase == "serving"
+
+    await eventually_async(serves, within_seconds=5)
+
+
+async def test_what_they_saw_is_counted_by_version(fakes: FakeFleet, client: WorkerClient) -> None:
+    many, epoch = [addressee(fakes, n) for n in range(20, 30)], Epoch(term=1, sequence=1)
+    for action in (stage("77"), load("77"), admit("77")):
+        await asyncio.gather(*(client.call(worker, action, epoch) for worker in many))
+
+    seen = await asyncio.to_thread(fakes.wait, "77", len(many), seconds=5)
+    assert seen.serving == len(many)
+    counts = {kind: count for kind, (_, _, count) in seen.marks.items()}
+    assert counts == {"stage": 10, "load": 10, "admit": 10}
+    staged, loaded, admitted = (seen.marks[kind] for kind in ("stage", "load", "admit"))
+    assert staged[0] <= staged[1] <= loaded[0] <= loaded[1] <= admitted[0] <= admitted[1]
+    assert admitted[0] <= seen.served_at <= admitted[1]
+    with pytest.raises(TimeoutError, match="10 of 11 workers"):
+        fakes.wait("77", len(many) + 1, seconds=0.01)
+
+
+def test_each_has_an_address_of_its_own_of_the_loopback_network() -> None:
+    found = {standalone_address(n) for n in range(70_000)}
+    assert len(found) == 70_000
+    assert all(address.startswith("127.") for address in found)
+
+
+def test_the_log_of_a_program_that_does_not_start_is_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no such file"):
+        FakeFleet.of_namespace(tmp_path / "none", "rl", log=tmp_path / "log", port=0)

@@ -1,0 +1,141 @@
+"""The RL API as a process of its own, with the chart's account, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+from tests.cluster.support.api_proxy import ApiProxy
+from tests.cluster.support.operator_process import KEPT, free_port
+from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.test_operator_chart import NAMESPACE, Rendered
+from tests.support.waiting import eventually_async
+
+from devcluster import Cluster
+
+ROOT = Path(__file__).parents[2]
+ACCOUNT = "rlfleet-api"
+PARTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+
+
+@pytest.fixture(scope="module")
+def chart(devcluster_api: Cluster) -> Rendered:
+    return Rendered(devcluster_api, "api.enabled=true")
+
+
+class RlApi:
+    """The process, and requests to the fleet of a stage."""
+
+    def __init__(self, stage: Stage, http: aiohttp.ClientSession, port: int) -> None:
+        self.stage = stage
+        self._http = http
+        self._root = f"http://127.0.0.1:{port}"
+
+    async def send(
+        self, method: str, path: str, token: str, body: Any = None
+    ) -> tuple[int, dict[str, Any]]:
+        url = f"{self._root}/fleets/{self.stage.namespace}/{FLEET}{path}"
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self._http.request(method, url, json=body, headers=headers) as reply:
+            return reply.status, await reply.json(content_type=None)
+
+    async def is_live(self) -> bool:
+        try:
+            async with self._http.get(f"{self._root}/livez") as reply:
+                return reply.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def account(self, name: str, namespace: str, *verbs: str) -> str:
+        """A token of a new service account with these rights on fleets and WeightVersions."""
+        kubectl = self.stage.cluster.kubectl
+        call = ("-n", namespace, "create")
+        await asyncio.to_thread(kubectl, *call, "serviceaccount", name)
+        if verbs:
+            resources = "--resource=inferencefleets.rlfleet.dev,weightversions.rlfleet.dev"
+            role = ("role", name, f"--verb={','.join(verbs)}", resources)
+            await asyncio.to_thread(kubectl, *call, *role)
+            bound = (f"--role={name}", f"--serviceaccount={namespace}:{name}")
+            await asyncio.to_thread(kubectl, *call, "rolebinding", name, *bound)
+        return (await asyncio.to_thread(kubectl, *call, "token", name)).stdout.strip()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[RlApi]:
+    parts = [o for o in chart.objects if o["kind"] in PARTS and ACCOUNT in o["metadata"]["name"]]
+    file = tmp_path / "account.yaml"
+    file.write_text(yaml.safe_dump_all(parts))
+    kubectl = stage.cluster.kubectl
+    await asyncio.to_thread(kubectl, "-n", NAMESPACE, "apply", "-f", str(file))
+    token = (
+        await asyncio.to_thread(kubectl, "-n", NAMESPACE, "create", "token", ACCOUNT)
+    ).stdout.strip()
+    port = free_port()
+    async with ApiProxy(stage.credentials) as proxy, aiohttp.ClientSession() as http:
+        environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
+            "KUBECONFIG": str(proxy.kubeconfig(tmp_path, token)),
+            "PYTHONPATH": f"{ROOT}/client:{ROOT}/operator:{ROOT}/worker",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = (sys.executable, "-P", "-m", "fleet_api", "--host=127.0.0.1", f"--port={port}")
+        process = await asyncio.create_subprocess_exec(
+            *command, "--drain-seconds=0", env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        made = RlApi(stage, http, port)
+        await eventually_async(made.is_live, within_seconds=30)
+        yield made
+        process.terminate()
+        _, log = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 0, log.decode()
+        lines = [json.loads(line) for line in log.decode().splitlines()]
+        assert [line for line in lines if line["level"] == "ERROR"] == []
+
+
+async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
+    stage = api.stage
+    await stage.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", stage.namespace, "get")
+    trainer = await api.account("trainer", stage.namespace, "get", "patch")
+    elsewhere = f"{stage.namespace}-other"
+    await stage.make_namespace(elsewhere)
+    stranger = await api.account("stranger", elsewhere, "get", "patch")
+    publication = {"version": "2", "wait": False}
+
+    for token, status in (("", 401), ("malformed", 401), (stranger, 403), (reader, 200)):
+        assert (await api.send("GET", "/v1/rl/state", token))[0] == status
+    for token, status in (("", 401), (trainer[:-4], 401), (stranger, 403), (reader, 403)):
+        assert (await api.send("PUT", "/v1/rl/weights", token, publication))[0] == status
+    assert (await stage.weights())["spec"]["version"] == "1"
+
+    status, rollout = await api.send("PUT", "/v1/rl/weights", trainer, publication)
+    assert (status, rollout["weights"]["desired"]["version"]) == (202, "2")
+    weights = await stage.weights()
+    assert weights["spec"]["version"] == "2"
+    managers = {entry["manager"] for entry in weights["metadata"]["managedFields"]}
+    assert ACCOUNT in managers
+    status, state = await api.send("GET", "/v1/rl/state", reader)
+    assert (status, state["weights"]["desired"]["version"]) == (200, "2")
+    assert await api.send("GET", "/v1/rl/workers", reader) == (
+        200,
+        {"protocol_version": 1, "namespace": stage.namespace, "workers": []},
+    )
+
+
+async def test_a_spec_that_the_api_server_refuses_is_422(api: RlApi) -> None:
+    stage = api.stage
+    await stage.make_fleet(replicas=1, version="1")
+    trainer = await api.account("trainer", stage.namespace, "get", "patch")
+    refused = {"version": "2", "source": {"path": "/weights/../etc"}}
+
+    status, problem = await api.send("PUT", "/v1/rl/weights", trainer, refused)
+    assert (status, problem["reason"]) == (422, "Invalid")
+    assert (await stage.weights())["spec"]["version"] == "1"

@@ -1,0 +1,95 @@
+"""The RL API in the chart, rendered by the real helm."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.test_operator_chart import CHART, Rendered, rights
+
+from devcluster import Cluster
+from fleet_api.settings import parse_settings
+
+ACCOUNT = "rlfleet-api"
+RIGHTS = {
+    ("authentication.k8s.io", "tokenreviews", "create"),
+    ("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ("rlfleet.dev", "inferencefleets", "get"),
+    *(("rlfleet.dev", "weightversions", verb) for verb in ("get", "list", "watch", "patch")),
+    ("", "pods", "list"),
+}
+
+
+@pytest.fixture(scope="module")
+def chart(devcluster_api: Cluster) -> Rendered:
+    return Rendered(devcluster_api, "api.enabled=true")
+
+
+def test_it_is_linted_with_the_rl_api(devcluster_api: Cluster) -> None:
+    answer = devcluster_api.helm("lint", "--strict", str(CHART), "--set-json", "api.enabled=true")
+
+    assert "0 chart(s) failed" in answer.stdout
+
+
+def test_the_account_has_exactly_the_rights_of_its_requests(chart: Rendered) -> None:
+    roles = [r for r in chart.all("ClusterRole") if ACCOUNT in r["metadata"]["name"]]
+
+    assert set().union(*(rights(role) for role in roles)) == RIGHTS
+
+
+def test_without_the_value_the_chart_has_nothing_of_the_rl_api(devcluster_api: Cluster) -> None:
+    named = [o["metadata"]["name"] for o in Rendered(devcluster_api).objects]
+
+    assert [name for name in named if ACCOUNT in name] == []
+
+
+def test_with_namespaces_the_account_reads_no_fleet_elsewhere(devcluster_api: Cluster) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", 'watchNamespaces=["a"]')
+    everywhere = [r for r in made.all("ClusterRole") if ACCOUNT in r["metadata"]["name"]]
+    (there,) = (r for r in made.all("Role") if r["metadata"]["name"] == ACCOUNT)
+
+    assert [r["metadata"]["name"] for r in everywhere] == [f"{ACCOUNT}-reviews"]
+    assert there["metadata"]["namespace"] == "a"
+    assert rights(there) == {r for r in RIGHTS if r[2] != "create"}
+
+
+def test_static_keys_come_from_a_secret(devcluster_api: Cluster) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", 'api.keysSecret="keys"')
+    (container,) = made.pod(ACCOUNT)["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+
+    assert f"--keys-folder={mount['mountPath']}" in container["args"]
+    assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "keys"}
+
+
+def test_a_replica_is_confined_and_probed_as_the_operator_is(chart: Rendered) -> None:
+    ours, operator = chart.container(ACCOUNT), chart.container()
+
+    assert ours["securityContext"] == operator["securityContext"]
+    assert chart.pod(ACCOUNT)["spec"]["securityContext"] == chart.pod()["spec"]["securityContext"]
+    assert ours["image"] == operator["image"]
+    assert (
+        ours["livenessProbe"]["httpGet"]["path"],
+        ours["readinessProbe"]["httpGet"]["path"],
+    ) == (
+        "/livez",
+        "/readyz",
+    )
+
+
+def test_the_service_and_the_budget_are_about_its_pods_and_not_the_operators(
+    chart: Rendered,
+) -> None:
+    own = chart.pod(ACCOUNT)["metadata"]["labels"]
+    selectors = [
+        chart.one("Service", ACCOUNT)["spec"]["selector"],
+        chart.one("PodDisruptionBudget", ACCOUNT)["spec"]["selector"]["matchLabels"],
+    ]
+
+    for selector in selectors:
+        assert selector.items() <= own.items()
+        assert not selector.items() <= chart.pod()["metadata"]["labels"].items()
+
+
+def test_the_arguments_are_flags_of_the_process(chart: Rendered) -> None:
+    settings = parse_settings(chart.container(ACCOUNT)["args"])
+
+    assert (settings.port, settings.audiences, settings.keys_folder) == (8090, (), None)

@@ -1,0 +1,102 @@
+"""Alerts name series that exist, and each one has a runbook and a test of its expression.
+
+`make test-alerts` runs the tests of the expressions with promtool.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.builders import NOW, applied_status, history_of
+from tests.support.series import ALL_SERIES, OPERATOR_SERIES, Series, selectors
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, new_condition
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutEffect, RolloutPhase
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.status_metrics import ShownFleet, ShownWeights
+
+ROOT = Path(__file__).parents[2]
+RULES = yaml.safe_load((ROOT / "charts/rlfleet/files/alerts.yaml").read_text())
+ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+TESTS = yaml.safe_load((Path(__file__).parent / "alerts_test.yaml").read_text())["tests"]
+RUNBOOKS = (ROOT / "docs/reference/alerts.md").read_text()
+PROMISES = ("**Meaning**:", "**Impact**:", "**Do**:")
+
+KEY = ("rl", "policy")
+
+
+def exported() -> Series:
+    """The operator's export once each series has a sample."""
+    metrics = Metrics()
+    condition = new_condition(
+        (), ConditionType.READY, holds=True, reason=ConditionReason.ALL_WORKERS_SERVING,
+        message="", generation=1, now=NOW,
+    )  # fmt: skip
+    source = WeightSource(path="/weights/1")
+    applied = AppliedWeights(version="1", source=source, applied_at=NOW)
+    fleet = FleetStatus(
+        desired_version="1", applied_version="1", applied=applied, conditions=(condition,)
+    )
+    effect = RolloutEffect(version="2", min_changed_share=0.5)
+    ended = applied_status("1", history=history_of("1"), effect=effect, conditions=(condition,))
+    begun = ended.model_copy(update={"phase": RolloutPhase.STAGING})
+    shown = (ShownFleet(KEY, fleet), ShownWeights(KEY, "policy", "", begun))
+    metrics.show_statuses(lambda: shown)
+    metrics.count_rollouts(KEY, "", applied_status("1"), ended)
+    metrics.count_call("load", "done", 0.1)
+    for counter in (metrics.failures, metrics.writes):
+        counter.labels("any").inc()
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        f.name + "_total" * (f.type == "counter"): _kind(f)
+        for f in families
+        if not f.name.endswith("_created")
+    }
+
+
+def _kind(family: Metric) -> tuple[str, frozenset[str]]:
+    """Type and labels. `_created` series have no row: they come with each counter and histogram."""
+    labels = {label for sample in family.samples for label in sample.labels}
+    return family.type, frozenset(labels - {"le"})
+
+
+def test_the_page_lists_every_series_with_its_type_and_its_labels() -> None:
+    assert exported() == OPERATOR_SERIES
+
+
+@pytest.mark.parametrize("alert", sorted(ALERTS))
+def test_an_alert_names_series_and_labels_that_exist(alert: str) -> None:
+    selected = selectors(ALERTS[alert]["expr"])
+
+    assert selected
+    for name, labels in selected:
+        assert labels <= ALL_SERIES[name][1]
+
+
+@pytest.mark.parametrize("alert", sorted(ALERTS))
+def test_a_runbook_has_the_meaning_the_impact_and_the_remedy_of_an_alert(alert: str) -> None:
+    section = RUNBOOKS.partition(f"\n## {alert}\n")[2].partition("\n## ")[0]
+
+    assert [promise for promise in PROMISES if promise not in section] == []
+    assert ALERTS[alert]["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_no_runbook_is_left_over() -> None:
+    assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == [
+        rule["alert"] for group in RULES["groups"] for rule in group["rules"]
+    ]
+
+
+def test_each_expression_is_tested_firing_and_ended() -> None:
+    def values(test: dict[str, Any]) -> list[int]:
+        return [len(each["exp_samples"]) for each in test["promql_expr_test"]]
+
+    assert {test["name"]: values(test) for test in TESTS} == {alert: [1, 0] for alert in ALERTS}

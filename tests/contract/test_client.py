@@ -1,0 +1,154 @@
+"""The client as trainers install it, and its fields and words against what the cluster has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from tests.contract.test_crd_equals_models import crd_schema, leaves, model_schema
+
+import envs
+import rlfleet
+from fleet_operator.api import names
+from rlfleet import ports, resources
+from rlfleet.cli import pods
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "client"
+PROJECT = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
+SERVER = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(command, cwd=CLIENT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def run(wheel: Path, folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Python with the wheel, what it needs, and nothing else of the repository."""
+    install = [envs._uv(), "pip", "install", "-q", "--offline", "--no-deps", "--no-cache"]
+    python = envs.interpreter_of("dev")
+    subprocess.run([*install, "--python", python, "--target", folder, wheel], check=True)
+    return subprocess.run(
+        [python, "-P", "-c", code],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "PATH": os.environ["PATH"], "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = {f for f in archive.namelist() if ".dist-info/" not in f}
+    package = (f.relative_to(CLIENT) for f in (CLIENT / "rlfleet").rglob("*") if f.is_file())
+
+    assert files == {f.as_posix() for f in package if f.suffix != ".pyc"}
+    assert "rlfleet/py.typed" in files
+
+
+def test_the_two_distributions_have_two_names_and_one_version() -> None:
+    assert (PROJECT["name"], SERVER["name"]) == ("rlfleet", "rlfleet-server")
+    assert PROJECT["version"] == SERVER["version"]
+    assert PROJECT["requires-python"] == SERVER["requires-python"]
+    assert (CLIENT / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def test_the_client_needs_three_libraries() -> None:
+    assert {Requirement(line).name for line in PROJECT["dependencies"]} == {
+        "httpx",
+        "pydantic",
+        "pyyaml",
+    }
+
+
+def test_importing_the_client_loads_nothing_heavy(wheel: Path, tmp_path: Path) -> None:
+    done = run(
+        wheel, tmp_path, "import rlfleet, sys; print(*{m.split('.')[0] for m in sys.modules})"
+    )
+
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "rlfleet" in loaded
+    assert not loaded & {
+        "aiohttp", "fleet_operator", "fleet_worker", "kopf", "kubernetes", "torch", "transformers",
+    }  # fmt: skip
+
+
+def test_without_a_cluster_the_client_ends_with_a_sentence(wheel: Path, tmp_path: Path) -> None:
+    done = run(wheel, tmp_path, "import rlfleet; rlfleet.Weights('policy')")
+
+    assert "rlfleet.errors.NotConfigured: no cluster: " in done.stderr
+
+
+# --- the words of the cluster ---------------------------------------------------------------------
+
+PAIRS = [
+    pytest.param("weightversions", "spec", resources.WeightsSpec, id="weights spec"),
+    pytest.param("weightversions", "status", resources.WeightsStatus, id="weights status"),
+    pytest.param("inferencefleets", "spec", resources.FleetSpec, id="fleet spec"),
+    pytest.param("inferencefleets", "status", resources.FleetStatus, id="fleet status"),
+]
+
+
+@pytest.mark.parametrize(("plural", "part", "model"), PAIRS)
+def test_every_field_of_the_client_is_one_of_the_crd_with_its_type(
+    plural: str, part: str, model: Any
+) -> None:
+    crd = leaves(crd_schema(plural)["properties"][part])
+    client = leaves(model_schema(model))
+
+    assert {p: f["type"] for p, f in client.items()} == {
+        p: crd[p]["type"] if p in crd else "not in the CRD" for p in client
+    }
+
+
+@pytest.mark.parametrize("model", [resources.WeightsSpec, resources.WeightsStatus])
+def test_the_client_knows_what_is_new_in_a_weight_version(model: Any) -> None:
+    """Fields that it leaves out on purpose are listed here."""
+    part = {"WeightsSpec": "spec", "WeightsStatus": "status"}[model.__name__]
+    left_out = {"rollout", "canary", "rollbackTo" if part == "status" else ""}
+    crd = set(crd_schema("weightversions")["properties"][part]["properties"])
+
+    assert crd - left_out == {field.alias for field in model.model_fields.values()}
+
+
+def test_names_are_those_of_the_operator() -> None:
+    assert resources.API_VERSION == names.API_VERSION
+    assert resources.RETRY == names.ANNOTATION_RETRY
+    assert {str(kind) for kind in ports.Kind} == {names.WEIGHTS_PLURAL, names.FLEET_PLURAL}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LABEL_FLEET", "LABEL_ORDINAL", "LABEL_REVISION", "LABEL_TRAFFIC", "ANNOTATION_QUARANTINE",
+        "ANNOTATION_DRAIN", "WORKER_CONTAINER",
+    ],
+)  # fmt: skip
+def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> None:
+    assert getattr(pods, name) == getattr(names, name)
+
+
+def test_an_object_of_the_client_is_one_that_the_crd_takes() -> None:
+    sample = yaml.safe_load((ROOT / "crds/samples/valid/weights-path-template.yaml").read_text())
+    spec = {"version": "43", "source": {"path": "/weights/43", "huggingFace": None}, "digest": None}
+    made = resources.manifest("policy", "policy", spec)
+
+    assert made.keys() == sample.keys()
+    assert made["spec"]["source"] == {"path": "/weights/43"}
+    assert rlfleet.WeightVersion.model_validate(sample).spec.source.is_template

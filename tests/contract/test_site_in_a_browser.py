@@ -1,0 +1,68 @@
+"""The built site in chromium: no page asks another host, and every theme and the search work.
+
+Marked long, since it builds the site and starts a browser. `make test-site` runs it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import envs
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a site that was built now."""
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is missing (Debian: apt install chromium)")
+    folder = tmp_path_factory.mktemp("site")
+    build = [envs.interpreter_of("docs"), "-m", "mkdocs", "build", "-q", "--strict"]
+    subprocess.run(
+        [*build, "-f", ROOT / "tools/site/mkdocs.yml", "-d", folder],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+        timeout=300,
+    )
+    return folder
+
+
+def visited(site: Path, screenshots: Path) -> subprocess.CompletedProcess[str]:
+    visit = [envs.interpreter_of("browser"), ROOT / "tools/site/visit.py"]
+    return subprocess.run(
+        [*visit, site, screenshots, "--chromium", CHROMIUM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_a_reader_gets_from_the_front_page_through_the_quickstart(
+    site: Path, tmp_path: Path
+) -> None:
+    visit = visited(site, tmp_path)
+
+    assert visit.returncode == 0, visit.stdout + visit.stderr
+    assert {file.name for file in tmp_path.iterdir()} >= {"front-light.png", "front-dark.png"}
+
+
+def test_a_page_that_asks_another_host_is_found(site: Path, tmp_path: Path) -> None:
+    page = site / "index.html"
+    content = page.read_text()
+    page.write_text(content.replace("</head>", '<img src="http://192.0.2.1/x.png"></head>'))
+    try:
+        visit = visited(site, tmp_path)
+    finally:
+        page.write_text(content)
+
+    assert visit.returncode == 1
+    assert "192.0.2.1" in visit.stdout

@@ -1,0 +1,59 @@
+"""Every reason that asks for something has its cause and its remedy on the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fleet_operator.api.conditions import ConditionReason
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+PAGE = (REFERENCE / "troubleshooting.md").read_text()
+ASK_FOR_NOTHING = frozenset(
+    {
+        ConditionReason.ALL_WORKERS_SERVING,
+        ConditionReason.HALTED,  # `Stalled` has the reason
+        ConditionReason.JUDGING,
+        ConditionReason.LOADING,
+        ConditionReason.MINIMUM_SERVING,
+        ConditionReason.PAUSING,
+        ConditionReason.REPLACING_WORKERS,
+        ConditionReason.RESUMING,
+        ConditionReason.ROLLING_OUT,
+        ConditionReason.ROUTER_READY,
+        ConditionReason.STAGING,
+        ConditionReason.UP_TO_DATE,
+    }
+)
+
+
+def sections() -> dict[str, str]:
+    """Reason → its section."""
+    found = re.split(r"^### (\w+)$", PAGE, flags=re.MULTILINE)[1:]
+    return {
+        name: text.partition("\n## ")[0] for name, text in zip(found[::2], found[1::2], strict=True)
+    }
+
+
+def test_each_reason_that_asks_for_something_has_one_section() -> None:
+    assert sorted(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == sorted(
+        reason.value for reason in set(ConditionReason) - ASK_FOR_NOTHING
+    )
+
+
+def test_each_section_has_a_cause_and_a_remedy() -> None:
+    incomplete = [
+        name
+        for name, text in sections().items()
+        if not re.search(r"\*\*Cause\*\*: .+\n\n\*\*Do\*\*: .+", text)
+    ]
+
+    assert incomplete == []
+
+
+def test_the_page_of_conditions_links_to_each_section() -> None:
+    conditions = (REFERENCE / "conditions.md").read_text()
+
+    assert set(re.findall(r"\(troubleshooting\.md#(\w+)\)", conditions)) == {
+        name.lower() for name in sections()
+    }

@@ -1,0 +1,58 @@
+"""The workflows of the repository run what the Makefile runs, with pinned actions and few rights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
+STAGES = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def jobs(file: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load(file.read_text())["jobs"]
+    return found
+
+
+def steps(file: Path) -> list[dict[str, Any]]:
+    return [step for job in jobs(file).values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_each_action_is_pinned_to_a_commit(file: Path) -> None:
+    used = [step["uses"] for step in steps(file) if "uses" in step]
+
+    assert used
+    assert [u for u in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", u)] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_each_job_lists_its_rights_and_has_a_time_limit(file: Path) -> None:
+    assert yaml.safe_load(file.read_text())["permissions"] == {}
+    for name, job in jobs(file).items():
+        assert "permissions" in job, name
+        assert job["timeout-minutes"] > 0, name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_no_script_holds_an_expression_that_a_shell_would_run(file: Path) -> None:
+    assert [step["run"] for step in steps(file) if "${{" in step.get("run", "")] == []
+
+
+def test_ci_runs_the_command_that_ci_runs_elsewhere() -> None:
+    scripts = [step.get("run", "") for step in steps(ROOT / ".github/workflows/ci.yml")]
+
+    assert any(script.endswith(".ci/run") for script in scripts)
+    assert (ROOT / ".ci/run").exists()
+
+
+def test_a_release_builds_targets_of_the_dockerfile() -> None:
+    built = jobs(ROOT / ".github/workflows/release.yml")["images"]["strategy"]["matrix"]["include"]
+
+    assert {each["target"] for each in built} <= set(STAGES)
+    assert {each["target"] for each in built} == {"operator", "worker", "worker-cpu"}

@@ -1,0 +1,119 @@
+"""A fake of the API server for the RL API: objects by namespace, tokens, rights and pods."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.fake_objects import FakeObjects
+
+from rlfleet.errors import NotFound
+from rlfleet.ports import Json
+
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+FLEET_UID = "uid-of-policy"
+FLEET: Json = {
+    "metadata": {"name": "policy", "namespace": "rl", "uid": FLEET_UID, "generation": 1},
+    "spec": {
+        "replicas": 2,
+        "model": {"name": "qwen", "source": {"path": "/weights/base"}, "version": "0"},
+        "engine": {"tensorParallelSize": 2, "pipelineParallelSize": 2},
+        "weights": {"roots": ["/weights"]},
+    },
+    "status": {
+        "observedGeneration": 1,
+        "desiredVersion": "42",
+        "versions": [{"version": "42", "workers": 2, "digest": "sha256:" + "4" * 64}],
+        "workers": {"total": 2, "serving": 2},
+        "endpoint": "http://policy.rl.svc:8000",
+    },
+}
+READER, TRAINER, STRANGER = "reader-token", "trainer-token", "stranger-token"
+
+
+def account(namespace: str, name: str) -> Json:
+    return {
+        "username": f"system:serviceaccount:{namespace}:{name}",
+        "uid": f"uid-of-{name}",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "extra": {"authentication.kubernetes.io/pod-name": [f"{name}-0"]},
+    }
+
+
+def pod(ordinal: int, *, fleet: str = "policy", owner: str = FLEET_UID, **status: Any) -> Json:
+    return {
+        "metadata": {
+            "name": f"{fleet}-{ordinal}",
+            "uid": f"uid-of-{fleet}-{ordinal}",
+            "labels": {"rlfleet.dev/fleet": fleet, "rlfleet.dev/ordinal": str(ordinal)},
+            "ownerReferences": [{"uid": owner, "controller": True}],
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": f"10.0.0.{ordinal + 1}",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "worker", "started": True}],
+        }
+        | status,
+    }
+
+
+class FakeCluster:
+    """Fleet `policy` in namespace `rl`. Accounts: a reader, a trainer, and one of namespace `other`."""
+
+    def __init__(self) -> None:
+        self.objects = FakeObjects()
+        self.objects.fleet = copy.deepcopy(FLEET)
+        self.pods = [pod(1), pod(0)]
+        self.users = {
+            READER: account("rl", "reader"),
+            TRAINER: account("rl", "trainer"),
+            STRANGER: account("other", "trainer"),
+        }
+        reads = {
+            ("get", "inferencefleets", "rl", "policy"),
+            ("get", "weightversions", "rl", "policy"),
+        }
+        self.rights = {
+            "system:serviceaccount:rl:reader": reads,
+            "system:serviceaccount:rl:trainer": reads
+            | {("patch", "weightversions", "rl", "policy")},
+        }
+        self.calls: list[tuple[str, str, Json | None]] = []
+        self.fail: Callable[[str], None] = lambda _: None
+        """Called with each path; may raise the server's error."""
+
+    @property
+    def fleet(self) -> Json:
+        assert self.objects.fleet is not None
+        return self.objects.fleet
+
+    def count(self, path: str) -> int:
+        return sum(called == path for _, called, _ in self.calls)
+
+    def of(self, namespace: str) -> FakeObjects:
+        if namespace == "rl":
+            return self.objects
+        elsewhere = FakeObjects()
+        elsewhere.fleet = elsewhere.weights = None
+        return elsewhere
+
+    async def call(
+        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        self.calls.append((method, path, body))
+        self.fail(path)
+        if path == TOKEN_REVIEWS and body is not None:
+            user = self.users.get(body["spec"]["token"])
+            audiences = body["spec"].get("audiences", [])
+            answer = {"authenticated": True, "user": user, "audiences": audiences}
+            return {"status": answer if user else {"error": "invalid bearer token"}}
+        if path == ACCESS_REVIEWS and body is not None:
+            asked = body["spec"]["resourceAttributes"]
+            right = (asked["verb"], asked["resource"], asked["namespace"], asked["name"])
+            return {"status": {"allowed": right in self.rights.get(body["spec"]["user"], set())}}
+        if path == "/api/v1/namespaces/rl/pods" and params is not None:
+            return {"items": copy.deepcopy(self.pods)}
+        raise NotFound(f"{method} {path}")

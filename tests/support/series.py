@@ -1,0 +1,34 @@
+"""The series that the pages about metrics list, and those that an expression selects."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+Series = dict[str, tuple[str, frozenset[str]]]
+"""Name → type and labels."""
+
+_PAGES = Path(__file__).parents[2] / "docs/reference"
+_ROW = re.compile(r"^\| `(rlfleet_\w+?)(?:\{([\w,]+)\})?` \| (\w+) \|", re.MULTILINE)
+_SELECTOR = re.compile(r"(rlfleet_\w+)(?:\{(.*?)\})?")
+_MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
+
+
+def _listed(page: str) -> Series:
+    return {
+        name: (kind, frozenset(labels.split(",")) - {""})
+        for name, labels, kind in _ROW.findall((_PAGES / page).read_text())
+    }
+
+
+OPERATOR_SERIES = _listed("metrics.md")
+WORKER_SERIES = _listed("worker.md")
+ALL_SERIES = OPERATOR_SERIES | WORKER_SERIES
+
+
+def selectors(expression: str) -> list[tuple[str, frozenset[str]]]:
+    """Name and labels of each selector."""
+    return [
+        (name, frozenset(_MATCHER.findall(matchers)))
+        for name, matchers in _SELECTOR.findall(expression)
+    ]

@@ -1,0 +1,103 @@
+"""`rlfleet report`: a page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.support.cli import SITUATIONS, Recorded, golden, run
+from tests.support.fake_objects import condition
+
+_VOID = {"meta", "rect", "line"}
+
+
+class Page(HTMLParser):
+    """The open tags, and the text of the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in _VOID or self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and "style" not in self.open:
+            self.texts.append(data.strip())
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_page_has_the_facts_of_the_rollout(
+    monkeypatch: pytest.MonkeyPatch, situation: str
+) -> None:
+    code, out, _ = run(monkeypatch, SITUATIONS[situation](), "report")
+
+    assert code == 0
+    page = Page(out)
+    assert page.open == []
+    golden("\n".join(page.texts), f"report.{situation}.txt")
+
+
+def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, out, _ = run(monkeypatch, SITUATIONS["stalled"](), "report")
+
+    assert re.findall(r"(?:src|href)=|url\(|https?://|<script", out) == []
+
+
+def test_the_timeline_is_drawn_to_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    timings = {"stageSeconds": 6.0, "pauseSeconds": 1.0, "loadSeconds": 2.0, "resumeSeconds": 1.0}
+
+    _, out, _ = run(monkeypatch, Recorded("applied", timings=timings), "report")
+
+    drawn = out.split("Durations of the past")[0]
+    bars = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"', drawn)
+    assert [(float(x), float(w)) for x, w in bars] == [
+        (110, 312), (422, 52), (474, 104), (578, 52),
+    ]  # fmt: skip
+
+
+def test_text_from_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = SITUATIONS["applied"]()
+    bad = condition("Stalled", "WorkersFailing", 2, message="<img src=x> & more")
+    assert objects.weights is not None
+    objects.weights["status"]["conditions"] = [bad]
+
+    _, out, _ = run(monkeypatch, objects, "report")
+
+    assert "<img" not in out
+    assert "&lt;img src=x&gt; &amp; more" in out
+
+
+def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = SITUATIONS["applied"]()
+    assert objects.weights is not None
+    objects.weights["status"] = {}
+    objects.fleet = None
+
+    _, out, _ = run(monkeypatch, objects, "report")
+
+    for words in ("not seen by the operator", "no phase", "No rollout has ended", "no condition"):
+        assert words in out
+
+
+def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+
+    code, out, _ = run(monkeypatch, SITUATIONS["applied"](), "report", "--file", str(file))
+    wrong, _, err = run(
+        monkeypatch, SITUATIONS["applied"](), "report", "--file", str(tmp_path / "a" / "b")
+    )
+
+    assert code == 0
+    assert str(file) in out
+    assert file.read_text().startswith("<!doctype html>")
+    assert wrong == 2
+    assert "cannot be written" in " ".join(err.split())

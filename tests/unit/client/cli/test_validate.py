@@ -1,0 +1,213 @@
+"""`rlfleet validate`: the dry run, and each rule of our own."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.cli import Recorded, run
+
+from rlfleet.cli.checks import CHECKS_FAILED
+from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
+
+GROUP = "/apis/rlfleet.dev/v1alpha1/namespaces"
+VERSION = "rlfleet.dev/v1alpha1"
+
+
+class Cluster(Recorded):
+    """A fleet and its base weights in namespace `rl`, and a dry run that takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__("applied")
+        self.found: list[Any] = [self.fleet, self.weights]
+        self.refusals: dict[str, Exception] = {}
+        for plural, kind in (
+            ("inferencefleets", "InferenceFleet"),
+            ("weightversions", "WeightVersion"),
+        ):
+            self.answers[f"GET {GROUP}/rl/{plural}"] = lambda *_, kind=kind: {
+                "items": [one for one in self.found if one["kind"] == kind]
+            }
+            for name in ("policy", "other", "math", "code"):
+                self.answers[f"PATCH {GROUP}/rl/{plural}/{name}"] = self._dry_run
+
+    def _dry_run(self, params: dict[str, str], body: dict[str, Any] | None) -> Any:
+        assert params["dryRun"] == "All"
+        assert body is not None
+        refusal = self.refusals.get(body["metadata"]["name"])
+        if refusal is not None:
+            raise refusal
+        return body
+
+
+def weights(name: str = "policy", **spec: Any) -> dict[str, Any]:
+    given = {"fleetRef": {"name": "policy"}, "version": "3"}
+    source = {"source": {"path": "/weights/step_{version}"}}
+    body = {"apiVersion": VERSION, "kind": "WeightVersion", "metadata": {"name": name}}
+    return body | {"spec": given | source | spec}
+
+
+def fleet(name: str = "policy", **spec: Any) -> dict[str, Any]:
+    model = {"name": "m", "source": {"path": "/models/base"}}
+    given = {"model": model, "weights": {"roots": ["/weights"]}}
+    body = {"apiVersion": VERSION, "kind": "InferenceFleet", "metadata": {"name": name}}
+    return body | {"spec": given | spec}
+
+
+@pytest.fixture
+def validate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Write objects to a file and validate it: exit code, and the checks."""
+
+    def check(cluster: Cluster, *objects: Any) -> tuple[int, list[dict[str, Any]]]:
+        file = tmp_path / "objects.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        code, out, _ = run(monkeypatch, cluster, "validate", str(file), "-o", "json")
+        return code, json.loads(out)["items"]
+
+    return check
+
+
+def rules(checks: list[dict[str, Any]]) -> list[str]:
+    return [one["rule"] for one in checks if one["result"] == "fail"]
+
+
+def test_valid_manifests_pass(validate) -> None:
+    code, checks = validate(Cluster(), fleet(), weights(), {"kind": "Service", "apiVersion": "v1"})
+
+    assert code == 0
+    assert [(one["result"], one["object"]) for one in checks] == [
+        ("ok", "InferenceFleet rl/policy"), ("ok", "WeightVersion rl/policy"),
+    ]  # fmt: skip
+
+
+def test_the_directory_of_the_model_is_always_allowed(validate) -> None:
+    assert validate(Cluster(), weights(source={"path": "/models/base"}))[0] == 0
+
+
+BROKEN: dict[str, tuple[list[dict[str, Any]], str, str]] = {
+    "no fleet": ([weights(fleetRef={"name": "nowhere"})], "FleetNotFound", "nowhere"),
+    "outside": (
+        [weights(source={"path": "/other/{version}"})], "SourceOutsideRoots", "/other/3 is not below",
+    ),
+    "beside": ([weights(source={"path": "/weights-2/3"})], "SourceOutsideRoots", "/weights-2/3"),
+    "another version of other files": (
+        [weights(version="2", source={"path": "/weights/new/{version}"})],
+        "VersionReused", "/weights/step_2",
+    ),
+    "a second one": ([weights("other")], "SecondBaseVersion", "policy already controls the base"),
+    "two adapters of one name": (
+        [
+            fleet(adapters={"max": 2}),
+            weights("math", adapter="math"), weights("other", adapter="math"),
+        ],
+        "SecondAdapterVersion", "WeightVersion math",
+    ),
+    "no slot": (
+        [fleet(adapters={"max": 1}), weights("math", adapter="math"), weights("code", adapter="code")],
+        "NoRoomForAdapters", "room for 1 of the 2 adapters",
+    ),
+    "the base's name": (
+        [fleet(adapters={"max": 1}), weights("math", adapter="m")], "InvalidSpec", "base model",
+    ),
+    "a trainer's fleet": (
+        [fleet(weights={"roots": ["/weights"], "management": "External"}), weights()],
+        "ExternallyManaged", "External",
+    ),
+    "no name": ([{"apiVersion": VERSION, "kind": "WeightVersion"}], "Invalid", "metadata.name"),
+    "no such kind": (
+        [{"apiVersion": VERSION, "kind": "Fleet", "metadata": {"name": "a"}}], "Invalid", "unknown",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_rule_is_named_with_its_object_and_its_remedy(validate, case: str) -> None:
+    objects, rule, words = BROKEN[case]
+
+    code, checks = validate(Cluster(), *copy.deepcopy(objects))
+
+    assert code == CHECKS_FAILED
+    assert rules(checks) == [rule]
+    (broken,) = [one for one in checks if one["result"] == "fail"]
+    assert words in broken["message"]
+    assert broken["remedy"]
+    assert broken["file"].endswith("objects.yaml")
+
+
+def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> None:
+    objects = [fleet(weights={"roots": ["/elsewhere"]})]
+
+    code, checks = validate(Cluster(), *objects)
+
+    assert code == CHECKS_FAILED
+    (broken,) = [one for one in checks if one["result"] == "fail"]
+    assert broken["object"] == "InferenceFleet rl/policy"
+    assert "WeightVersion policy: /weights/step_2" in broken["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "result", "rule"),
+    [
+        (Refused("?", "Invalid", "spec.source: set exactly one"), "fail", "Invalid"),
+        (RlfleetError("400: unknown field spec.colour"), "fail", "BadRequest"),
+        (
+            Unavailable("failed to create typed patch object (rl/policy): .spec.colour: no field"),
+            "fail", "BadRequest",
+        ),
+        (NotFound('namespaces "rl" not found; check the name'), "fail", "NotFound"),
+        (Forbidden("patch is forbidden; give patch"), "warn", "Forbidden"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, Exception) else v,
+)  # fmt: skip
+def test_the_answer_of_a_dry_run_is_reported(
+    validate, error: Exception, result: str, rule: str
+) -> None:
+    cluster = Cluster()
+    cluster.refusals["policy"] = error
+
+    code, checks = validate(cluster, weights())
+
+    assert [(one["result"], one["rule"]) for one in checks] == [(result, rule)]
+    assert checks[0]["remedy"]
+    assert code == (CHECKS_FAILED if result == "fail" else 0)
+
+
+def test_directories_lists_and_invalid_files_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [fleet(), weights()]}
+    (tmp_path / "a.json").write_text(json.dumps(listed))
+    (tmp_path / "b.yaml").write_text("kind: [")
+    (tmp_path / "c.yml").write_text("text")
+    (tmp_path / "notes.txt").write_text("not read")
+
+    code, out, _ = run(monkeypatch, Cluster(), "validate", str(tmp_path))
+
+    assert code == CHECKS_FAILED
+    lines = [line.split()[0] for line in out.splitlines()]
+    assert lines == ["fail", "→", "fail", "→", "ok", "ok"]
+
+
+def test_files_without_our_resources_are_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text("kind: Service\napiVersion: v1\n")
+
+    code, _, err = run(monkeypatch, Cluster(), "validate", str(tmp_path))
+
+    assert code == 6
+    assert "no object of rlfleet.dev" in err
+
+
+def test_without_an_answer_the_dry_run_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(weights()))
+    cluster = Cluster()
+    cluster.refusals["policy"] = Unavailable("the API server does not answer")
+
+    assert run(monkeypatch, cluster, "validate", str(tmp_path))[0] == 9

@@ -1,0 +1,363 @@
+"""Each verb on objects that the operator's runtime wrote on a fake cluster, against a golden text."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from tests.support.cli import (
+    CLI,
+    NOW,
+    PODS,
+    SITUATIONS,
+    TRUNCATED,
+    Recorded,
+    golden,
+    run,
+    stalled,
+)
+from tests.support.fake_objects import FakeObjects
+from typer.testing import CliRunner
+
+from rlfleet.cli.app import EXIT_CODES, app
+from rlfleet.cli.checks import CHECKS_FAILED
+from rlfleet.cli.view import fleet_view
+from rlfleet.cli.watch import grid, screen
+from rlfleet.errors import Forbidden, NotConfigured, RlfleetError
+from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
+
+GOLDEN = CLI / "golden"
+ROOT = Path(__file__).parents[4]
+
+
+LOOKS = [
+    "status", "status -A -o wide", "status -o yaml", "history -o wide", "workers",
+    "workers -o wide", "explain", "explain policy -o json",
+]  # fmt: skip
+CASES = [(look, "applied") for look in LOOKS]
+CASES += [
+    (look, there)
+    for look in ("status", "workers", "explain")
+    for there in SITUATIONS
+    if there != "applied"
+]
+
+
+@pytest.mark.parametrize(("command", "situation"), CASES, ids=lambda v: v)
+def test_a_verb_prints_its_golden_text(
+    monkeypatch: pytest.MonkeyPatch, command: str, situation: str
+) -> None:
+    code, out, _ = run(monkeypatch, SITUATIONS[situation](), *command.split())
+
+    assert code == 0
+    golden(out, f"{command.replace(' ', '_')}.{situation}.txt")
+
+
+def test_every_golden_text_belongs_to_a_case() -> None:
+    assert {f.name for f in GOLDEN.iterdir()} == {
+        f"{command.replace(' ', '_')}.{situation}.txt" for command, situation in CASES
+    } | {f"screen.{there}.txt" for there in ("applied", "paused", "stalled")} | {
+        "doctor.healthy.txt",
+        "doctor.no-operator.txt",
+        "logs.staging.txt",
+    } | {f"report.{there}.txt" for there in SITUATIONS}
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def test_publish_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+
+    code, out, _ = run(monkeypatch, objects, "publish", "43", "--path", "/weights/x", "--wait")
+
+    assert code == 0
+    assert "43" in out
+    assert "4 workers" in out
+    assert "1.90s" in out
+    assert objects.weights is not None
+    assert objects.weights["spec"]["source"]["path"] == "/weights/x"
+
+
+def test_publish_returns_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False)
+
+    assert run(monkeypatch, objects, "publish", "43", "policy")[0] == 0
+    assert objects.weights is not None
+    assert objects.weights["spec"]["version"] == "43"
+
+
+def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    objects.delete()
+
+    code, _, _ = run(
+        monkeypatch, objects, "publish", "43", "--create-for", "policy", "--path", "/w"
+    )
+
+    assert code == 0
+    assert objects.weights is not None
+    assert objects.weights["spec"]["fleetRef"] == {"name": "policy"}
+
+
+def test_a_refused_version_exits_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.script.append(lambda: objects.stall("CheckpointTruncated"))
+
+    code, _, err = run(monkeypatch, objects, "publish", "43", "--wait")
+
+    assert code == 3
+    assert "CheckpointTruncated" in err
+
+
+def test_a_slow_rollout_exits_with_the_timeout_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects(obeys=False)
+
+    assert run(monkeypatch, objects, "publish", "43", "--wait", "--timeout", "5")[0] == 4
+
+
+def test_rollback_retry_suspend_and_resume_patch_the_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects()
+    assert objects.weights is not None
+
+    assert run(monkeypatch, objects, "rollback", "41", "--wait")[0] == 0
+    assert objects.weights["spec"]["version"] == "41"
+    assert run(monkeypatch, objects, "retry", "--wait")[0] == 0
+    assert objects.weights["metadata"]["annotations"]["rlfleet.dev/retry"]
+    assert run(monkeypatch, objects, "suspend")[0] == 0
+    assert objects.weights["spec"]["suspend"] is True
+    assert run(monkeypatch, objects, "resume")[0] == 0
+    assert objects.weights["spec"]["suspend"] is False
+
+
+def test_a_change_prints_its_outcome_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+
+    _, published, _ = run(monkeypatch, objects, "publish", "43", "--wait", "-o", "json")
+    _, back, _ = run(monkeypatch, objects, "rollback", "42", "--wait", "-o", "yaml")
+    _, requested, _ = run(monkeypatch, objects, "retry", "-o", "json")
+
+    found = json.loads(published)
+    assert (found["name"], found["version"], found["applied"]) == ("policy", "43", True)
+    assert found["workers"]["applied"] == 4
+    assert found["timings"]["totalSeconds"] == 1.9
+    assert yaml.safe_load(back)["version"] == "42"
+    assert json.loads(requested)["applied"] is False
+
+
+# --- pods and writers -----------------------------------------------------------------------------
+
+
+def test_a_pod_is_shown_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Recorded("applied")
+    quarantined, draining, waiting, gone = objects.pods
+    quarantined["metadata"]["annotations"] = {"rlfleet.dev/quarantine": "{}"}
+    draining["metadata"]["annotations"] = {"rlfleet.dev/drain": "{}"}
+    waiting["status"] = {
+        "containerStatuses": [
+            {"name": "worker", "restartCount": 3, "state": {"waiting": {"reason": "ErrImagePull"}}}
+        ]
+    }
+    gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:17:00Z"
+    assert objects.fleet is not None
+    objects.fleet["status"]["laggards"] = [
+        {"pod": "policy-0", "state": "broken", "reason": "Quarantined", "version": "1"}
+    ]
+
+    _, out, _ = run(monkeypatch, objects, "workers", "-o", "json")
+
+    pods = json.loads(out)["pods"]
+    assert [one["status"] for one in pods] == [
+        "Quarantined", "Draining", "ErrImagePull", "Terminating",
+    ]  # fmt: skip
+    assert [one["version"] for one in pods] == ["1", "2", None, "2"]
+    assert [one["restarts"] for one in pods] == [0, 0, 3, 0]
+
+
+def test_workers_are_shown_without_the_right_to_list_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Recorded("applied")
+    objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden")
+
+    code, out, err = run(monkeypatch, objects, "workers")
+
+    assert code == 0
+    assert "4 serving" in out
+    assert "pods is forbidden" in err
+
+
+def test_history_names_the_writer_of_the_present_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Recorded("applied")
+    assert objects.weights is not None
+    objects.weights["metadata"]["managedFields"] = [
+        {"manager": "gitops", "fieldsV1": {"f:spec": {"f:fleetRef": {}}}},
+        {"manager": "trainer", "fieldsV1": {"f:spec": {"f:version": {}}}},
+        {"manager": "rlfleet-operator", "fieldsV1": {"f:status": {}}, "subresource": "status"},
+    ]
+
+    _, out, _ = run(monkeypatch, objects, "history", "-o", "json")
+
+    assert [e["requestedBy"] for e in json.loads(out)["items"]] == ["trainer", None]
+
+
+# --- watch ----------------------------------------------------------------------------------------
+
+
+def test_watch_prints_each_change_until_the_version_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    acts = [lambda: objects.look("Loading"), lambda: None, objects.apply]
+    monkeypatch.setattr(time, "sleep", lambda _: acts.pop(0)())
+
+    code, out, _ = run(monkeypatch, objects, "watch", "--until-applied")
+
+    assert code == 0
+    phases = [line.split(": ")[1].split(",")[0] for line in out.splitlines()]
+    assert phases == ["not seen yet", "Loading", "Applied"]
+
+
+def test_watch_ends_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run(monkeypatch, stalled(), "watch", "--until-applied")
+
+    assert code == 3
+    assert "Stalled: CheckpointTruncated" in out
+    assert TRUNCATED in " ".join(err.split())
+
+
+@pytest.mark.parametrize("situation", ["applied", "paused", "stalled"])
+def test_the_screen_of_watch_has_its_golden_text(
+    monkeypatch: pytest.MonkeyPatch, situation: str
+) -> None:
+    objects = SITUATIONS[situation]()
+    fleet = InferenceFleet.model_validate(objects.fleet)
+    found = fleet_view(fleet, [WeightVersion.model_validate(objects.weights)], NOW)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(screen(found))
+
+    golden(console.export_text(), f"screen.{situation}.txt")
+
+
+def test_a_large_fleet_is_drawn_to_scale() -> None:
+    lines = list(grid(WorkerCounts(total=5000, serving=4999, broken=1)))
+
+    assert sum(line.plain.count("■") for line in lines) == 1000
+    assert sum(line.plain.count("✗") for line in lines) == 1
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_wrong_name_suggests_similar_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run(monkeypatch, FakeObjects(), "history", "polcy")
+
+    assert code == 6
+    assert "did you mean policy?" in err
+
+
+def test_the_name_of_a_fleet_means_its_base_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    assert objects.weights is not None
+    objects.weights["metadata"]["name"] = "other"
+
+    assert run(monkeypatch, objects, "history", "policy")[0] == 0
+
+
+def test_an_empty_namespace_names_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    objects.delete()
+    objects.fleet = None
+
+    assert "rlfleet status -A" in run(monkeypatch, objects, "explain")[2]
+    assert "no fleets in namespace 'rl'" in run(monkeypatch, objects, "status")[2]
+
+
+def test_several_weight_versions_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    second = copy.deepcopy(objects.weights)
+    assert second is not None
+    second["metadata"]["name"] = "math"
+
+    async def all_(kind: str) -> list[Any]:
+        return [objects.weights, second]
+
+    monkeypatch.setattr(objects, "all", all_)
+    code, _, err = run(monkeypatch, objects, "suspend")
+
+    assert code == 6
+    assert "policy, math" in err
+
+
+def test_a_missing_right_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FakeObjects()
+    objects.failures.append(Forbidden("weightversions is forbidden; give the account list"))
+
+    code, _, err = run(monkeypatch, objects, "suspend")
+
+    assert code == 7
+    assert "give the account list" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [((), "set KUBECONFIG"), (("--context", "b"), "no context 'b'; it has: a")],
+    ids=["no kubeconfig", "a wrong context"],
+)
+def test_a_missing_cluster_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "config"
+    if arguments:
+        entry = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+        file.write_text(json.dumps({"current-context": "a", "contexts": [entry]}))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+
+    done = CliRunner().invoke(app, ["status", *arguments])
+
+    assert done.exit_code == EXIT_CODES[NotConfigured]
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_reason_is_explained_without_a_cluster() -> None:
+    done = CliRunner().invoke(app, ["explain", "CheckpointTruncated"])
+
+    assert done.exit_code == 0
+    assert "rlfleet retry NAME" in done.stdout
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_the_page_lists_every_verb_and_exit_code() -> None:
+    page = (ROOT / "docs/how-to/use-the-cli.md").read_text()
+    verbs = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+
+    assert {v for v in verbs if f"`rlfleet {v}" not in page} == set()
+    assert f"$ rlfleet status\n{(GOLDEN / 'status.applied.txt').read_text()}```" in page
+    for error, code in EXIT_CODES.items():
+        assert f"| {code} | `{error.__name__}` |" in page
+    assert f"| {CHECKS_FAILED} |" in page
+
+
+def test_the_command_on_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/how-to/use-the-cli.md").read_text()
+    (command,) = re.findall(r"```sh\nrlfleet (.*?)\n```", page)
+
+    assert run(monkeypatch, FakeObjects(), *shlex.split(command))[0] == 0
+
+
+def test_every_error_of_the_client_has_an_exit_code() -> None:
+    own = {e for e in RlfleetError.__subclasses__() if e.__module__ == "rlfleet.errors"}
+
+    assert {e.__name__ for e in own} - {e.__name__ for e in EXIT_CODES} == {"IncompleteReply"}

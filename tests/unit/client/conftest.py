@@ -1,0 +1,25 @@
+"""The client over a fake API server, blocking and with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.fake_objects import Call, FakeObjects
+
+from rlfleet import AsyncWeights, Weights
+
+
+def blocking(objects: FakeObjects, method: str, *arguments: Any, **options: Any) -> Any:
+    return getattr(Weights("policy", objects=objects), method)(*arguments, **options)
+
+
+def on_a_loop(objects: FakeObjects, method: str, *arguments: Any, **options: Any) -> Any:
+    weights = AsyncWeights("policy", objects=objects)
+    return asyncio.run(getattr(weights, method)(*arguments, **options))
+
+
+@pytest.fixture(params=[blocking, on_a_loop], ids=["blocking", "asyncio"])
+def call(request: pytest.FixtureRequest) -> Call:
+    return request.param

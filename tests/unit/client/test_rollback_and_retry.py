@@ -1,0 +1,113 @@
+"""Rollback and retry of the client, over a fake API server."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.fake_objects import Call, FakeObjects, condition, patches
+
+from rlfleet import (
+    NotFound,
+    Refused,
+)
+
+
+def test_a_rollback_sets_version_and_permission(call: Call) -> None:
+    objects = FakeObjects(digest="sha256:42")
+
+    assert call(objects, "rollback", "41").applied
+    assert patches(objects) == [{"spec": {"version": "41", "rollbackTo": "41", "digest": None}}]
+
+
+def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call: Call) -> None:
+    objects = FakeObjects(rollbackTo="41")
+
+    assert call(objects, "rollback", "41").applied
+    assert [body["spec"] for body in patches(objects)] == [
+        {"rollbackTo": None},
+        {"version": "41", "rollbackTo": "41", "digest": None},
+    ]
+
+
+def test_a_rollback_to_the_desired_version_changes_nothing(call: Call) -> None:
+    objects = FakeObjects()
+
+    assert call(objects, "rollback", "42").applied
+    assert patches(objects) == []
+
+
+def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
+    objects = FakeObjects(source={"path": "/weights/new/step_42"})
+
+    rollout = call(objects, "rollback", "41")
+
+    assert rollout.weights.spec.source.path == "/weights/old/step_41"
+
+
+def test_a_rollback_to_an_unknown_version_needs_a_path(call: Call) -> None:
+    objects = FakeObjects(source={"path": "/weights/new/step_42"})
+
+    with pytest.raises(NotFound, match="path="):
+        call(objects, "rollback", "17")
+    assert patches(objects) == []
+    assert call(objects, "rollback", "17", path="/old/17").weights.spec.source.path == "/old/17"
+
+
+def test_a_retry_waits_for_a_status_after_it(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    objects.stall("FailureBudgetExceeded")
+    objects.script.extend([lambda: objects.look("Staging"), objects.apply])
+
+    assert call(objects, "retry").applied
+
+
+def test_a_retry_that_fails_again_is_refused(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    objects.stall("CheckpointTruncated")
+    later = {"lastTransitionTime": "2026-11-22T12:00:00Z"}
+    objects.script.append(
+        lambda: objects.stall("CheckpointTruncated")
+    )  # as the worker remembers it
+    objects.script.append(lambda: objects.stall("CheckpointTruncated", **later))
+    before = objects.now
+
+    with pytest.raises(Refused):
+        call(objects, "retry")
+
+    assert objects.now == before
+
+
+def test_a_retry_without_a_change_is_refused_at_its_timeout(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="43")
+    objects.stall("CheckpointTruncated")
+    objects.script.append(lambda: objects.stall("CheckpointTruncated"))
+    before = objects.now
+
+    with pytest.raises(Refused, match="CheckpointTruncated"):
+        call(objects, "retry", timeout_seconds=20)
+
+    assert objects.now - before == pytest.approx(20)
+
+
+def test_a_retry_of_an_object_that_steers_nothing_is_refused(
+    call: Call,
+) -> None:
+    objects = FakeObjects(obeys=False)
+    call(objects, "retry", wait=False)
+    reported = condition("Stalled", "FleetNotFound", 2)
+    objects.script.append(lambda: objects.look("Pending", reported, retried="", startedAt=None))
+
+    with pytest.raises(Refused, match="FleetNotFound"):
+        call(objects, "publish", "43")
+
+
+def test_a_status_from_before_a_retry_is_ignored_for_a_later_version(call: Call) -> None:
+    objects = FakeObjects(obeys=False)
+    call(objects, "retry", wait=False)
+    reported = condition("Stalled", "SourceNotFound", 2)
+    objects.script.append(lambda: objects.look("Staging", reported, retried="an older one"))
+    objects.script.append(objects.apply)
+
+    assert call(objects, "publish", "43").applied

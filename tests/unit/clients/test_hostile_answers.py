@@ -1,0 +1,375 @@
+"""The operator does not trust answers of workers: any answer costs little, and counts only with the
+signature of the called pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+from tests.support.builders import make_worker
+
+from fleet_operator.clients import worker_requests
+from fleet_operator.clients.workers import WorkerClient
+from fleet_operator.core.worker_view import Standing
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker import protocol
+
+TOKEN = "the-admin-token"
+MIB = 1024 * 1024
+STATE = json.loads((make_worker(0).serving("41").state() or ...).model_dump_json(by_alias=True))  # type: ignore[union-attr]
+
+
+class HostileWorker:
+    """A listener that answers each request with raw bytes.
+
+    Fields:
+        status: of the answer.
+        body: as it is sent.
+        headers: besides the length and the signature.
+        length: what the header says; None leaves it out.
+        signs: the token of the signature; empty leaves it out.
+        endless: sent repeatedly without end.
+        heard: the bytes of all requests.
+    """
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.body: bytes = json.dumps(STATE).encode()
+        self.headers: list[str] = []
+        self.length: int | None = -1
+        self.signs = TOKEN
+        self.signature = ""
+        self.endless = b""
+        self.heard = b""
+        self.port = 0
+
+    @property
+    def addressee(self) -> Addressee:
+        return Addressee(
+            base_url=f"http://127.0.0.1:{self.port}", token=TOKEN, pod_uid="uid-0", instance="i-0"
+        )
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+            self.heard += request
+            call = request.partition(b"RLFleet-HMAC-SHA256 ")[2].partition(b"\r\n")[0].decode()
+            writer.write(self.head(call) + (b"" if self.endless else self.body))
+            while self.endless:
+                writer.write(self.endless)
+                await writer.drain()
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def head(self, call: str) -> bytes:
+        length = len(self.body) if self.length == -1 else self.length
+        lines = [f"HTTP/1.1 {self.status} X", *self.headers]
+        lines += [] if length is None else [f"content-length: {length}"]
+        if self.signs:
+            self.signature = self.signature or protocol.answer_signature(
+                self.signs, call=call, status=self.status, body=self.body
+            )
+            lines.append(f"{protocol.HEADER_SIGNATURE}: {self.signature}")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+    def says(self, **fields: Any) -> None:
+        self.body = json.dumps(STATE | fields).encode()
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[HostileWorker]:
+    worker = HostileWorker()
+    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
+    worker.port = server.sockets[0].getsockname()[1]
+    yield worker
+    server.close()
+
+
+@asynccontextmanager
+async def a_client() -> AsyncIterator[WorkerClient]:
+    client = WorkerClient()
+    yield client
+    await client.close()
+
+
+async def ask(worker: HostileWorker) -> WorkerAnswer:
+    async with a_client() as client, asyncio.timeout(30):
+        return await client.state(worker.addressee)
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Bytes that Python takes at most while the block runs, beyond what it had."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_valid_answer_counts(worker: HostileWorker) -> None:
+    answer = await ask(worker)
+
+    assert not answer.silent
+    assert answer.state is not None
+    assert answer.state.version == "41"
+
+
+class TestCost:
+    @pytest.mark.parametrize("packing", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
+    async def test_a_compressed_answer_is_refused_before_it_is_unpacked(
+        self, worker: HostileWorker, packing: str
+    ) -> None:
+        worker.body = gzip.compress(b'{"x":"' + bytes(64 * MIB) + b'"}', 1)
+        worker.headers = [f"content-encoding: {packing}"]
+        with peak_memory() as peak:
+            answer = await ask(worker)
+
+        assert answer.silent
+        assert "packed" in answer.message
+        assert peak[0] < 4 * MIB
+
+    @pytest.mark.parametrize("length", [protocol.MAX_ANSWER_BYTES + 1, 10**15, None])
+    async def test_an_endless_answer_is_refused_unread(
+        self, worker: HostileWorker, length: int | None
+    ) -> None:
+        worker.length, worker.endless = length, b"x" * 65536
+        with peak_memory() as peak:
+            answer = await ask(worker)
+
+        assert answer.silent
+        assert str(protocol.MAX_ANSWER_BYTES) in answer.message
+        assert peak[0] < 4 * MIB
+
+    async def test_an_answer_in_an_unknown_number_of_chunks_is_refused(
+        self, worker: HostileWorker
+    ) -> None:
+        worker.length, worker.headers = None, ["transfer-encoding: chunked"]
+        worker.endless = b"1\r\nx\r\n" * 10_000
+
+        assert str(protocol.MAX_ANSWER_BYTES) in (await ask(worker)).message
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            pytest.param([f"x-{n}: y" for n in range(100)], id="many"),
+            pytest.param(["x: " + "y" * 100_000], id="a long one"),
+        ],
+    )
+    async def test_headers_are_bounded(self, worker: HostileWorker, headers: list[str]) -> None:
+        worker.headers = headers
+
+        assert (await ask(worker)).silent
+
+    @pytest.mark.parametrize(
+        "endless", [b"x: " + b"y" * 65536, b"x: y\r\n" * 1000, b"HTTP/1.1 100 C\r\n\r\n" * 1000]
+    )
+    async def test_endless_headers_end_at_the_timeout(
+        self, worker: HostileWorker, endless: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker_requests, "QUESTION_SECONDS", 0.5)
+        worker.endless = endless
+        worker.head = lambda _: b"HTTP/1.1 100 C\r\n"  # type: ignore[method-assign]
+        with peak_memory() as peak:
+            assert (await ask(worker)).silent
+
+        assert peak[0] < 16 * MIB
+
+    async def test_redirects_are_not_followed(self, worker: HostileWorker) -> None:
+        other = HostileWorker()
+        server = await asyncio.start_server(other.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        worker.status, worker.headers = 307, [f"location: http://127.0.0.1:{port}/v1/worker/state"]
+        answer = await ask(worker)
+        server.close()
+
+        assert answer.silent
+        assert other.heard == b""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param(b"[" * 500_000, id="a bottomless list"),
+            pytest.param(b'{"source":' * 50_000, id="a bottomless object"),
+            pytest.param(b'{"adapters":[' + b"1," * 250_000 + b"1]}", id="a list of nothing"),
+            pytest.param(b'{"protocol":' + b"9" * 500_000 + b"}", id="a number without an end"),
+            pytest.param(b'{"worker":"' + b"x" * 500_000 + b'"}', id="a long text"),
+        ],
+    )
+    async def test_an_invalid_state_counts_as_no_answer_at_little_cost(
+        self, worker: HostileWorker, body: bytes
+    ) -> None:
+        worker.body = body
+        loop = asyncio.get_running_loop()
+        worst, done = 0.0, asyncio.Event()
+
+        async def watch() -> None:
+            nonlocal worst
+            while not done.is_set():
+                began = loop.time()
+                await asyncio.sleep(0.01)
+                worst = max(worst, loop.time() - began)
+
+        watching = asyncio.create_task(watch())
+        answer = await ask(worker)
+        done.set()
+        await watching
+
+        assert answer.silent
+        assert "not of this protocol" in answer.message
+        assert worst < 1.0  # seconds; about 0.05 on an idle core
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            pytest.param({"worker": "x" * 2000}, id="a long name"),
+            pytest.param({"version": "x" * 2000}, id="a long version"),
+            pytest.param({"uptime_seconds": 1e300}, id="an age beyond all bounds"),
+            pytest.param({"requests_running": -1}, id="a negative number of requests"),
+            pytest.param(
+                {"epoch": {"term": 2**31 - 1, "sequence": 1}}, id="a term without successor"
+            ),
+            pytest.param({"adapters": [{"name": "a", "version": "1"}] * 2000}, id="many adapters"),
+            pytest.param({"phase": "x" * 100}, id="a long phase"),
+            pytest.param({"phase": "two words"}, id="a phase that is no word"),
+        ],
+    )
+    async def test_a_state_beyond_its_limits_counts_as_no_answer(
+        self, worker: HostileWorker, fields: dict[str, Any]
+    ) -> None:
+        worker.says(**fields)
+
+        assert (await ask(worker)).silent
+
+    @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999"])
+    async def test_an_age_of_nan_counts_as_no_answer(
+        self, worker: HostileWorker, number: bytes
+    ) -> None:
+        worker.body = worker.body.replace(
+            b'"uptime_seconds": 100.0', b'"uptime_seconds": ' + number
+        )
+
+        assert (await ask(worker)).silent
+
+    async def test_a_negative_age_becomes_zero(self, worker: HostileWorker) -> None:
+        worker.says(uptime_seconds=-5.0)
+        answer = await ask(worker)
+
+        assert answer.state is not None
+        assert answer.state.uptime_seconds == 0
+
+    def test_the_longest_valid_state_is_accepted(self) -> None:
+        """65 adapters, their sources and digests, every letter one that JSON writes in six."""
+        source = {"path": "\x01" * 1024}
+        one = {"version": "v" * 63, "source": source, "digest": "sha256:" + "f" * 64}
+        adapter = one | {"name": "n" * 63, "size_bytes": 2**40, "requests": 10**6}
+        failure = {"version": "v" * 63, "reason": "NoAdapterSlot", "age_seconds": 123456.789}
+        failure |= {"message": "\U0001f525" * 1000}
+        state = protocol.WorkerState.model_validate(
+            STATE
+            | one
+            | {
+                "staged": one | {"size_bytes": 2**45, "in_memory": True},
+                "adapters": [adapter] * 65,
+                "stage_failure": failure,
+                "earlier_stage_failures": [failure] * 3,
+                "load_failure": failure,
+                "adapter_failure": failure | {"name": "n" * 63},
+            }
+        )
+        error = protocol.ErrorDetail(reason=protocol.Reason.BROKEN, message="\U0001f525" * 1000)
+        reply = protocol.ErrorReply(error=error, state=state)
+
+        assert len(reply.model_dump_json(by_alias=True).encode()) < protocol.MAX_ANSWER_BYTES
+
+
+class TestSignature:
+    async def test_the_admin_token_is_never_sent(self, worker: HostileWorker) -> None:
+        worker.signs = ""
+        await ask(worker)
+
+        assert b"GET /v1/worker/state" in worker.heard
+        assert TOKEN.encode() not in worker.heard
+        assert b"earer" not in worker.heard
+
+    @pytest.mark.parametrize("signs", ["", "another-token"])
+    async def test_an_unsigned_answer_counts_as_no_answer(
+        self, worker: HostileWorker, signs: str
+    ) -> None:
+        worker.signs = signs
+        answer = await ask(worker)
+
+        assert answer.silent
+        assert (answer.state, answer.reason) == (None, None)
+        assert "not signed" in answer.message
+
+    async def test_an_answer_to_an_earlier_call_counts_as_no_answer(
+        self, worker: HostileWorker
+    ) -> None:
+        assert not (await ask(worker)).silent
+        recorded = worker.signature
+        answer = await ask(worker)  # the signature of the first answer is sent again
+
+        assert worker.signature == recorded
+        assert answer.silent
+
+    async def test_an_invalid_signature_counts_as_no_answer(self, worker: HostileWorker) -> None:
+        worker.signature = "\xff\xfe"
+
+        assert (await ask(worker)).silent
+
+    async def test_an_unsigned_401_counts_as_no_answer_and_suggests_the_token(
+        self, worker: HostileWorker
+    ) -> None:
+        worker.signs, worker.status = "", 401
+        answer = await ask(worker)
+
+        assert answer.silent
+        assert answer.reason is protocol.Reason.UNAUTHORIZED
+
+    @pytest.mark.parametrize(
+        ("pod_uid", "said"),
+        [
+            ("uid-7", "another pod answers at this address: policy-7"),
+            ("", "another pod answers at this address: policy-7"),
+            (None, "the worker at this address does not know its pod"),
+        ],
+    )
+    async def test_the_state_of_another_pod_is_ignored(
+        self, worker: HostileWorker, pod_uid: str | None, said: str
+    ) -> None:
+        """Addresses are used again: a worker of the same fleet signs with the same token."""
+        worker.says(worker="policy-7", pod_uid=pod_uid)
+        answer = await ask(worker)
+        book, pod = WorkerCache(), make_worker(0).pod_view()
+        book.begin_question(pod, 1)
+        book.end_question(pod, answer, 2)
+        view = book.view(pod, 3)
+
+        assert (view.state, view.standing) == (None, Standing.UNKNOWN)
+        assert view.silence.startswith(said)
+
+    async def test_a_refusal_as_the_wrong_pod_counts_as_no_answer(
+        self, worker: HostileWorker
+    ) -> None:
+        error = {"reason": "WrongPod", "message": "this is another"}
+        worker.status, worker.body = 421, json.dumps({"error": error}).encode()
+        answer = await ask(worker)
+
+        assert answer.silent
+        assert answer.message.startswith("another pod answers at this address")

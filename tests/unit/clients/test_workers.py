@@ -1,0 +1,455 @@
+"""The worker client against a real HTTP server: calls as the protocol has them, and no answer,
+whatever it is, that raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.builders import make_worker, target
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.clients import worker_requests
+from fleet_operator.clients.workers import WorkerClient
+from fleet_operator.core import actions, worker_calls
+from fleet_operator.core.actions import CanaryPrompts, WorkerCall
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_worker import protocol
+from fleet_worker.protocol import Epoch, Reason
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+EPOCH = Epoch(term=3, sequence=7)
+VIEW = make_worker().serving("41").view()
+PAUSED = make_worker().paused("42").view()
+JOINER = make_worker().joining("42").view()
+ROLLOUT = Rollout.model_validate(
+    {
+        "pause": {"mode": "Wait", "drainTimeoutSeconds": 30},
+        "timeouts": {"stageSeconds": 900, "loadSeconds": 600},
+    }
+)
+STATE = VIEW.state.model_dump(mode="json", by_alias=True) if VIEW.state else {}
+
+
+def probe() -> CanaryPrompts:
+    return CanaryPrompts(
+        pod_uid="u",
+        pod_name="policy-0",
+        reason="",
+        version="42",
+        prompts=("a", "b"),
+        max_tokens=8,
+        timeout_seconds=60,
+    )
+
+
+REPOSITORY = target("42").source.model_validate({"huggingFace": {"repo": "lab/m"}})
+CALLS: list[Any] = [
+    pytest.param(
+        worker_calls.stage(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.STAGE_PATH,
+        protocol.StageRequest,
+        {"version": "42", "source": {"path": "/weights/step_42"}},
+        id="stage",
+    ),
+    pytest.param(
+        worker_calls.stage(
+            VIEW, type(target("42"))(version="42", source=REPOSITORY), ROLLOUT, reason="x"
+        ),
+        protocol.STAGE_PATH,
+        protocol.StageRequest,
+        {"version": "42", "source": {"huggingFace": {"repo": "lab/m", "revision": "main"}}},
+        id="stage from a repository",
+    ),
+    pytest.param(
+        worker_calls.pause(VIEW, ROLLOUT, reason="x"),
+        protocol.PAUSE_PATH,
+        protocol.PauseRequest,
+        {
+            "mode": "wait",
+            "drain_timeout_seconds": 30,
+            "lease_seconds": worker_calls.LEASE_SECONDS,
+            "holder": "operator",
+        },
+        id="pause",
+    ),
+    pytest.param(
+        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRequest,
+        {"version": "42", "source": {"path": "/weights/step_42"}, "holder": "operator"},
+        id="put an adapter",
+    ),
+    pytest.param(
+        worker_calls.remove_lora(VIEW, "sql"),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRemoval,
+        {"holder": "operator"},
+        id="remove an adapter",
+    ),
+    pytest.param(
+        worker_calls.load(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.LOAD_PATH,
+        protocol.LoadRequest,
+        {"version": "42", "holder": "operator"},
+        id="load",
+    ),
+    pytest.param(
+        worker_calls.apply(VIEW, target("42"), ROLLOUT, reason="x"),
+        protocol.APPLY_PATH,
+        protocol.ApplyRequest,
+        {
+            "version": "42",
+            "mode": "wait",
+            "drain_timeout_seconds": 30,
+            "lease_seconds": worker_calls.LEASE_SECONDS,
+        },
+        id="apply",
+    ),
+    pytest.param(
+        worker_calls.resume(PAUSED, reason="x"),
+        protocol.RESUME_PATH,
+        protocol.ResumeRequest,
+        {"version": "42", "holder": "operator"},
+        id="resume",
+    ),
+    pytest.param(
+        worker_calls.admit(JOINER, reason="x"),
+        protocol.ADMIT_PATH,
+        protocol.AdmitRequest,
+        {"version": "42", "holder": "operator"},
+        id="admit",
+    ),
+    pytest.param(
+        worker_calls.take_out_of_service(VIEW, reason="it " + "failed " * 100),
+        protocol.FENCE_PATH,
+        protocol.FenceRequest,
+        {"reason": ("it " + "failed " * 100)[:500]},
+        id="fence, with a reason that is cut",
+    ),
+    pytest.param(
+        probe(),
+        protocol.PROBE_PATH,
+        protocol.ProbeRequest,
+        {"prompts": ["a", "b"], "max_tokens": 8},
+        id="probe",
+    ),
+]
+
+
+def call_of(method: str, path: str, headers: Mapping[str, str], body: bytes) -> protocol.SignedCall:
+    return protocol.SignedCall(
+        method=method,
+        path=path,
+        pod_uid=headers[protocol.HEADER_POD_UID],
+        instance=headers[protocol.HEADER_INSTANCE],
+        nonce=headers[protocol.HEADER_NONCE],
+        body_digest=protocol.body_digest(body),
+    )
+
+
+def proven(method: str, path: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a call is signed with `secret`, as the protocol says."""
+    signature = protocol.call_signature("secret", call_of(method, path, headers, body))
+    return headers["Authorization"] == f"{protocol.SIGNATURE_SCHEME} {signature}"
+
+
+class Worker:
+    """A server whose answers the test writes, and which signs them.
+
+    Fields:
+        signs: the token of its signatures; empty, and it signs nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.signs = "t"
+        self.connections: set[Any] = set()
+        self.handler: Handler = self.fine
+        self.expected, self.reached = 0, asyncio.Event()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self.server = TestServer(app)
+
+    def at(self, token: str = "t") -> Addressee:  # noqa: S107 - a made-up one
+        url = str(self.server.make_url("")).rstrip("/")
+        self.signs = token
+        return Addressee(base_url=url, token=token, pod_uid="uid-0", instance="i-0")
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.requests.append((request.method, request.path, request.headers, body))
+        self.connections.add(request.transport)
+        if len(self.requests) == self.expected:
+            self.reached.set()
+        response = await self.handler(request)
+        if isinstance(response, web.Response) and not response.prepared and self.signs:
+            self.sign(request, response)
+        return response
+
+    def sign(self, request: web.Request, response: web.Response) -> None:
+        """As a worker with the token does."""
+        assert isinstance(response.body, bytes)
+        response.headers[protocol.HEADER_SIGNATURE] = protocol.answer_signature(
+            self.signs,
+            call=request.headers["Authorization"].partition(" ")[2],
+            status=response.status,
+            body=response.body,
+        )
+
+    async def fine(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(STATE)
+
+    def expect(self, requests: int) -> asyncio.Event:
+        """Set when so many requests have come."""
+        self.expected = requests
+        return self.reached
+
+    def answer(self, status: int, body: Any) -> None:
+        async def handler(_: web.Request) -> web.StreamResponse:
+            text = body if isinstance(body, str) else json.dumps(body)
+            return web.Response(status=status, text=text, content_type="application/json")
+
+        self.handler = handler
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requested before `client`, which makes its question when it is made."""
+    monkeypatch.setattr(worker_requests, "QUESTION_SECONDS", 0.1)
+    monkeypatch.setattr(actions, "SHORT_CALL_SECONDS", 0.1)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker()
+    await worker.server.start_server()
+    yield worker
+    await worker.server.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[WorkerClient]:
+    client = WorkerClient()
+    yield client
+    await client.close()
+
+
+def at(url: str) -> Addressee:
+    return Addressee(base_url=url, token="t", pod_uid="uid-0", instance="i-0")
+
+
+async def load(client: WorkerClient, worker: Worker) -> WorkerAnswer:
+    action = worker_calls.load(VIEW, target("42"), ROLLOUT, reason="x")
+    return await client.call(worker.at(), action, EPOCH)
+
+
+class TestCalls:
+    @pytest.mark.parametrize(("action", "path", "model", "fields"), CALLS)
+    async def test_a_call_follows_the_protocol(
+        self, worker, client, action: WorkerCall, path, model, fields
+    ):
+        answer = await client.call(worker.at("secret"), action, EPOCH)
+        ((method, sent_to, headers, body),) = worker.requests
+
+        verb = "DELETE" if model is protocol.AdapterRemoval else "PUT"
+        assert (method, sent_to) == (verb, path)
+        assert proven(method, sent_to, headers, body)
+        read = model.model_validate_json(body)
+        body = json.loads(body)
+        assert read.epoch == EPOCH
+        assert {k: body.get(k) for k in fields} == fields
+        assert set(body) <= {f.alias or n for n, f in model.model_fields.items()}
+        assert answer.state == VIEW.state
+
+    def test_every_kind_of_call_is_in_the_table(self):
+        tried = {type(p.values[0]) for p in CALLS}
+
+        assert tried == set(WorkerCall.__args__)
+
+    async def test_reading_the_state_is_a_signed_get(self, worker, client):
+        answer = await client.state(worker.at("secret"))
+        ((method, path, headers, body),) = worker.requests
+
+        assert (method, path, body) == ("GET", protocol.STATE_PATH, b"")
+        assert proven(method, path, headers, body)
+        assert answer == WorkerAnswer(state=VIEW.state)
+
+    async def test_connections_are_kept(self, worker, client):
+        for _ in range(5):
+            await client.state(worker.at())
+
+        assert len(worker.connections) == 1
+
+    async def test_proxies_of_the_environment_are_ignored(self, worker, monkeypatch):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        client = WorkerClient()
+        try:
+            assert not (await client.state(worker.at())).silent
+        finally:
+            await client.close()
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("status", [400, 401, 404, 409, 422, 500, 503])
+    async def test_a_refusal_has_its_reason_and_the_state(self, worker, client, status):
+        error = {"reason": "NotStaged", "message": "nothing is staged"}
+        worker.answer(status, {"error": error, "state": STATE})
+        answer = await load(client, worker)
+
+        assert (answer.reason, answer.message) == (Reason.NOT_STAGED, "nothing is staged")
+        assert (answer.state, answer.silent) == (VIEW.state, False)
+
+    async def test_a_refusal_may_have_no_state(self, worker, client):
+        worker.answer(401, {"error": {"reason": "Unauthorized", "message": "no token"}})
+        answer = await client.state(worker.at())
+
+        assert (answer.reason, answer.state) == (Reason.UNAUTHORIZED, None)
+
+    async def test_unknown_fields_of_a_newer_worker_are_ignored(self, worker, client):
+        worker.answer(200, STATE | {"colour": "red"})
+
+        assert (await load(client, worker)).state == VIEW.state
+
+    @pytest.mark.parametrize("status", [200, 302, 404, 500])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("", id="nothing"),
+            pytest.param("<html>", id="a page"),
+            pytest.param('{"phase": "serving"', id="half a state"),
+            pytest.param({"phase": "flying"}, id="a phase that does not exist, and no more"),
+            pytest.param(
+                {"error": {"reason": "no word", "message": ""}}, id="a reason of two words"
+            ),
+            pytest.param([], id="a list"),
+            pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="noise"),
+        ],
+    )
+    async def test_an_invalid_answer_counts_as_no_answer(self, worker, client, status, body):
+        worker.answer(status, body)
+        answer = await load(client, worker)
+
+        assert answer.silent
+        assert answer.state is None
+        assert str(status) in answer.message
+
+
+class TestFailures:
+    async def test_a_refused_connection_counts_as_no_answer(self, worker, client):
+        there = worker.at()
+        await worker.server.close()
+        answer = await client.state(there)
+
+        assert answer.silent
+        assert answer.message
+
+    async def test_an_invalid_address_counts_as_no_answer(self, client):
+        assert (await client.state(at("http://None:1"))).silent
+
+    async def test_a_connection_closed_before_the_answer_counts_as_no_answer(self, worker, client):
+        async def closes(request: web.Request) -> web.StreamResponse:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+
+        worker.handler = closes
+        assert (await load(client, worker)).silent
+
+    async def test_reading_the_state_ends_at_its_timeout(self, short_timeouts, worker, client):
+        released = asyncio.Event()
+
+        async def hangs(_: web.Request) -> web.StreamResponse:
+            await released.wait()
+            return web.json_response(STATE)
+
+        worker.handler = hangs
+        answer = await client.state(worker.at())
+        released.set()
+
+        assert answer.silent
+        assert answer.message
+
+    @pytest.mark.parametrize("how", ["question", "call"])
+    async def test_a_dripping_answer_ends_at_the_timeout(self, short_timeouts, worker, client, how):
+        """Each byte comes in time and the whole answer never."""
+
+        async def drips(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for _ in range(1000):
+                await response.write(b" ")
+                await asyncio.sleep(0.05)
+            return response
+
+        worker.handler = drips
+        action = worker_calls.resume(PAUSED, reason="x")
+        async with asyncio.timeout(5):
+            if how == "question":
+                answer = await client.state(worker.at())
+            else:
+                answer = await client.call(worker.at(), action, EPOCH)
+
+        assert answer.silent
+
+    async def test_a_call_may_last_as_long_as_its_phase_allows(
+        self, short_timeouts, worker, client
+    ):
+        async def slow(_: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(0.3)
+            return web.json_response(STATE)
+
+        worker.handler = slow
+        assert not (await load(client, worker)).silent
+        resume = worker_calls.resume(PAUSED, reason="x")
+        assert (await client.call(worker.at(), resume, EPOCH)).silent
+
+    async def test_a_cancelled_call_closes_its_connection(self, client):
+        asked, closed = asyncio.Event(), asyncio.Event()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            while await reader.read(1000):
+                pass
+            closed.set()
+            writer.close()
+
+        server = await asyncio.start_server(listen, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        action = worker_calls.load(VIEW, target("42"), ROLLOUT, reason="x")
+        async with server, asyncio.timeout(5):
+            task = asyncio.ensure_future(client.call(at(url), action, EPOCH))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await closed.wait()
+
+    async def test_long_calls_leave_connections_for_short_ones(self, worker, client):
+        released = asyncio.Event()
+
+        async def stages_for_long(request: web.Request) -> web.StreamResponse:
+            if request.path == protocol.STAGE_PATH:
+                await released.wait()
+            return web.json_response(STATE)
+
+        worker.handler = stages_for_long
+        all_asked = worker.expect(20)
+        stage = worker_calls.stage(VIEW, target("42"), ROLLOUT, reason="x")
+        lasting = [asyncio.ensure_future(client.call(worker.at(), stage, EPOCH)) for _ in range(20)]
+        try:
+            async with asyncio.timeout(5):
+                await all_asked.wait()
+                assert not (await client.state(worker.at())).silent
+        finally:
+            released.set()
+            for task in lasting:
+                task.cancel()
+            await asyncio.wait(lasting)

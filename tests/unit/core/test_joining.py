@@ -1,0 +1,228 @@
+"""Workers with a closed latch: they load the version of the fleet, and open when no rollout forbids it."""
+
+from __future__ import annotations
+
+from tests.support.builders import AWorker, make_view, make_worker, target, texts_of
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.joining import Admission, JoinStep, join
+from fleet_worker.protocol import Reason
+
+
+def joining_worker(n: int = 0, version: str | None = "base") -> AWorker:
+    return make_worker(n).joining(version)
+
+
+def decide(
+    *workers: AWorker,
+    version: str = "42",
+    fallback: str = "41",
+    coming: str | None = None,
+    open_now: bool = True,
+    first: bool = False,
+    mixed: bool = False,
+    **rollout,
+) -> JoinStep:
+    view = make_view(*workers, **rollout)
+    admission = Admission(
+        goal=target(version),
+        fallback=target(fallback),
+        open_now=open_now,
+        rollout_goal=target(coming) if coming else None,
+        no_members=first,
+        allows_mixing=mixed,
+        may_fail=view.may_fail,
+    )
+    return join(view.joining, admission, view.settings)
+
+
+def done(*workers: AWorker, **given) -> list[str]:
+    return texts_of(decide(*workers, **given).actions)
+
+
+def test_a_joining_worker_stages_loads_and_is_admitted():
+    assert done(joining_worker()) == ["stage 42 on policy-0"]
+    assert done(joining_worker().doing("stage", "42")) == []
+    assert done(joining_worker().staged("42")) == ["load 42 on policy-0"]
+    assert done(joining_worker().staged("42").doing("load", "42")) == []
+    assert done(joining_worker(version="42")) == ["admit 42 on policy-0"]
+
+
+def test_a_worker_that_stages_another_version_gets_the_right_one():
+    assert done(joining_worker().doing("stage", "41")) == ["stage 42 on policy-0"]
+
+
+def test_a_starting_worker_gets_no_call():
+    assert done(make_worker(0).starting(), make_worker(1).broken()) == []
+
+
+def test_no_worker_is_admitted_where_that_would_mix_versions():
+    assert done(joining_worker(version="42"), open_now=False) == []
+
+
+def test_no_worker_is_admitted_during_a_call():
+    assert done(joining_worker(version="42").doing("load", "43")) == []
+
+
+def test_a_worker_with_unfinished_requests_gets_no_call():
+    assert done(joining_worker().staged("42").doing("fence")) == []
+    assert done(joining_worker(version="42").doing("fence")) == []
+
+
+def test_a_closed_worker_that_reports_serving_or_paused_is_fenced_again():
+    half_closed = make_worker(0).serving("42")._says(admitted=False)
+    assert done(half_closed) == ["fence on policy-0"]
+    assert done(make_worker(0).paused("42")._says(admitted=False)) == ["fence on policy-0"]
+    assert done(half_closed.doing("fence")) == []
+
+
+def test_a_worker_on_the_next_version_waits_for_it():
+    assert done(joining_worker(version="43"), coming="43") == []
+    assert done(joining_worker(version="43")) == ["stage 42 on policy-0"]
+
+
+class TestVersionThatCannotBeLoaded:
+    REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_the_fallback_is_staged_meanwhile(self):
+        assert done(self.REFUSED) == ["stage 41 on policy-0"]
+        assert done(self.REFUSED.staged("41")) == ["load 41 on policy-0"]
+
+    def test_without_mixing_a_worker_on_the_fallback_waits(self):
+        waiting = joining_worker(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
+
+        assert done(waiting) == []
+        assert done(waiting, mixed=True) == ["admit 41 on policy-0"]
+
+    def test_a_worker_in_recovery_is_admitted_on_its_version(self):
+        broke = joining_worker(version="41").failed_to_load("42", age_seconds=99)
+
+        assert done(broke, mixed=True) == ["admit 41 on policy-0"]
+        assert done(broke) == ["stage 42 on policy-0"]
+
+    def test_if_the_fallback_fails_both_wait(self):
+        refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=4)
+        made = decide(refused)
+
+        assert made.actions == ()
+        assert made.requeue_after_seconds == 6
+
+    def test_then_the_desired_version_is_retried_first(self):
+        assert done(joining_worker().refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=11)) == [
+            "stage 42 on policy-0"
+        ]
+
+    def test_the_stage_of_the_fallback_ends_before_the_desired_version_is_retried(self):
+        refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=35)
+
+        assert done(refused.doing("stage", "41")) == []
+        assert done(refused) == ["stage 42 on policy-0"]
+
+    def test_two_refused_versions_are_retried_in_turn(self):
+        def refused(newest: str, oldest: str, age_seconds: float) -> AWorker:
+            before = joining_worker().refused(oldest, Reason.DIGEST_MISMATCH, age_seconds=45)
+            return before.refused(newest, Reason.DIGEST_MISMATCH, age_seconds=age_seconds)
+
+        assert done(refused("42", "41", 1)) == ["stage 41 on policy-0"]
+        assert decide(refused("41", "42", 4)).requeue_after_seconds == 6
+        assert done(refused("41", "42", 11)) == ["stage 42 on policy-0"]
+
+    def test_a_refused_version_is_retried_later(self):
+        refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
+
+        assert decide(refused, fallback="42").requeue_after_seconds == 6
+        later = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=11)
+        assert done(later, fallback="42") == ["stage 42 on policy-0"]
+
+
+class TestFirstWorkers:
+    REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_they_are_admitted_on_the_last_good_version(self):
+        at_fallback = joining_worker(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
+        made = decide(at_fallback, first=True)
+
+        assert texts_of(made.actions) == ["admit 41 on policy-0"]
+        assert made.problem is not None
+        assert not made.problem.halt
+
+    def test_they_follow_a_worker_that_has_the_version(self):
+        made = decide(self.REFUSED, joining_worker(1, "42"), first=True)
+
+        assert made.problem is None
+        assert "admit 42 on policy-1" in texts_of(made.actions)
+
+    def test_not_all_first_workers_may_fail(self):
+        assert decide(self.REFUSED, first=True, maxFailures=1).problem is not None
+
+    def test_max_failures_applies(self):
+        assert decide(self.REFUSED, joining_worker(1), first=True, maxFailures=1).problem is None
+
+
+class TestWorkerThatCannotJoin:
+    """A joining worker that cannot load any admissible version is reported in Stalled."""
+
+    REFUSED = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND)
+
+    def test_it_is_reported_with_the_reason(self):
+        problem = decide(self.REFUSED, joining_worker(1), fallback="42").problem
+
+        assert problem is not None
+        assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert not problem.halt
+        assert problem.message.startswith(
+            "1 worker cannot join at version 42 (/weights/step_42). SourceNotFound: injected "
+            "(policy-0). The operator retries every 10 s"
+        )
+
+    def test_repeated_broken_loads_are_one_problem_in_every_phase(self):
+        broke = joining_worker().failed_to_load("42", age_seconds=99)
+        phases = [broke, broke.staged("42"), broke.doing("load", "42"), broke._says(phase="broken")]
+        problems = [decide(worker, fallback="42").problem for worker in phases]
+
+        assert len(set(problems)) == 1
+        assert problems[0] is not None
+        assert problems[0].reason is ConditionReason.WORKERS_FAILING
+
+    def test_with_another_version_to_join_on_nothing_is_reported(self):
+        assert decide(self.REFUSED, fallback="41").problem is None
+
+    def test_a_version_that_breaks_an_engine_is_reported_in_any_case(self):
+        problem = decide(
+            joining_worker().failed_to_load("42", age_seconds=99), fallback="41"
+        ).problem
+
+        assert problem is not None
+        assert problem.message.startswith("1 worker cannot join at version 42")
+
+    def test_it_is_reported_once_the_other_version_failed(self):
+        refused = joining_worker().refused("41", Reason.SOURCE_NOT_FOUND)
+        problem = decide(refused, fallback="41").problem
+
+        assert problem is not None
+        assert problem.message.startswith("1 worker cannot join at version 41")
+
+    def test_it_stays_reported_while_both_versions_are_retried(self):
+        rests = (
+            joining_worker()
+            .refused("42", Reason.DIGEST_MISMATCH)
+            .refused("41", Reason.DIGEST_MISMATCH)
+        )
+        problems = [
+            decide(worker).problem
+            for worker in (
+                rests,
+                rests.doing("stage", "42"),
+                rests.refused("42", Reason.DIGEST_MISMATCH),
+                rests.refused("42", Reason.DIGEST_MISMATCH).doing("stage", "41"),
+            )
+        ]
+
+        assert problems[0] is not None
+        assert problems[0].reason is ConditionReason.DIGEST_MISMATCH
+        assert len(set(problems)) == 1
+
+    def test_a_joined_worker_is_not_reported(self):
+        waiting = joining_worker(version="42").refused("42", Reason.SOURCE_NOT_FOUND)
+
+        assert decide(waiting, fallback="42", open_now=False).problem is None

@@ -1,0 +1,358 @@
+"""LoRA adapters as desired state: calls to workers, admission and conditions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.precedence import one_call_per_worker
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.steering import not_steering
+from fleet_operator.core.weights_status import weights_status
+from fleet_worker.protocol import AdapterFailure, AdapterSlots, AdapterState, Reason
+
+SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
+
+
+def _applied(version: str) -> AppliedWeights:
+    source = WeightSource(path=f"/weights/step_{version}")
+    return AppliedWeights(version=version, source=source, applied_at=NOW)
+
+
+def _weights(version: str, *, adapter: str = "sql", applied: str | None = None, **fields: Any):
+    status = WeightsStatus(applied=_applied(applied) if applied else None)
+    name = fields.pop("name", f"wv-{adapter}")
+    spec = {"adapter": adapter} | fields.pop("spec", {})
+    made = make_weights(version, name=name, uid=name, status=status, **fields)
+    return type(made)(
+        **{f: getattr(made, f) for f in made.__dataclass_fields__}
+        | {"spec": made.spec.model_copy(update=spec)}
+    )
+
+
+def _with(
+    worker: AWorker, *, slots: AdapterSlots | None = SLOTS, **adapters: str | None
+) -> AWorker:
+    held = tuple(AdapterState(name=n, version=v) for n, v in adapters.items())
+    return worker._says(adapters=held, adapter_slots=slots)
+
+
+def _with_run(worker: AWorker, version: str, run_id: str | None) -> AWorker:
+    held = (AdapterState(name="sql", version=version, run_id=run_id),)
+    return worker._says(adapters=held, adapter_slots=SLOTS)
+
+
+def _refusing(
+    worker: AWorker,
+    version: str,
+    *,
+    age_seconds: float,
+    name: str = "sql",
+    reason: Reason = Reason.SOURCE_NOT_FOUND,
+) -> AWorker:
+    failure = AdapterFailure(
+        name=name,
+        version=version,
+        reason=reason,
+        message="no such folder",
+        age_seconds=age_seconds,
+    )
+    return worker._says(adapter_failure=failure)
+
+
+def _fleet(*workers: AWorker, wants: Any, room: int = 2, **spec: Any) -> FleetObserved:
+    spec.setdefault("adapters", {"max": room})
+    status = FleetStatus.model_validate(
+        {"applied": {"version": "base", "source": {"path": "/models/base"}}}
+    )
+    return make_fleet(*workers, wants=wants, status=status, **spec)
+
+
+def _calls(fleet: FleetObserved) -> list[str]:
+    base = plan_rollout(fleet, now=NOW).step.actions
+    plans = {
+        w.uid: plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w) for w in fleet.lora_weights
+    }
+    return texts_of(one_call_per_worker(base, *calls(fleet, plans)))
+
+
+def _plan(fleet: FleetObserved):
+    (weights,) = fleet.lora_weights
+    return plan_lora(as_seen_by_lora(fleet, weights.spec.adapter), weights)
+
+
+class TestCalls:
+    def test_every_serving_worker_with_another_version_gets_a_put(self):
+        fleet = _fleet(
+            _with(make_worker(0).serving("base")),
+            _with(make_worker(1).serving("base"), sql="6"),
+            _with(make_worker(2).serving("base"), sql="7"),
+            wants=_weights("7"),
+        )
+
+        assert _calls(fleet) == ["adapter sql 7 on policy-0", "adapter sql 7 on policy-1"]
+
+    def test_base_weights_are_loaded_first(self):
+        base = make_weights("42")
+        fleet = _fleet(
+            _with(make_worker(0).serving("base")), wants=[base, _weights("7", applied="6")]
+        )
+
+        assert _calls(fleet) == ["stage 42 on policy-0"]
+
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            _with(make_worker(0).paused("base")),
+            _with(make_worker(0).serving("base").doing("stage", "42")),
+            _with(make_worker(0).serving("base").asked_to("adapter sql 7")),
+            _with(make_worker(0).serving("base").silent()),
+            _with(make_worker(0).serving("base"), slots=None),
+        ],
+    )
+    def test_a_worker_that_cannot_accept_it_gets_no_call(self, worker):
+        assert _calls(_fleet(worker, wants=_weights("7"))) in ([], ["resume base on policy-0"])
+
+    def test_a_refusal_is_retried_after_ten_seconds(self):
+        worker = _with(make_worker(0).serving("base"))
+        early = _fleet(_refusing(worker, "7", age_seconds=9), wants=_weights("7"))
+        later = _fleet(_refusing(worker, "7", age_seconds=11), wants=_weights("7"))
+
+        assert _calls(early) == []
+        assert _calls(later) == ["adapter sql 7 on policy-0"]
+
+    def test_an_unwanted_adapter_is_removed(self):
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="7", old="3"), wants=_weights("7"))
+
+        assert _calls(fleet) == ["remove-adapter old on policy-0"]
+
+    def test_an_adapter_that_is_being_removed_gets_no_second_call(self):
+        fleet = _fleet(_with(make_worker(0).serving("base"), old=None), wants=None)
+
+        assert _calls(fleet) == []
+
+    def test_adapters_of_an_external_fleet_belong_to_its_trainer(self):
+        fleet = _fleet(
+            _with(make_worker(0).serving("base"), mine="1"),
+            wants=_weights("7"),
+            weights={"roots": ["/weights"], "management": "External"},
+        )
+
+        assert _calls(fleet) == []
+
+    def test_a_suspended_version_waits(self):
+        weights = _weights("7", applied="6", spec={"suspend": True})
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="6"), wants=weights)
+
+        assert _calls(fleet) == []
+        assert _plan(fleet).suspended
+
+    def test_the_same_number_of_another_run_is_put(self):
+        wants = _weights("40", applied="40", spec={"run_id": "run-8"})
+        workers = [_with_run(make_worker(n).serving("base"), "40", None) for n in range(2)]
+        fleet = _fleet(*workers, wants=wants)
+
+        assert _calls(fleet) == [f"adapter sql 40 of run-8 on policy-{n}" for n in range(2)]
+        assert _plan(fleet).serving is None
+        done = [_with_run(make_worker(n).serving("base"), "40", "run-8") for n in range(2)]
+        assert _calls(_fleet(*done, wants=wants)) == []
+        assert _plan(_fleet(*done, wants=wants)).serving == "40"
+
+    def test_a_joining_worker_with_the_same_number_of_another_run_is_not_admitted(self):
+        wants = _weights("40", applied="40", spec={"run_id": "run-8"})
+        recorded = wants.status.applied.model_copy(update={"run_id": "run-8"})
+        wants = replace(wants, status=wants.status.model_copy(update={"applied": recorded}))
+        joining_worker = _with_run(make_worker(1).joining("base"), "40", "run-7")
+        served = _with_run(make_worker(0).serving("base"), "40", "run-8")
+
+        assert _calls(_fleet(served, joining_worker, wants=wants)) == [
+            "adapter sql 40 of run-8 on policy-1"
+        ]
+
+    def test_a_run_does_not_go_back(self):
+        weights = _weights("5", applied="6", spec={"run_id": "r"})
+        applied = weights.status.applied.model_copy(update={"run_id": "r"})
+        status = weights.status.model_copy(update={"applied": applied})
+        weights = type(weights)(
+            **{f: getattr(weights, f) for f in weights.__dataclass_fields__} | {"status": status}
+        )
+        fleet = _fleet(_with(make_worker(0).serving("base"), sql="6"), wants=weights)
+
+        assert _calls(fleet) == []
+        assert _plan(fleet).step.problem.reason is ConditionReason.REWIND_REFUSED
+
+
+class TestJoiningWorkers:
+    def test_a_joining_worker_gets_its_adapters_before_admission(self):
+        member = _with(make_worker(0).serving("base"), sql="7")
+        weights = _weights("7", applied="7")
+        bare = _fleet(member, _with(make_worker(1).joining("base")), wants=weights)
+        equipped = _fleet(member, _with(make_worker(1).joining("base"), sql="7"), wants=weights)
+
+        assert _calls(bare) == ["adapter sql 7 on policy-1"]
+        assert _calls(equipped) == ["admit base on policy-1"]
+
+    def test_the_applied_version_admits_it_while_a_newer_one_is_rolled_out(self):
+        member = _with(make_worker(0).serving("base"), sql="6")
+        joining_worker = _with(make_worker(1).joining("base"), sql="6")
+        fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
+
+        assert "admit base on policy-1" in _calls(fleet)
+
+    def test_if_the_desired_version_fails_it_gets_the_applied_one(self):
+        member = _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1)
+        joining_worker = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=1)
+        fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
+
+        assert _calls(fleet) == ["adapter sql 6 on policy-1"]
+
+    def test_an_adapter_that_was_never_served_does_not_prevent_admission(self):
+        joining_worker = _refusing(_with(make_worker(0).joining("base")), "7", age_seconds=1)
+
+        assert _calls(_fleet(joining_worker, wants=_weights("7"))) == ["admit base on policy-0"]
+
+    def test_a_worker_of_an_older_template_without_slots_is_admitted(self):
+        joining_worker = _with(make_worker(0).joining("base"), slots=None)
+
+        assert _calls(_fleet(joining_worker, wants=_weights("7", applied="7"))) == [
+            "admit base on policy-0"
+        ]
+
+
+class TestStatus:
+    def _status(self, fleet: FleetObserved) -> WeightsStatus:
+        (weights,) = fleet.lora_weights
+        seen = as_seen_by_lora(fleet, weights.spec.adapter)
+        return weights_status(seen, weights, plan_lora(seen, weights), now=NOW)
+
+    def test_applied_means_every_desired_worker_serves_it(self):
+        status = self._status(
+            _fleet(
+                *(_with(make_worker(n).serving("base"), sql="7") for n in range(2)),
+                wants=_weights("7"),
+            )
+        )
+
+        assert (status.phase, status.applied_version) == (RolloutPhase.APPLIED, "7")
+        assert status.applied == _applied("7")
+        assert status.workers_applied == "2/2"
+        assert condition_of(status.conditions, ConditionType.READY).status == "True"
+
+    def test_while_they_differ_the_last_common_version_is_kept(self):
+        status = self._status(
+            _fleet(
+                _with(make_worker(0).serving("base"), sql="7"),
+                _with(make_worker(1).serving("base"), sql="6"),
+                wants=_weights("7", applied="6"),
+            )
+        )
+
+        assert (status.phase, status.applied_version) == (RolloutPhase.LOADING, None)
+        assert status.applied == _applied("6")
+        assert condition_of(status.conditions, ConditionType.READY).status == "False"
+
+    def test_a_refusal_has_the_workers_message(self):
+        status = self._status(
+            _fleet(
+                _refusing(_with(make_worker(0).serving("base"), sql="6"), "7", age_seconds=1),
+                wants=_weights("7", applied="6"),
+            )
+        )
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+
+        assert stalled.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert "no such folder (policy-0)" in stalled.message
+        assert [(g.pod, g.reason) for g in status.laggards] == [("policy-0", "SourceNotFound")]
+
+    @pytest.mark.parametrize("applied", [None, "6"])
+    def test_an_adapter_whose_directory_is_missing_is_waited_for(self, applied):
+        held = _with(make_worker(0).serving("base"), **({"sql": applied} if applied else {}))
+        worker = _refusing(held, "7", age_seconds=1, reason=Reason.SOURCE_ABSENT)
+        status = self._status(_fleet(worker, wants=_weights("7", applied=applied)))
+        progressing = condition_of(status.conditions, ConditionType.PROGRESSING)
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+        assert progressing.status == "True"
+        assert progressing.reason is ConditionReason.WAITING_FOR_CHECKPOINT
+        assert status.phase is RolloutPhase.PENDING
+
+    def test_a_refusal_of_another_adapter_is_ignored(self):
+        worker = _refusing(
+            _with(make_worker(0).serving("base"), sql="7"), "7", age_seconds=1, name="other"
+        )
+        status = self._status(_fleet(worker, wants=_weights("7")))
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+
+    def test_a_refusal_of_base_weights_with_the_same_version_is_ignored(self):
+        serving = _with(make_worker(0).serving("base"), sql="6")
+        worker = serving.refused("7", Reason.SOURCE_NOT_FOUND).refused("8", Reason.SOURCE_NOT_FOUND)
+        status = self._status(_fleet(worker, wants=_weights("7")))
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+
+    def test_a_slot_with_running_requests_is_waited_for(self):
+        worker = _with(make_worker(0).serving("base"), sql="6")
+        failure = AdapterFailure(
+            name="sql",
+            version="7",
+            reason=Reason.NO_ADAPTER_SLOT,
+            message="2 of 2 slots are taken",
+            age_seconds=0.5,
+        )
+        status = self._status(
+            _fleet(worker._says(adapter_failure=failure), wants=_weights("7", applied="6"))
+        )
+
+        assert condition_of(status.conditions, ConditionType.STALLED) is None
+        progressing = condition_of(status.conditions, ConditionType.PROGRESSING)
+        assert "2 of 2 slots are taken" in progressing.message
+
+
+class TestRefusals:
+    def test_a_fleet_may_have_one_base_and_several_adapters(self):
+        wants = [make_weights("42"), _weights("7"), _weights("3", adapter="math")]
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants)
+
+        assert [not_steering(fleet, w) for w in wants] == [None, None, None]
+        assert fleet.base_weights is wants[0]
+
+    @pytest.mark.parametrize("adapter", ["", "sql"])
+    def test_a_second_weightversion_for_an_adapter_is_refused_and_names_the_first(self, adapter):
+        older = _weights("1", adapter=adapter, name="a", created_at=NOW)
+        newer = _weights("2", adapter=adapter, name="b", created_at=NOW + timedelta(seconds=1))
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=[newer, older])
+        reason, message = not_steering(fleet, newer)
+
+        assert not_steering(fleet, older) is None
+        assert reason is (
+            ConditionReason.SECOND_ADAPTER_VERSION
+            if adapter
+            else ConditionReason.SECOND_BASE_VERSION
+        )
+        assert "WeightVersion a is older" in message
+
+    def test_more_adapters_than_slots_are_refused(self):
+        wants = [_weights("1", adapter="a"), _weights("1", adapter="b")]
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=wants, room=1)
+        reason, message = not_steering(fleet, wants[1])
+
+        assert not_steering(fleet, wants[0]) is None
+        assert reason is ConditionReason.NO_ROOM_FOR_ADAPTERS
+        assert "at most 1 adapter;" in message
+
+    def test_an_adapter_cannot_have_the_models_name(self):
+        weights = _weights("1", adapter="m")
+        fleet = _fleet(_with(make_worker(0).serving("base")), wants=[weights])
+
+        assert not_steering(fleet, weights)[0] is ConditionReason.INVALID_SPEC

@@ -1,0 +1,217 @@
+"""A version whose directory does not exist yet is waited for; it is never abandoned for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.decision import decide
+from fleet_operator.core.manifests import revisions
+from fleet_operator.core.observed import FleetObserved, Watched
+from fleet_operator.core.rollout_plan import RolloutPlan, plan_rollout
+from fleet_worker.protocol import Reason
+
+STRATEGIES = ["Synchronized", "InFlight", "Rolling", "Canary"]
+HOUR = 3600
+APPLIED = {"version": "41", "source": {"path": "/weights/step_41"}}
+PIN = {"version": "42", "digest": f"sha256:{'c' * 64}", "source": {"path": "/weights/step_42"}}
+
+
+def absent(n: int, version: str = "42", *, age_seconds: float = 1) -> AWorker:
+    return (
+        make_worker(n)
+        .serving("41")
+        .probed("41")
+        .refused(version, Reason.SOURCE_ABSENT, age_seconds=age_seconds)
+    )
+
+
+def fleet(
+    *workers: AWorker,
+    strategy: str = "Synchronized",
+    phase: RolloutPhase = RolloutPhase.PENDING,
+    seconds: float = 10,
+    pinned: bool = False,
+    **rollout: Any,
+) -> FleetObserved:
+    begun = NOW - timedelta(seconds=seconds)
+    status = WeightsStatus(
+        observed_generation=1,
+        desired_version="42",
+        phase=phase,
+        started_at=begun,
+        phase_started_at=begun,
+    )
+    watched = Watched(phase_seconds=seconds, attempt_seconds=seconds)
+    stored = {"applied": APPLIED} | ({"pinned": [PIN]} if pinned else {})
+    return make_fleet(
+        *workers,
+        wants=make_weights("42", status=status, watched=watched),
+        status=FleetStatus.model_validate(stored),
+        rollout={"strategy": strategy} | rollout,
+    )
+
+
+def plan(*workers: AWorker, **given: Any) -> RolloutPlan:
+    return plan_rollout(fleet(*workers, **given), now=NOW)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("phase", [RolloutPhase.PENDING, RolloutPhase.STAGING])
+def test_a_missing_directory_is_waited_for(strategy, phase):
+    made = plan(absent(0), absent(1), strategy=strategy, phase=phase)
+
+    assert made.step.awaits_source
+    assert made.step.phase is RolloutPhase.PENDING
+    assert made.step.problem is None
+    assert made.step.failed == ()
+    assert not made.halted
+    assert "/weights/step_42 does not exist yet" in made.step.note
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_is_looked_for_again(strategy):
+    rested = plan(absent(0, age_seconds=9), absent(1, age_seconds=9), strategy=strategy)
+    due = plan(absent(0, age_seconds=11), absent(1, age_seconds=11), strategy=strategy)
+
+    assert texts_of(rested.step.actions) == []
+    assert "stage 42 on policy-0" in texts_of(due.step.actions)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("days", [1, 30])
+def test_a_version_with_a_missing_directory_is_not_given_up(strategy, days):
+    made = plan(absent(0), absent(1), strategy=strategy, seconds=days * 24 * HOUR)
+
+    assert not made.halted
+    assert made.step.goal.version == "42"
+    assert made.step.problem is not None
+    assert not made.step.problem.halt
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "reported"),
+    [(HOUR, HOUR, False), (HOUR + 1, HOUR, True), (HOUR + 1, 2 * HOUR, False), (11, 10, True)],
+)
+def test_it_is_reported_after_the_fleets_time_limit(seconds, limit, reported):
+    timeouts = {"checkpointSeconds": limit}
+    problem = plan(absent(0), seconds=seconds, timeouts=timeouts).step.problem
+
+    assert (problem is not None) is reported
+    if problem is not None:
+        assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert "/weights/step_42" in problem.message
+        assert f"longer than {limit} s" in problem.message
+
+
+def conditions(
+    observed: FleetObserved,
+) -> tuple[dict[ConditionType, Any], dict[ConditionType, Any]]:
+    """Those of the WeightVersion and of the fleet, by type."""
+    revision = revisions.revision_of(observed)
+    current = tuple(replace(w, pod=replace(w.pod, revision=revision)) for w in observed.workers)
+    made = decide(replace(observed, workers=current), default_image="i", now=NOW)
+    (weights,) = made.weights.values()
+    return tuple(
+        {t: c for t in ConditionType if (c := condition_of(status.conditions, t)) is not None}
+        for status in (weights, made.fleet)
+    )
+
+
+def test_within_the_limit_both_objects_are_reconciling_and_not_stalled():
+    for found in conditions(fleet(absent(0), absent(1))):
+        assert ConditionType.STALLED not in found
+        for kind, status in ((ConditionType.READY, "False"), (ConditionType.PROGRESSING, "True")):
+            assert found[kind].status == status
+            assert found[kind].reason is ConditionReason.WAITING_FOR_CHECKPOINT
+
+
+def test_after_the_limit_both_are_stalled():
+    for found in conditions(fleet(absent(0), absent(1), seconds=2 * HOUR)):
+        assert found[ConditionType.STALLED].reason is ConditionReason.SOURCE_NOT_FOUND
+        assert found[ConditionType.PROGRESSING].status == "False"
+
+
+def test_once_a_worker_found_it_the_staging_deadline_starts():
+    """A network file system shows it to one node before another."""
+    found = make_worker(0).serving("41").staged("42")
+    soon = plan(found, absent(1), phase=RolloutPhase.STAGING)
+    late = plan(found, absent(1), phase=RolloutPhase.STAGING, seconds=1000)
+
+    assert not soon.step.awaits_source
+    assert (soon.step.phase, soon.step.problem) == (RolloutPhase.STAGING, None)
+    assert late.halted
+    assert late.step.problem is not None
+    assert "policy-1" in late.step.problem.message
+
+
+def test_the_time_before_it_existed_is_not_staging_time():
+    """The phase starts again when the directory is there, and its timeout with it."""
+    looking = make_worker(0).serving("41").doing("stage", "42")
+    made = plan(looking, phase=RolloutPhase.PENDING, seconds=2 * HOUR)
+
+    assert made.step.phase is RolloutPhase.STAGING
+    assert made.step.problem is None
+
+
+def test_a_directory_deleted_after_workers_held_it_is_an_error():
+    made = plan(absent(0), absent(1), pinned=True)
+
+    assert not made.step.awaits_source
+    assert made.step.problem is not None
+    assert made.step.problem.reason is ConditionReason.SOURCE_NOT_FOUND
+
+
+def test_a_deleted_applied_version_is_an_error_of_joining_workers():
+    """Trainers delete old checkpoints; a worker that joins cannot get this one any more."""
+    joining_worker = make_worker(1).joining("base").refused("41", Reason.SOURCE_ABSENT)
+    observed = make_fleet(
+        make_worker(0).serving("41"),
+        joining_worker,
+        wants="41",
+        status=FleetStatus.model_validate({"applied": APPLIED}),
+    )
+    problem = plan_rollout(observed, now=NOW).step.problem
+
+    assert problem is not None
+    assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
+
+
+def test_a_missing_file_in_an_existing_checkpoint_is_an_error():
+    refused = [
+        make_worker(n).serving("41").refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)
+    ]
+    made = plan(*refused)
+
+    assert not made.step.awaits_source
+    assert made.step.problem is not None
+    assert made.step.problem.reason is ConditionReason.SOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_new_fleet_serves_the_model_until_the_first_checkpoint_exists(strategy):
+    joining = [
+        make_worker(n).joining("base").probed("base").refused("42", Reason.SOURCE_ABSENT)
+        for n in range(2)
+    ]
+    observed = make_fleet(*joining, wants="42", rollout={"strategy": strategy})
+    made = plan_rollout(observed, now=NOW)
+
+    assert made.step.awaits_source
+    assert made.step.problem is None
+    assert texts_of(made.step.actions) == ["admit base on policy-0", "admit base on policy-1"]
+
+
+def test_a_worker_that_was_not_asked_yet_is_asked_before_the_model_serves():
+    told_of = make_worker(0).joining("base").refused("42", Reason.SOURCE_ABSENT)
+    observed = make_fleet(told_of, make_worker(1).joining("base"), wants="42")
+    made = plan_rollout(observed, now=NOW)
+
+    assert texts_of(made.step.actions) == ["stage 42 on policy-1"]

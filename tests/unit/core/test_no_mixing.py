@@ -1,0 +1,203 @@
+"""A worker that may come back with its old version keeps the others from opening."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import (
+    NOW,
+    AWorker,
+    history_of,
+    make_fleet,
+    make_view,
+    make_weights,
+    make_worker,
+    target,
+    texts_of,
+)
+
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.no_mixing import quarantine_before_opening
+from fleet_operator.core.rollout_plan import plan_rollout
+from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.worker_view import PROBE_SECONDS
+
+LONG = PROBE_SECONDS + 1
+APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").source))
+W = make_worker
+
+
+def hung(n: int, version: str = "41") -> AWorker:
+    return W(n).serving(version).silent(LONG).unready()
+
+
+def unknown(n: int) -> AWorker:
+    """It has not answered since this operator started."""
+    return W(n).silent(LONG).unready().is_up()
+
+
+@pytest.mark.parametrize(
+    ("worker", "may"),
+    [
+        pytest.param(hung(0), True, id="an admitted worker that hangs"),
+        pytest.param(W(0).paused("41").silent(LONG).unready(), True, id="a pause ends by itself"),
+        pytest.param(unknown(0), True, id="a started worker without a state"),
+        pytest.param(W(0).joining("41").silent(LONG), False, id="a joiner's latch is closed"),
+        pytest.param(
+            W(0).silent(LONG).unready(), False, id="a worker that never started is closed"
+        ),
+        pytest.param(hung(0).quarantined(), False, id="a quarantine lasts"),
+        pytest.param(hung(0).going(), False, id="a pod that goes does not come back"),
+        pytest.param(hung(0).not_running(), False, id="a container that ended starts closed"),
+        pytest.param(W(0).serving("41"), False, id="a worker that answers can be called"),
+        pytest.param(hung(0).ready(), False, id="a worker that may serve is a member"),
+    ],
+)
+def test_the_workers_that_may_resume(worker, may):
+    assert worker.view().may_reopen is may
+
+
+def step(*actions: WorkerCall) -> Step:
+    return Step(goal=target("42"), phase=RolloutPhase.RESUMING, actions=actions, note="resuming")
+
+
+RESUME = worker_calls.resume(W(0).paused("42").view(), reason="")
+ADMIT = worker_calls.admit(W(1).joining("42").view(), reason="")
+STAGE = worker_calls.stage(W(2).view(), target("42"), make_view().settings, reason="")
+
+
+def test_no_worker_is_opened_before_another_version_is_out_of_the_service():
+    made = quarantine_before_opening(step(RESUME, ADMIT, STAGE), [hung(3).view()])
+
+    assert texts_of(made.actions) == ["Quarantine policy-3", "stage 42 on policy-2"]
+    assert made.note == "resuming; before workers open, these leave the Service: policy-3"
+    assert made.requeue_after_seconds == 1
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param([], id="no worker is unreachable"),
+        pytest.param([hung(3, "42").view()], id="it would come back with the same weights"),
+    ],
+)
+def test_otherwise_all_are_opened(lost):
+    assert quarantine_before_opening(step(RESUME, ADMIT), lost) == step(RESUME, ADMIT)
+
+
+def test_steps_without_an_open_are_unchanged():
+    assert quarantine_before_opening(step(STAGE), [hung(3).view()]) == step(STAGE)
+
+
+def test_one_lost_answer_proves_nothing():
+    made = quarantine_before_opening(step(RESUME), [W(3).silent(1).unready().is_up().view()])
+
+    assert made.actions == ()
+
+
+@pytest.mark.parametrize(("seconds", "expelled"), [(9.9, []), (10, ["Quarantine policy-3"])])
+def test_a_closed_worker_may_have_been_opened_by_an_unanswered_call(seconds, expelled):
+    quiet = W(3).joining("41").silent(seconds).is_up().view()
+
+    lost = [w for w in [quiet] if w.may_reopen]
+    assert texts_of(quarantine_before_opening(step(RESUME), lost).actions) == (
+        expelled or ["resume 42 on policy-0"]
+    )
+
+
+class TestInARollout:
+    def plan(self, *workers: AWorker, **spec):
+        return plan_rollout(make_fleet(*workers, wants="42", **spec), now=NOW)
+
+    def test_the_applied_version_is_recorded_when_a_worker_serves_it(self):
+        made = self.plan(W(0).paused("42"), hung(1))
+
+        assert texts_of(made.step.actions) == ["Quarantine policy-1"]
+        assert made.applied.version != "42"
+
+    def test_a_worker_on_another_version_is_quarantined_during_the_pause(self):
+        made = self.plan(W(0).serving("41").staged("42"), hung(1))
+
+        assert texts_of(made.step.actions) == ["Quarantine policy-1", "pause on policy-0"]
+
+    def test_a_worker_on_another_version_is_fenced_and_joins_again(self):
+        workers = [W(0).serving("41"), W(1).serving("7"), W(2).serving("41")]
+        made = self.plan(*workers, status=APPLIED)
+
+        assert "fence on policy-1" in texts_of(made.step.actions)
+        assert not [a for a in texts_of(made.step.actions) if a.startswith("stage 42 on policy-1")]
+        (fence,) = (a for a in made.step.actions if isinstance(a, Fence))
+        assert fence.reason == "it has version 7, and the fleet serves 41"
+        assert fence.drain_timeout_seconds == 60
+
+    def test_a_paused_worker_that_would_resume_another_version_is_fenced(self):
+        workers = [W(0).serving("41"), W(1).paused("7"), W(2).serving("41")]
+        made = self.plan(*workers, status=APPLIED)
+
+        assert "fence on policy-1" in texts_of(made.step.actions)
+        assert "pause on policy-1" not in texts_of(made.step.actions)
+
+    @pytest.mark.parametrize(
+        ("ended", "fenced"),
+        [
+            pytest.param(["41", "40"], True, id="it came before"),
+            pytest.param(["40", "41"], False, id="it came after"),
+            pytest.param([], False, id="the version is unknown"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(
+                W(1).serving("41").silent(LONG).ready(), id="clients reach the applied version"
+            ),
+            pytest.param(W(1).joining("41"), id="a worker on the applied version will be admitted"),
+        ],
+    )
+    def test_the_previous_version_is_another_version_even_without_a_serving_worker(
+        self, other, ended, fenced
+    ):
+        """That no answering worker serves the applied version may be an error of the operator, or not."""
+        weights = make_weights("42", status=WeightsStatus(history=history_of(*ended)))
+        workers = [W(0).serving("40"), other]
+        made = plan_rollout(make_fleet(*workers, wants=weights, status=APPLIED), now=NOW)
+
+        assert ("fence on policy-0" in texts_of(made.step.actions)) is fenced
+
+    def test_a_paused_worker_that_loads_the_goal_keeps_its_requests(self):
+        """After a change of strategy in the middle of a rollout some may serve the goal already."""
+        others = [W(0).serving("42"), W(1).serving("42")]
+        made = self.plan(*others, W(2).paused("41").staged("42"), status=APPLIED)
+
+        assert texts_of(made.step.actions) == ["load 42 on policy-2"]
+        made = self.plan(*others, W(2).paused("41"), status=APPLIED)
+        assert texts_of(made.step.actions) == ["fence on policy-2"]
+
+    def test_a_draining_worker_keeps_draining(self):
+        going = W(1).pausing("7").doing("fence")
+        made = self.plan(W(0).serving("41"), going, status=APPLIED)
+
+        assert "policy-1" not in str(texts_of(made.step.actions))
+
+    @pytest.mark.parametrize(
+        "workers",
+        [
+            pytest.param([W(0).serving("41"), W(1).serving("42")], id="it has what is wanted"),
+            pytest.param(
+                [W(0).serving("41"), W(1).paused("7").loaded()],
+                id="it holds its requests on weights that it does not serve by itself",
+            ),
+            pytest.param([W(0).serving("7"), W(1).serving("8")], id="no worker serves the record"),
+        ],
+    )
+    def test_other_workers_are_not_fenced(self, workers):
+        made = self.plan(*workers, status=APPLIED)
+
+        assert not [a for a in texts_of(made.step.actions) if a.startswith("fence")]
+
+    def test_with_mixing_it_returns_on_its_version(self):
+        made = self.plan(W(0).paused("42"), hung(1), rollout={"strategy": "InFlight"})
+
+        assert texts_of(made.step.actions) == ["resume 42 on policy-0"]

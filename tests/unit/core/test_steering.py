@@ -1,0 +1,41 @@
+"""WeightVersions without effect report the reason and the remedy."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.support.builders import NOW, make_fleet, make_weights, make_worker
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core.steering import missing_fleet, not_steering
+
+FIRST = make_weights("1", name="first", uid="wv-1")
+SECOND = make_weights("2", name="second", uid="wv-2", created_at=NOW + timedelta(seconds=1))
+
+
+def test_the_steering_weightversion_is_accepted():
+    assert not_steering(make_fleet(make_worker(0), wants=[SECOND, FIRST]), FIRST) is None
+
+
+def test_a_second_weightversion_is_refused_and_names_the_first():
+    refusal = not_steering(make_fleet(make_worker(0), wants=[SECOND, FIRST]), SECOND)
+
+    assert refusal is not None
+    assert refusal[0] is ConditionReason.SECOND_BASE_VERSION
+    assert "WeightVersion first is older" in refusal[1]
+
+
+def test_no_weightversion_steers_an_external_fleet():
+    weights = {"roots": ["/weights"], "management": "External"}
+    refusal = not_steering(make_fleet(make_worker(0), wants=FIRST, weights=weights), FIRST)
+
+    assert refusal is not None
+    assert refusal[0] is ConditionReason.EXTERNALLY_MANAGED
+    assert "fleet policy" in refusal[1]
+
+
+def test_a_weightversion_without_a_fleet_names_the_missing_fleet():
+    reason, message = missing_fleet(("rl", "policy"))
+
+    assert reason is ConditionReason.FLEET_NOT_FOUND
+    assert message == "there is no InferenceFleet 'policy' in namespace 'rl'; create it"

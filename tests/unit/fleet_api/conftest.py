@@ -1,0 +1,70 @@
+"""The RL API's application over a fake of the API server, on a port of the loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from tests.support.fake_cluster import READER, FakeCluster
+
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.main import build
+from fleet_api.settings import parse_settings
+
+STATIC_KEY = "a-static-key-of-policy"
+
+
+class Api:
+    """Sends requests to the API as one caller."""
+
+    def __init__(self, http: TestClient[Any, Any], cluster: FakeCluster, keys: Path) -> None:
+        self.http = http
+        self.cluster = cluster
+        self.keys = keys
+
+    async def send(
+        self, method: str, path: str, token: str | None = READER, **options: Any
+    ) -> tuple[int, Any]:
+        """Status and body of the reply. `path`: below the fleet, or from the root if it begins with two slashes."""
+        headers = options.pop("headers", {})
+        if token is not None:
+            headers = {"Authorization": f"Bearer {token}"} | headers
+        where = path[1:] if path.startswith("//") else f"/fleets/rl/policy{path}"
+        async with self.http.request(method, where, headers=headers, **options) as reply:
+            is_json = reply.content_type.endswith("json")
+            return reply.status, (
+                await reply.json(content_type=None) if is_json else await reply.text()
+            )
+
+    async def get(self, path: str, token: str | None = READER, **options: Any) -> tuple[int, Any]:
+        return await self.send("GET", path, token, **options)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def flags() -> list[str]:
+    """Flags of the process; a test may override the fixture."""
+    return []
+
+
+@pytest.fixture
+def lifecycle() -> Lifecycle:
+    return Lifecycle()
+
+
+@pytest.fixture
+async def api(
+    cluster: FakeCluster, flags: list[str], lifecycle: Lifecycle, tmp_path: Path
+) -> AsyncIterator[Api]:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    settings = parse_settings([f"--keys-folder={keys}", "--requests-per-second=1000", *flags])
+    async with TestClient(TestServer(build(settings, cluster, lifecycle))) as http:
+        yield Api(http, cluster, keys)

@@ -1,0 +1,326 @@
+"""Callers, their rights, and the limits for all of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from tests.support.fake_cluster import (
+    ACCESS_REVIEWS,
+    READER,
+    STRANGER,
+    TOKEN_REVIEWS,
+    TRAINER,
+    FakeCluster,
+)
+from tests.unit.fleet_api.conftest import STATIC_KEY, Api
+
+from fleet_api.authentication import ACCEPTED_SECONDS, Authenticator
+from fleet_api.keys import StaticKeys
+from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
+from fleet_api.problems import Problem
+from fleet_api.routes import READING_METHODS
+from fleet_api.ttl_cache import TtlCache
+from rlfleet.errors import Forbidden, Unavailable
+
+STATE = "/v1/rl/state"
+
+
+def routes_of_fleets(api: Api) -> list[tuple[str, str]]:
+    return [
+        (route.method, route.resource.canonical.format(namespace="rl", name="policy"))
+        for route in api.http.app.router.routes()
+        if route.resource is not None and "{name}" in route.resource.canonical
+    ]
+
+
+async def test_no_route_of_a_fleet_answers_without_credentials(api: Api) -> None:
+    routes = routes_of_fleets(api)
+
+    assert len(routes) >= 2
+    for method, path in routes:
+        for token in (None, "malformed token", "unknown-token"):
+            status, problem = await api.send(method, f"/{path}", token)
+            assert status == 401, (method, path, token)
+            if method != "HEAD":
+                assert problem["reason"] == "Unauthorized"
+
+
+async def test_only_health_is_open(api: Api) -> None:
+    fleets = {path for _, path in routes_of_fleets(api)}
+    others = {
+        (route.method, route.resource.canonical)
+        for route in api.http.app.router.routes()
+        if route.resource is not None and "{name}" not in route.resource.canonical
+    }
+
+    assert fleets
+    assert {path for _, path in others} == {"/livez", "/readyz"}
+    assert {method for method, _ in others} <= READING_METHODS
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer  ", "Basic dXNlcjpwYXNz", "Bearer a b", "Bearer \u00e9", "token"],
+)
+async def test_a_malformed_header_is_401_and_never_reaches_the_api_server(
+    api: Api, header: str
+) -> None:
+    status, problem = await api.get(STATE, None, headers={"Authorization": header})
+
+    assert (status, problem["status"], problem["reason"]) == (401, 401, "Unauthorized")
+    assert api.cluster.count(TOKEN_REVIEWS) == 0
+
+
+async def test_a_refusal_is_a_problem_document_that_asks_for_a_bearer_token(api: Api) -> None:
+    async with api.http.get("/fleets/rl/policy/v1/rl/state") as reply:
+        assert reply.content_type == "application/problem+json"
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer")
+        assert set(await reply.json()) == {"type", "title", "status", "reason", "detail"}
+
+
+async def test_an_account_without_the_right_learns_nothing_of_what_exists(api: Api) -> None:
+    here = await api.get(STATE, STRANGER)
+    gone = await api.get("//fleets/rl/absent/v1/rl/state", STRANGER)
+
+    assert (here[0], gone[0]) == (403, 403)
+    assert here[1]["detail"] == gone[1]["detail"].replace("absent", "policy")
+    assert api.cluster.objects.requests == []
+
+
+async def test_a_right_on_the_fleet_alone_shows_its_workers_and_not_its_weights(api: Api) -> None:
+    api.cluster.rights["system:serviceaccount:rl:reader"] = {
+        ("get", "inferencefleets", "rl", "policy")
+    }
+
+    assert (await api.get("/v1/rl/workers"))[0] == 200
+    status, problem = await api.get(STATE)
+    assert (status, problem["reason"]) == (403, "Forbidden")
+    assert "get weightversions 'policy' in namespace 'rl'" in problem["detail"]
+
+
+async def test_decisions_of_the_api_server_are_cached_for_seconds(api: Api) -> None:
+    for _ in range(3):
+        assert (await api.get(STATE))[0] == 200
+
+    assert (api.cluster.count(TOKEN_REVIEWS), api.cluster.count(ACCESS_REVIEWS)) == (1, 2)
+
+
+async def test_a_review_names_the_whole_account(api: Api) -> None:
+    await api.get("/v1/rl/workers", TRAINER)
+    ((_, _, review),) = [c for c in api.cluster.calls if c[1] == ACCESS_REVIEWS]
+    user = api.cluster.users[TRAINER]
+
+    assert review is not None
+    assert review["spec"] == {
+        "user": user["username"],
+        "uid": user["uid"],
+        "groups": user["groups"],
+        "extra": user["extra"],
+        "resourceAttributes": {
+            "group": "rlfleet.dev",
+            "version": "v1alpha1",
+            "resource": "inferencefleets",
+            "namespace": "rl",
+            "name": "policy",
+            "verb": "get",
+        },
+    }
+
+
+async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
+    await api.get("/v1/rl/workers", TRAINER)
+    user = api.cluster.users[TRAINER]
+    api.cluster.users["another"] = user | {"extra": {"scopes": ["none"]}}
+    await api.get("/v1/rl/workers", "another")
+
+    assert api.cluster.count(ACCESS_REVIEWS) == 2
+
+
+async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> None:
+    now, cluster = [0.0], FakeCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    header = f"Bearer {READER}"
+    await known.caller(header, "rl", "policy")
+    del cluster.users[READER]
+    now[0] = ACCEPTED_SECONDS - 0.1
+    await known.caller(header, "rl", "policy")
+
+    now[0] = ACCEPTED_SECONDS
+    with pytest.raises(Problem) as refused:
+        await known.caller(header, "rl", "policy")
+    assert refused.value.status == 401
+
+
+async def test_a_token_for_another_audience_is_refused() -> None:
+    class Elsewhere(FakeCluster):
+        async def call(self, *arguments, **options):
+            answer = await super().call(*arguments, **options)
+            return {"status": answer["status"] | {"audiences": ["another-service"]}}
+
+    known = Authenticator(
+        Elsewhere(), StaticKeys(None), monotonic=lambda: 0, audiences=("rlfleet-api",)
+    )
+
+    with pytest.raises(Problem, match="not for the audience rlfleet-api"):
+        await known.caller(f"Bearer {READER}", "rl", "policy")
+
+
+# --- static keys ----------------------------------------------------------------------------------
+
+
+async def test_a_static_key_permits_its_fleet_without_the_api_server(api: Api) -> None:
+    (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\n")
+
+    assert (await api.get(STATE, STATIC_KEY))[0] == 200
+    assert api.cluster.calls == []
+
+
+async def test_a_static_key_of_another_fleet_is_401(api: Api) -> None:
+    (api.keys / "rl.other").write_text(STATIC_KEY)
+    (api.keys / "other.policy").write_text(STATIC_KEY)
+
+    assert (await api.get(STATE, STATIC_KEY))[0] == 401
+
+
+async def test_keys_are_exchanged_without_a_restart(api: Api) -> None:
+    file = api.keys / "rl.policy"
+    file.write_text(STATIC_KEY)
+    file.write_text(f"the-next-static-key\n{STATIC_KEY}\n")
+    assert [(await api.get(STATE, key))[0] for key in (STATIC_KEY, "the-next-static-key")] == [
+        200,
+        200,
+    ]
+
+    file.write_text("the-next-static-key")
+    assert (await api.get(STATE, STATIC_KEY))[0] == 401
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "short", " \n short \n"])
+async def test_a_file_without_a_long_key_permits_nothing(api: Api, content: str) -> None:
+    (api.keys / "rl.policy").write_text(content)
+
+    for token in ("short", "x"):
+        assert (await api.get(STATE, token))[0] == 401
+
+
+def test_the_name_of_a_fleet_is_never_a_path(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(STATIC_KEY)
+
+    assert not StaticKeys(tmp_path / "keys").allow(STATIC_KEY, "..", "/secret")
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "Policy", "a" * 64, "a%2Fb", "a.b"])
+async def test_a_name_that_cannot_be_one_is_404(api: Api, name: str) -> None:
+    status, problem = await api.get(f"//fleets/rl/{name}/v1/rl/state")
+
+    assert (status, problem["reason"]) == (404, "NotFound")
+    assert api.cluster.calls == []
+
+
+# --- failures and limits --------------------------------------------------------------------------
+
+
+async def test_an_api_server_that_does_not_answer_is_503_and_says_when_to_return(api: Api) -> None:
+    def fail(path: str) -> None:
+        raise Unavailable("no answer", retry_after_seconds=7)
+
+    api.cluster.fail = fail
+    async with api.http.get(
+        "/fleets/rl/policy/v1/rl/state", headers={"Authorization": f"Bearer {READER}"}
+    ) as reply:
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "7")
+
+
+async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api: Api) -> None:
+    def fail(path: str) -> None:
+        raise Forbidden("tokenreviews is forbidden")
+
+    api.cluster.fail = fail
+    status, problem = await api.get(STATE)
+
+    assert (status, problem["reason"]) == (500, "AccountForbidden")
+
+
+async def test_a_defect_shows_nothing_of_its_inside(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: str) -> None:
+        raise ZeroDivisionError("an inner detail")
+
+    api.cluster.fail = fail
+    status, problem = await api.get(STATE)
+
+    assert (status, problem["reason"]) == (500, "InternalError")
+    assert "inner" not in json.dumps(problem)
+    assert "an inner detail" in caplog.text
+
+
+async def test_an_unknown_path_and_an_unknown_method_are_problems(api: Api) -> None:
+    assert (await api.get("/v1/rl/nothing"))[0] == 404
+    status, problem = await api.send("DELETE", STATE)
+    assert (status, problem["reason"]) == (405, "MethodNotAllowed")
+
+
+def test_an_address_that_sends_too_fast_is_refused_until_it_has_waited() -> None:
+    now = [0.0]
+    rate = Rate(2, lambda: now[0])
+    for _ in range(4):
+        rate.take("10.0.0.1")
+    with pytest.raises(Problem) as refused:
+        rate.take("10.0.0.1")
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    rate.take("10.0.0.2")
+
+    now[0] = 0.6
+    rate.take("10.0.0.1")
+    with pytest.raises(Problem):
+        rate.take("10.0.0.1")
+
+
+def test_no_more_requests_are_in_work_than_there_are_places() -> None:
+    places = Places(1)
+
+    with places.one():
+        with pytest.raises(Problem) as refused, places.one():
+            pass
+        assert refused.value.status == 503
+    with places.one():
+        pass
+
+
+def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for() -> None:
+    now = [0.0]
+    cache: TtlCache[str, str] = TtlCache(2, lambda: now[0])
+    for key in "abc":
+        cache.put(key, key, 5)
+    assert [cache.get(key) for key in "abc"] == [None, "b", "c"]
+
+    now[0] = 5
+    assert [cache.get(key) for key in "bc"] == [None, None]
+    assert len(cache) == 0
+
+
+async def test_health_needs_no_token_and_a_stopping_replica_is_not_ready(
+    api: Api, lifecycle
+) -> None:
+    assert await api.get("//livez", None) == (200, "ok\n")
+    assert await api.get("//readyz", None) == (200, "ok\n")
+
+    lifecycle.stopping.set()
+    assert (await api.get("//readyz", None))[0] == 503
+    assert (await api.get("//livez", None))[0] == 200
+
+
+async def test_no_token_is_ever_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    (api.keys / "rl.policy").write_text(STATIC_KEY)
+    for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
+        for method, path in routes_of_fleets(api):
+            await api.send(method, f"/{path}", token, data=b"x" * (MOST_BODY_BYTES + 1))
+
+    text = caplog.text + json.dumps([record.__dict__ for record in caplog.records], default=str)
+    for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
+        assert token not in text

@@ -1,0 +1,352 @@
+"""Requests that change the WeightVersion: their patches, outcomes, keys and audit lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from tests.support.fake_cluster import READER, TRAINER
+from tests.support.fake_objects import TIMINGS
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api.idempotency import ANNOTATION, MOST_KEYS
+from fleet_api.lifecycle import Lifecycle
+from rlfleet.errors import Refused
+
+WEIGHTS = "/v1/rl/weights"
+CHANGES = [
+    ("PUT", WEIGHTS, {"version": "43"}),
+    ("POST", "/v1/rl/rollback", {"version": "41"}),
+    ("POST", "/v1/rl/retry", {}),
+    ("POST", "/v1/rl/suspend", {}),
+    ("POST", "/v1/rl/resume", {}),
+]
+
+
+async def publish(api: Api, version: str = "43", key: str = "", **body: Any) -> tuple[int, Any]:
+    headers = {"Idempotency-Key": key} if key else {}
+    given = {"version": version} | body
+    return await api.send("PUT", WEIGHTS, TRAINER, json=given, headers=headers)
+
+
+def patches(api: Api) -> list[Any]:
+    return [b for request, b in api.cluster.objects.requests if request.startswith("patch")]
+
+
+def stall(api: Api, reason: str) -> None:
+    """The operator will report this instead of applying the version."""
+    api.cluster.objects._obeys = False
+    api.cluster.objects.script.append(lambda: api.cluster.objects.stall(reason))
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+async def test_a_right_to_read_changes_nothing(api: Api, method: str, path: str, body: Any) -> None:
+    status, problem = await api.send(method, path, READER, json=body)
+
+    assert (status, problem["reason"]) == (403, "Forbidden")
+    assert "may not patch weightversions 'policy'" in problem["detail"]
+    assert patches(api) == []
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+async def test_a_fleet_without_a_weight_version_has_nothing_to_change(
+    api: Api, method: str, path: str, body: Any
+) -> None:
+    api.cluster.objects.delete()
+    assert (await api.send(method, path, TRAINER, json=body))[0] == 404
+
+    api.cluster.fleet["spec"]["weights"]["management"] = "External"
+    status, problem = await api.send(method, path, TRAINER, json=body)
+    assert (status, problem["reason"]) == (409, "ExternallyManaged")
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> None:
+    status, rollout = await publish(api, source={"path": "/weights/step_43"}, runID="run-7")
+
+    assert (status, rollout["version"], rollout["applied"]) == (200, "43", True)
+    assert (rollout["runID"], rollout["timings"]) == ("run-7", TIMINGS)
+    assert patches(api) == [
+        {
+            "spec": {
+                "version": "43",
+                "digest": None,
+                "source": {"path": "/weights/step_43", "huggingFace": None},
+                "runID": "run-7",
+            }
+        }
+    ]
+
+
+async def test_without_waiting_the_version_is_202(api: Api) -> None:
+    status, rollout = await publish(api, wait=False)
+
+    assert (status, rollout["applied"]) == (202, False)
+    assert rollout["weights"]["desired"]["version"] == "43"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("CheckpointTruncated", 422),
+        ("SourceOutsideRoots", 422),
+        ("DigestMismatch", 422),
+        ("CanaryRefused", 422),
+        ("RewindRefused", 409),
+        ("FailureBudgetExceeded", 409),
+        ("DeadlineExceeded", 409),
+    ],
+)
+async def test_a_rollout_that_stalls_is_answered_at_once_with_its_reason(
+    api: Api, reason: str, status: int
+) -> None:
+    stall(api, reason)
+    before = api.cluster.objects.now
+    answered, problem = await publish(api, timeoutSeconds=600)
+
+    assert (answered, problem["reason"]) == (status, reason)
+    assert problem["detail"] == f"because of {reason}"
+    assert api.cluster.objects.now == before
+
+
+async def test_a_spec_that_the_api_server_refuses_is_422(api: Api) -> None:
+    api.cluster.objects.failures.extend([])
+
+    async def refuse(*_: Any) -> Any:
+        raise Refused("43", "Invalid", "spec.source.path: must not contain ..")
+
+    api.cluster.objects.patch = refuse  # type: ignore[method-assign]
+    status, problem = await publish(api)
+    assert (status, problem["reason"]) == (422, "Invalid")
+
+
+async def test_a_version_that_another_writer_replaces_is_409(api: Api) -> None:
+    api.cluster.objects._obeys = False
+    api.cluster.objects.script.append(lambda: api.cluster.objects.desire(version="44"))
+
+    status, problem = await publish(api)
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert "replaced by 44" in problem["detail"]
+
+
+async def test_a_rollout_that_outlives_the_wait_is_504_so_that_clients_wait_again(
+    api: Api,
+) -> None:
+    api.cluster.objects._obeys = False
+    status, problem = await publish(api, timeoutSeconds=5)
+
+    assert (status, problem["reason"]) == (504, "NotYetApplied")
+    assert api.cluster.objects.weights["spec"]["version"] == "43"
+
+
+async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
+    status, rollout = await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "41"})
+
+    assert (status, rollout["version"], rollout["applied"]) == (200, "41", True)
+    assert patches(api)[-1]["spec"]["rollbackTo"] == "41"
+
+
+async def test_suspend_and_resume_show_the_weights(api: Api) -> None:
+    assert (await api.send("POST", "/v1/rl/suspend", TRAINER))[1]["suspended"] is True
+    assert (await api.send("POST", "/v1/rl/resume", TRAINER))[1]["suspended"] is False
+
+
+async def test_a_retry_waits_for_its_own_outcome(api: Api) -> None:
+    status, rollout = await api.send("POST", "/v1/rl/retry", TRAINER, json={})
+
+    assert (status, rollout["applied"]) == (200, True)
+    assert "rlfleet.dev/retry" in patches(api)[0]["metadata"]["annotations"]
+
+
+async def test_a_replica_that_ends_answers_its_waiting_requests(
+    api: Api, lifecycle: Lifecycle
+) -> None:
+    waits = asyncio.Event()
+
+    async def hang(*_: Any) -> Any:
+        waits.set()
+        await asyncio.Event().wait()
+
+    api.cluster.objects.patch = hang  # type: ignore[method-assign]
+    request = asyncio.ensure_future(publish(api))
+    await asyncio.wait_for(waits.wait(), 10)
+    lifecycle.ending.set()
+
+    status, problem = await asyncio.wait_for(request, 10)
+    assert (status, problem["reason"]) == (503, "Stopping")
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"{", 400),
+        (b"\xff", 400),
+        (b"[" * 100_0, 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b"", 422),
+        (b'{"version": 43}', 422),
+        (b'{"version": ""}', 422),
+        (b'{"version": "a/b"}', 422),
+        (b'{"version": "43", "colour": "red"}', 422),
+        (b'{"version": "43", "wait": "yes"}', 422),
+        (b'{"version": "43", "timeoutSeconds": -1}', 422),
+        (b'{"version": "43", "timeoutSeconds": NaN}', 422),
+        (b'{"version": "43", "timeoutSeconds": 1e9}', 422),
+        (b'{"version": "43", "source": {"path": "relative"}}', 422),
+        (b'{"version": "43", "source": "/weights"}', 422),
+        (b'{"version": "43", "digest": "md5:0"}', 422),
+        (b"x" * 70_000, 413),
+    ],
+)
+async def test_a_body_that_cannot_be_used_changes_nothing(
+    api: Api, content: bytes, status: int
+) -> None:
+    answered, problem = await api.send("PUT", WEIGHTS, TRAINER, data=content)
+
+    assert (answered, problem["status"]) == (status, status), problem
+    assert patches(api) == []
+
+
+# --- idempotency ----------------------------------------------------------------------------------
+
+
+async def test_a_request_with_a_known_key_is_answered_and_not_repeated(api: Api) -> None:
+    first = await publish(api, key="step-43")
+    made = len(patches(api))
+    again = await publish(api, key="step-43")
+
+    assert first[0] == again[0] == 200
+    assert again[1]["version"] == "43"
+    assert len(patches(api)) == made == 1
+
+
+async def test_a_retry_with_a_known_key_tries_once(api: Api) -> None:
+    for _ in range(2):
+        status, _ = await api.send(
+            "POST", "/v1/rl/retry", TRAINER, json={}, headers={"Idempotency-Key": "once"}
+        )
+        assert status == 200
+
+    assert len(patches(api)) == 1
+
+
+async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) -> None:
+    await publish(api, "43", key="step-43")
+    await publish(api, "44", key="step-44")
+
+    status, problem = await publish(api, "43", key="step-43")
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert api.cluster.objects.weights["spec"]["version"] == "44"
+
+
+async def test_one_key_for_two_requests_is_refused(api: Api) -> None:
+    await publish(api, "43", key="same")
+
+    status, problem = await publish(api, "44", key="same")
+    assert (status, problem["reason"]) == (422, "IdempotencyKeyReused")
+    assert api.cluster.objects.weights["spec"]["version"] == "43"
+
+
+async def test_two_callers_do_not_share_a_key(api: Api) -> None:
+    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
+    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    await publish(api, "43", key="same")
+
+    status, _ = await api.send(
+        "PUT", WEIGHTS, "second", json={"version": "44"}, headers={"Idempotency-Key": "same"}
+    )
+    assert status == 200
+    assert api.cluster.objects.weights["spec"]["version"] == "44"
+
+
+async def test_a_key_is_not_remembered_for_a_change_that_failed(api: Api) -> None:
+    real = api.cluster.objects.patch
+
+    async def refuse(*_: Any) -> Any:
+        raise Refused("43", "Invalid", "not now")
+
+    api.cluster.objects.patch = refuse  # type: ignore[method-assign]
+    assert (await publish(api, key="step-43"))[0] == 422
+    api.cluster.objects.patch = real  # type: ignore[method-assign]
+    assert (await publish(api, key="step-43"))[0] == 200
+    assert len(patches(api)) == 1
+
+
+async def test_the_last_keys_are_remembered_and_never_in_clear(api: Api) -> None:
+    for version in range(43, 43 + MOST_KEYS + 5):
+        await publish(api, str(version), key=f"secret-key-{version}")
+
+    annotation = api.cluster.objects.weights["metadata"]["annotations"][ANNOTATION]
+    assert len(json.loads(annotation)) == MOST_KEYS
+    assert "secret-key" not in annotation
+
+
+@pytest.mark.parametrize("broken", ["{", "1", "[1]", '[["a"]]', "[[[["])
+async def test_an_annotation_that_cannot_be_read_stops_nothing(api: Api, broken: str) -> None:
+    weights = api.cluster.objects.weights
+    assert weights is not None
+    weights["metadata"]["annotations"] = {ANNOTATION: broken}
+
+    assert (await publish(api, key="step-43"))[0] == 200
+
+
+@pytest.mark.parametrize("key", [" ", "a b", "k" * 256])
+async def test_a_malformed_key_is_400(api: Api, key: str) -> None:
+    status, problem = await publish(api, key=key)
+
+    assert (status, problem["reason"]) == (400, "BadRequest")
+    assert patches(api) == []
+
+
+async def test_a_first_patch_that_only_clears_a_rollback_does_not_use_the_key(api: Api) -> None:
+    api.cluster.objects.desire(rollbackTo="41")
+    headers = {"Idempotency-Key": "back"}
+    await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "41"}, headers=headers)
+    first, second = patches(api)
+
+    assert first == {"spec": {"rollbackTo": None}}
+    assert ANNOTATION in second["metadata"]["annotations"]
+
+
+# --- audit ----------------------------------------------------------------------------------------
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [r.__dict__ for r in caplog.records if r.__dict__.get("event") == "audit"]
+
+
+async def test_each_change_writes_one_line_with_the_account_and_the_result(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await publish(api, source={"path": "/weights/step_43"})
+    await api.send("PUT", WEIGHTS, READER, json={"version": "44"})
+    await api.send("PUT", WEIGHTS, None, json={"version": "44"})
+    await api.get("/v1/rl/state")
+    done, denied, unknown = audited(caplog)
+
+    assert done["caller"] == "system:serviceaccount:rl:trainer"
+    assert (done["namespace"], done["fleet"], done["status"]) == ("rl", "policy", 200)
+    assert done["asked"] == {"version": "43", "source": {"path": "/weights/step_43"}}
+    assert (denied["status"], denied["reason"]) == (403, "Forbidden")
+    assert (unknown["caller"], unknown["status"]) == ("", 401)
+
+
+async def test_a_reply_names_its_audit_line(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with api.http.post(
+        "/fleets/rl/policy/v1/rl/suspend", headers={"Authorization": f"Bearer {TRAINER}"}
+    ) as reply:
+        assert reply.headers["x-request-id"] == audited(caplog)[0]["request_id"]

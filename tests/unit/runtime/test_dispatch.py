@@ -1,0 +1,403 @@
+"""Questions and calls to many workers: waited for a moment, never for the slowest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import make_worker, target, work
+from tests.support.virtual_time import now
+
+from fleet_operator.api.fleet import Rollout
+from fleet_operator.core import worker_calls as make_call
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.worker_view import PodView
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime.dispatch import (
+    FOLD_SECONDS,
+    FOLD_SECONDS_EACH,
+    SETTLE_SECONDS,
+    Caller,
+    Dispatcher,
+)
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker.protocol import Epoch, Reason, WorkerState
+
+KEY = ("rl", "policy")
+CALLER = Caller(key=KEY, token="t", admin_port=8081, epoch=Epoch(term=3, sequence=1))
+Behaviour = Callable[[str], Awaitable[WorkerAnswer]]
+
+
+def state(version: str = "1", *, epoch: Epoch | None = None) -> WorkerState:
+    said = make_worker().serving(version).state()
+    assert said is not None
+    return said.model_copy(update={"epoch": epoch})
+
+
+async def at_once(_: str) -> WorkerAnswer:
+    return WorkerAnswer(state=state())
+
+
+def after(seconds: float, answer: WorkerAnswer | None = None) -> Behaviour:
+    async def behave(_: str) -> WorkerAnswer:
+        await asyncio.sleep(seconds)
+        return answer or WorkerAnswer(state=state("2"))
+
+    return behave
+
+
+class Desk:
+    """Calls, and all their results."""
+
+    def __init__(self, asked: Behaviour = at_once, called: Behaviour = at_once) -> None:
+        self.asked, self.called = asked, called
+        self.sent: list[tuple[Addressee, str, Epoch]] = []
+        self.again: list[tuple[float, float]] = []
+        self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
+        self.settling: set[tuple[str, str]] = set()
+        self.denied: list[tuple[str, str]] = []
+        self.metrics, self.book = Metrics(), WorkerCache()
+        self.calls = Dispatcher(
+            self,
+            self.book,
+            self.metrics,
+            requeue=lambda _, seconds: self.again.append((now(), seconds)),
+            stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
+            is_settling=lambda key: key in self.settling,
+            denied=self.denied.append,
+        )
+
+    async def state(self, worker: Addressee) -> WorkerAnswer:
+        return await self.asked(worker.base_url)
+
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
+        self.sent.append((worker, str(action.work), epoch))
+        return await self.called(worker.base_url)
+
+    async def act(self, *actions: WorkerCall) -> bool:
+        for action in actions:
+            self.book.view(pod(int(action.pod_name[-1])), now())
+        return await self.calls.act(CALLER, actions, {f"uid-{n}": pod(n) for n in range(10)})
+
+
+def pod(ordinal: int = 0) -> PodView:
+    return make_worker(ordinal)._pod(ip=f"10.0.0.{ordinal}").pod_view()
+
+
+def load(ordinal: int = 0, version: str = "2") -> WorkerCall:
+    worker = make_worker(ordinal).view()
+    return make_call.load(worker, target(version), Rollout(), reason="")
+
+
+def test_a_call_goes_to_the_pods_admin_port_with_token_and_epoch():
+    async def story() -> None:
+        desk = Desk()
+        assert await desk.act(load(3))
+        worker = Addressee(base_url="http://10.0.0.3:8081", token="t", pod_uid="uid-3")
+        assert desk.sent == [(worker, "load 2", CALLER.epoch)]
+
+    virtual_time.run(story())
+
+
+def test_a_call_is_for_the_process_that_answered_last():
+    async def story() -> None:
+        desk = Desk()
+        await desk.calls.ask(CALLER, [pod(3)])
+        await desk.act(load(3))
+        ((worker, _, _),) = desk.sent
+        assert (worker.pod_uid, worker.instance) == ("uid-3", state().instance)
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    ("ip", "url"),
+    [
+        pytest.param("10.0.0.1", "http://10.0.0.1:8081", id="IPv4"),
+        pytest.param("fd00::7", "http://[fd00::7]:8081", id="IPv6"),
+    ],
+)
+def test_addresses(ip, url):
+    assert CALLER.addressee(make_worker()._pod(ip=ip).pod_view()).base_url == url
+
+
+class TestWaiting:
+    def test_quick_answers_are_waited_for(self):
+        async def story() -> None:
+            desk = Desk(called=after(0.1))
+            await desk.act(*(load(n) for n in range(5)))
+            assert now() - virtual_time.START_SECONDS == pytest.approx(0.1)
+            assert desk.again == []
+            assert all(desk.book.view(pod(n), now()).version == "2" for n in range(5))
+
+        virtual_time.run(story())
+
+    def test_slow_answers_are_not_waited_for_and_ask_for_another_look(self):
+        async def story() -> None:
+            desk = Desk(called=after(5))
+            assert await desk.act(load())
+            assert now() - virtual_time.START_SECONDS == pytest.approx(SETTLE_SECONDS)
+            assert desk.book.view(pod(), now()).call == work("load 2")
+            await asyncio.sleep(6)
+            ((at, seconds),) = desk.again
+            assert at - virtual_time.START_SECONDS == pytest.approx(5)
+            assert seconds == 0, "no other answer is waited for"
+
+        virtual_time.run(story())
+
+    def test_the_more_calls_are_under_way_the_longer_their_ends_are_folded(self):
+        async def story() -> None:
+            async def behave(url: str) -> WorkerAnswer:
+                ordinal = int(url.removesuffix(":8081")[-1])
+                return await after(1 + ordinal)(url)
+
+            desk = Desk(called=behave)
+            await desk.act(*(load(n) for n in range(10)))
+            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS + 10 * FOLD_SECONDS_EACH
+            assert desk.calls.fold_seconds(("rl", "other")) == FOLD_SECONDS
+            await asyncio.sleep(11)
+
+            left = range(9, 0, -1)
+            assert [s for _, s in desk.again[:-1]] == [
+                pytest.approx(FOLD_SECONDS + n * FOLD_SECONDS_EACH) for n in left
+            ]
+            assert desk.again[-1][1] == 0, "nothing else is waited for"
+            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS
+
+        virtual_time.run(story())
+
+    def test_calls_that_are_given_up_are_not_counted_any_more(self):
+        async def story() -> None:
+            desk = Desk(called=after(600))
+            await desk.act(*(load(n) for n in range(5)))
+            assert desk.calls.fold_seconds(KEY) > FOLD_SECONDS
+            await desk.calls.stop()
+            await asyncio.sleep(0)
+            assert desk.calls.fold_seconds(KEY) == FOLD_SECONDS
+
+        virtual_time.run(story())
+
+    def test_a_silent_worker_does_not_keep_questions_to_the_others_waiting(self):
+        async def story() -> None:
+            async def behave(url: str) -> WorkerAnswer:
+                return await (after(3) if "10.0.0.4" in url else at_once)(url)
+
+            desk = Desk(asked=behave)
+            await desk.calls.ask(CALLER, [pod(n) for n in range(10)])
+            assert now() - virtual_time.START_SECONDS == pytest.approx(SETTLE_SECONDS)
+            known = [n for n in range(10) if desk.book.view(pod(n), now()).state]
+            assert known == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+        virtual_time.run(story())
+
+    def test_a_round_without_workers_takes_no_time(self):
+        async def story() -> None:
+            desk = Desk()
+            await desk.calls.ask(CALLER, [])
+            assert not await desk.act()
+
+        virtual_time.run(story())
+
+    def test_thousands_of_calls_that_last_do_not_keep_questions_waiting(self):
+        """Staging takes minutes; a pause of another fleet must not wait for it."""
+
+        async def story() -> None:
+            desk = Desk(called=after(600))
+            for n in range(5000):
+                view = make_worker(n).view()
+                action = make_call.stage(view, target("2"), Rollout(), reason="")
+                desk.book.view(view.pod, now())
+                await desk.calls.act(CALLER, [action], {view.pod.uid: view.pod})
+            started = now()
+            await desk.calls.ask(CALLER, [pod(1)])
+            assert now() - started < 0.1
+            desk.called = at_once
+            assert await desk.act(load(2))
+            assert desk.book.view(pod(2), now()).call is None
+            await desk.calls.stop()
+
+        virtual_time.run(story())
+
+
+class TestOnce:
+    def test_a_call_in_flight_is_not_sent_again(self):
+        async def story() -> None:
+            desk = Desk(called=after(5))
+            assert await desk.act(load())
+            assert not await desk.act(load())
+            assert len(desk.sent) == 1
+            await desk.calls.stop()
+
+        virtual_time.run(story())
+
+    def test_another_call_takes_the_place_of_the_one_in_flight(self):
+        async def story() -> None:
+            desk = Desk(called=after(5))
+            await desk.act(load(version="2"))
+            await desk.act(load(version="3"))
+            assert desk.book.call_in_flight("uid-0") == work("load 3")
+            await asyncio.sleep(10)
+            assert desk.book.call_in_flight("uid-0") is None
+            assert len(desk.again) >= 1
+
+        virtual_time.run(story())
+
+    def test_what_was_refused_is_not_sent_again_at_once(self):
+        async def story() -> None:
+            refused = WorkerAnswer(state=state(), reason=Reason.WRONG_PHASE, message="no")
+            desk = Desk(called=after(0.01, refused))
+            assert await desk.act(load())
+            assert not await desk.act(load())
+            await asyncio.sleep(1.1)
+            assert await desk.act(load())
+
+        virtual_time.run(story())
+
+    def test_another_call_than_the_refused_one_is_sent_at_once(self):
+        async def story() -> None:
+            refused = WorkerAnswer(state=state(), reason=Reason.NOT_STAGED, message="no")
+            desk = Desk(called=after(0.01, refused))
+            await desk.act(load(version="2"))
+            assert await desk.act(load(version="3"))
+
+        virtual_time.run(story())
+
+    def test_a_call_that_takes_the_place_of_its_successor_is_not_ended_by_its_own_past(self):
+        async def story() -> None:
+            desk = Desk(called=after(5))
+            for version in ("2", "3", "2"):
+                await desk.act(load(version=version))
+            assert desk.book.view(pod(), now()).call == work("load 2")
+            await asyncio.sleep(10)
+            assert [key for _, key, _ in desk.sent] == ["load 2", "load 3", "load 2"]
+            assert desk.book.view(pod(), now()).silence == ""
+
+        virtual_time.run(story())
+
+
+def test_a_call_takes_no_task_of_its_own():
+    """At thousands of calls their tasks would cost as much as all the rest."""
+
+    async def story() -> None:
+        desk, answer = Desk(), asyncio.get_running_loop().create_future()
+        desk.calls._workers = Mock(call=Mock(return_value=answer))
+        acting = asyncio.create_task(desk.act(*(load(n) for n in range(10))))
+        await asyncio.sleep(0)
+        assert desk.book.call_in_flight("uid-9") == work("load 2")
+        assert asyncio.all_tasks() == {asyncio.current_task(), acting}
+        answer.set_result(WorkerAnswer(state=state("2")))
+        await acting
+        assert desk.book.view(pod(9), now()).version == "2"
+
+    virtual_time.run(story())
+
+
+class TestDefects:
+    @pytest.mark.parametrize("where", ["sending", "answering"])
+    def test_a_call_that_cannot_be_made_is_given_up_and_reported(self, where, caplog):
+        async def story() -> None:
+            desk, fails = Desk(), RuntimeError("a defect")
+
+            async def answers(_: str) -> WorkerAnswer:
+                raise fails
+
+            if where == "sending":
+                desk.calls._workers = Mock(call=Mock(side_effect=fails))
+            else:
+                desk.called = answers
+            started = now()
+            await desk.act(load())
+            assert now() == started
+            view = desk.book.view(pod(), now())
+            assert (view.call, view.silence) == (None, "the call was given up")
+            (record,) = caplog.records
+            assert record.exc_info[1] is fails
+
+        virtual_time.run(story())
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("answer", "outcome"),
+        [
+            pytest.param(WorkerAnswer(state=state()), "done", id="done"),
+            pytest.param(
+                WorkerAnswer(state=state(), reason=Reason.NOT_STAGED), "NotStaged", id="refused"
+            ),
+            pytest.param(
+                WorkerAnswer(state=state(), reason="KeyMissing"), "other", id="of a newer release"
+            ),
+            pytest.param(WorkerAnswer(silent=True, message="reset"), "silent", id="silent"),
+        ],
+    )
+    def test_outcomes_are_counted(self, answer, outcome):
+        async def story() -> None:
+            desk = Desk(called=after(0.01, answer))
+            await desk.act(load())
+            shown = desk.metrics.render().decode()
+            assert f'rlfleet_worker_calls_total{{kind="load",outcome="{outcome}"}} 1.0' in shown
+
+        virtual_time.run(story())
+
+    def test_a_refusal_as_old_is_passed_on_with_the_worker_and_its_epoch(self):
+        async def story() -> None:
+            obeyed = Epoch(term=9, sequence=0)
+            stale = WorkerAnswer(state=state(epoch=obeyed), reason=Reason.STALE_EPOCH)
+            desk = Desk(called=after(0.01, stale))
+            await desk.act(load())
+            assert desk.stale == [(KEY, "policy-0", obeyed)]
+
+        virtual_time.run(story())
+
+    def test_a_fleet_is_not_called_until_the_leader_is_known(self):
+        async def story() -> None:
+            desk = Desk()
+            desk.settling.add(KEY)
+            assert not await desk.act(load())
+            assert desk.sent == []
+            desk.settling.clear()
+            assert await desk.act(load())
+            assert len(desk.sent) == 1
+
+        virtual_time.run(story())
+
+    @pytest.mark.parametrize("how", ["asked", "called"])
+    def test_a_refused_token_is_reported(self, how):
+        async def story() -> None:
+            denied = after(0.01, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="wrong token"))
+            desk = Desk(**{how: denied})
+            if how == "asked":
+                await desk.calls.ask(CALLER, [pod()])
+            else:
+                await desk.act(load())
+            assert desk.denied == [KEY]
+
+        virtual_time.run(story())
+
+    def test_a_question_that_was_given_up_leaves_the_worker_silent_not_unasked(self):
+        async def story() -> None:
+            desk = Desk(asked=after(100))
+            await desk.calls.ask(CALLER, [pod()])
+            await desk.calls.stop()
+            assert desk.book.view(pod(), now()).silence == "the question was given up"
+            assert desk.book.is_due(pod(), now() + 60, max_age_seconds=30)
+
+        virtual_time.run(story())
+
+
+def test_stopping_gives_up_everything_in_flight():
+    async def story() -> None:
+        desk = Desk(asked=after(100), called=after(100))
+        await desk.calls.ask(CALLER, [pod(1)])
+        await desk.act(load())
+        before = now()
+        await desk.calls.stop()
+        assert now() == before
+        assert desk.book.call_in_flight("uid-0") is None
+        assert desk.book.view(pod(), now()).silence == "the call was given up"
+
+    virtual_time.run(story())

@@ -1,0 +1,54 @@
+"""Which event loop the operator runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import uvloop
+
+from fleet_operator.runtime.event_loop import loop_factory
+
+
+def test_uvloop_is_used_where_it_is_installed() -> None:
+    loop = loop_factory()()
+    try:
+        assert isinstance(loop, uvloop.Loop)
+    finally:
+        loop.close()
+
+
+def test_without_uvloop_the_standard_librarys_loop_is_used(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    loop = loop_factory()()
+    try:
+        assert isinstance(loop, asyncio.SelectorEventLoop)
+    finally:
+        loop.close()
+
+
+STARTED = """
+import gc, runpy, sys
+import fleet_operator.runtime.main as main
+
+async def run(_):
+    print(gc.get_freeze_count(), len(gc.get_objects()), gc.get_threshold()[0])
+    return 0
+
+main.run = run
+sys.argv = ["fleet_operator"]
+runpy.run_module("fleet_operator", run_name="__main__")
+"""
+
+
+def test_collections_are_seldom_and_do_not_look_through_what_the_imports_have_made() -> None:
+    started = subprocess.run(
+        [sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, timeout=120
+    )
+    frozen, looked_through, new_objects = map(int, started.stdout.split())
+
+    assert frozen > 50_000
+    assert looked_through < 5_000
+    assert new_objects == 50_000

@@ -1,0 +1,296 @@
+"""Events: said once, not too many, and never an error."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support import virtual_time
+from tests.support.fake_kube import FakeCluster
+
+from fleet_operator.core.events import NewEvent
+from fleet_operator.errors import Terminal, Unknown
+from fleet_operator.runtime import event_recorder as recorder_module
+from fleet_operator.runtime.event_recorder import (
+    BURST,
+    REPEAT_AFTER_SECONDS,
+    EventRecorder,
+    Subject,
+)
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.problems import Problems
+
+POLICY = Subject(kind="WeightVersion", namespace="rl", name="policy", uid="u1", fleet="policy")
+APPLIED = NewEvent(type="Normal", reason="WeightsApplied", message="version 2 on 4/4 workers")
+
+
+class Setup:
+    """A recorder and what it posted."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.kube = self.cluster.client()
+        self.metrics = Metrics()
+        self.problems = Problems()
+        self.recorder = EventRecorder(self.kube, self.metrics, self.problems, instance="pod-1")
+
+    async def events(self) -> list[dict]:
+        await self.recorder.flush()
+        return list(self.cluster.objects.values())
+
+
+def test_an_event_tells_about_what_and_by_whom():
+    async def story() -> None:
+        setup = Setup()
+        setup.recorder.record(POLICY, APPLIED)
+        (event,) = await setup.events()
+
+        assert event["involvedObject"] == {
+            "apiVersion": "rlfleet.dev/v1alpha1",
+            "kind": "WeightVersion",
+            "namespace": "rl",
+            "name": "policy",
+            "uid": "u1",
+        }
+        assert event["metadata"]["namespace"] == "rl"
+        assert event["metadata"]["generateName"] == "policy."
+        assert (event["type"], event["reason"]) == ("Normal", "WeightsApplied")
+        assert event["message"] == "version 2 on 4/4 workers"
+        assert (event["reportingComponent"], event["reportingInstance"]) == (
+            "rlfleet-operator",
+            "pod-1",
+        )
+        assert event["firstTimestamp"] == event["lastTimestamp"]
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    ("second", "after_seconds", "posted"),
+    [
+        pytest.param((POLICY, APPLIED), 0, 1, id="the same is said once"),
+        pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS - 1, 1, id="for a while"),
+        pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS + 1, 2, id="then once more"),
+        pytest.param(
+            (POLICY, NewEvent(type="Normal", reason="WeightsApplied", message="version 3")),
+            0,
+            2,
+            id="another message is another event",
+        ),
+        pytest.param(
+            (POLICY, NewEvent(type="Normal", reason="Recovered", message=APPLIED.message)),
+            0,
+            2,
+            id="another reason is another event",
+        ),
+        pytest.param(
+            (
+                Subject(
+                    kind="WeightVersion", namespace="rl", name="policy", uid="u2", fleet="policy"
+                ),
+                APPLIED,
+            ),
+            0,
+            2,
+            id="another object of the same name is another",
+        ),
+    ],
+)
+def test_repetition(second, after_seconds, posted):
+    async def story() -> None:
+        setup = Setup()
+        setup.recorder.record(POLICY, APPLIED)
+        await asyncio.sleep(after_seconds)
+        setup.recorder.record(*second)
+        assert len(await setup.events()) == posted
+
+    virtual_time.run(story())
+
+
+def test_a_storm_of_events_is_cut_and_what_it_costs_comes_back_with_time():
+    async def story() -> None:
+        setup = Setup()
+        for n in range(BURST + 20):
+            event = NewEvent(type="Warning", reason="X", message=str(n))
+            setup.recorder.record(POLICY, event)
+        assert len(await setup.events()) == BURST
+        await asyncio.sleep(10)
+        for n in range(20):
+            event = NewEvent(type="Warning", reason="Y", message=str(n))
+            setup.recorder.record(POLICY, event)
+        allowed = BURST + 10 * recorder_module.REFILL_PER_SECOND
+        assert len(await setup.events()) == allowed
+
+    virtual_time.run(story())
+
+
+def test_a_storm_about_one_object_does_not_silence_the_others():
+    async def story() -> None:
+        setup = Setup()
+        for n in range(BURST + 20):
+            event = NewEvent(type="Warning", reason="X", message=str(n))
+            setup.recorder.record(POLICY, event)
+        other = Subject(
+            kind="WeightVersion", namespace="rl", name="other", uid="u9", fleet="policy"
+        )
+        setup.recorder.record(other, APPLIED)
+        events = await setup.events()
+        assert [e["involvedObject"]["name"] for e in events].count("other") == 1
+
+    virtual_time.run(story())
+
+
+def test_what_is_remembered_of_many_objects_is_forgotten_again():
+    async def story() -> None:
+        setup = Setup()
+        for n in range(500):
+            subject = Subject(
+                kind="WeightVersion", namespace="rl", name=f"w{n}", uid=f"u{n}", fleet="policy"
+            )
+            setup.recorder.record(subject, APPLIED)
+        await asyncio.sleep(3600)
+        setup.recorder.record(POLICY, APPLIED)
+        assert len(setup.recorder._posted_at) == 1
+        assert len(setup.recorder._budgets) == 1
+
+    virtual_time.run(story())
+
+
+def test_a_long_message_is_cut():
+    async def story() -> None:
+        setup = Setup()
+        setup.recorder.record(POLICY, NewEvent(type="Warning", reason="X", message="x" * 5000))
+        (event,) = await setup.events()
+        assert len(event["message"]) == 1024
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("error", [Terminal("403"), Unknown("no answer")], ids=["403", "unknown"])
+def test_an_event_that_is_lost_is_no_error(error, caplog):
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.error = error
+        setup.recorder.record(POLICY, APPLIED)
+        assert await setup.events() == []
+
+    with caplog.at_level(logging.WARNING):
+        virtual_time.run(story())
+    assert "could not be posted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("Normal", logging.INFO), ("Warning", logging.WARNING)]
+)
+def test_an_event_is_logged_too(kind, level, caplog):
+    async def story() -> None:
+        setup = Setup()
+        setup.recorder.record(POLICY, NewEvent(type=kind, reason="Why", message="words"))
+        await setup.events()
+
+    with caplog.at_level(logging.INFO):
+        virtual_time.run(story())
+    (record,) = [r for r in caplog.records if "Why" in r.getMessage()]
+    assert (record.levelno, record.getMessage()) == (level, "WeightVersion rl/policy: Why: words")
+
+
+def test_events_count_as_writes():
+    async def story() -> None:
+        setup = Setup()
+        setup.recorder.record(POLICY, APPLIED)
+        await setup.events()
+        assert b'rlfleet_api_writes_total{kind="event"} 1.0' in setup.metrics.render()
+
+    virtual_time.run(story())
+
+
+SAID = st.tuples(
+    st.sampled_from([0.0, 0.0, 0.5, 3.0, REPEAT_AFTER_SECONDS]),
+    st.sampled_from(["policy", "other"]),
+    st.integers(0, 60),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(SAID, max_size=120))
+@example([(0.0, "policy", n) for n in range(60)] * 2)
+def test_no_event_is_posted_twice_at_once_and_their_rate_is_bounded(said):
+    async def story() -> None:
+        setup = Setup()
+        asked: dict[tuple[str, int], list[float]] = {}
+        posted: dict[str, list[float]] = {"policy": [], "other": []}
+        for pause, name, number in said:
+            await asyncio.sleep(pause)
+            before = len(await setup.events())
+            subject = Subject(
+                kind="WeightVersion", namespace="rl", name=name, uid=name, fleet="policy"
+            )
+            event = NewEvent(type="Warning", reason="X", message=str(number))
+            setup.recorder.record(subject, event)
+            events = await setup.events()
+            if len(events) == before:
+                continue
+            newest = events[-1]
+            assert newest["message"] == str(number)
+            assert newest["involvedObject"]["name"] == name
+            posted[name].append(virtual_time.now())
+            asked.setdefault((name, number), []).append(virtual_time.now())
+        for times in asked.values():
+            gaps = [b - a for a, b in itertools.pairwise(times)]
+            assert all(gap >= REPEAT_AFTER_SECONDS for gap in gaps)
+        for times in posted.values():
+            for first, last in itertools.combinations(range(len(times)), 2):
+                seconds = times[last] - times[first]
+                allowed = BURST + seconds * recorder_module.REFILL_PER_SECOND
+                assert last - first + 1 <= allowed + 0.001
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("name", ["policy", "other"])
+def test_what_is_new_and_rare_is_always_posted_at(name):
+    async def story() -> None:
+        setup = Setup()
+        subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name, fleet="policy")
+        for number in range(100):
+            event = NewEvent(type="Normal", reason="X", message=str(number))
+            setup.recorder.record(subject, event)
+            await asyncio.sleep(1 / recorder_module.REFILL_PER_SECOND)
+        assert [e["message"] for e in await setup.events()] == [str(n) for n in range(100)]
+
+    virtual_time.run(story())
+
+
+def test_an_event_that_was_not_posted_for_want_of_budget_is_not_taken_for_posted_at():
+    async def story() -> None:
+        setup = Setup()
+        for number in range(BURST + 1):
+            event = NewEvent(type="Warning", reason="X", message=str(number))
+            setup.recorder.record(POLICY, event)
+        last = NewEvent(type="Warning", reason="X", message=str(BURST))
+        assert str(BURST) not in [e["message"] for e in await setup.events()]
+        await asyncio.sleep(1 / recorder_module.REFILL_PER_SECOND)
+        setup.recorder.record(POLICY, last)
+        assert str(BURST) in [e["message"] for e in await setup.events()]
+
+    virtual_time.run(story())
+
+
+def test_flushing_waits_for_what_is_on_its_way_and_is_not_stopped_by_a_failure():
+    async def story() -> None:
+        setup = Setup()
+        setup.kube.delay_seconds = 3
+        setup.recorder.record(POLICY, APPLIED)
+        began = virtual_time.now()
+        assert len(await setup.events()) == 1
+        assert virtual_time.now() - began == 3
+        setup.kube.error = Unknown("no answer")
+        other = NewEvent(type="Normal", reason="Y", message="y")
+        setup.recorder.record(POLICY, other)
+        assert len(await setup.events()) == 1
+
+    virtual_time.run(story())

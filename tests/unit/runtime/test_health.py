@@ -1,0 +1,76 @@
+"""/livez, /readyz and /metrics of the operator's own port."""
+
+from __future__ import annotations
+
+import socket
+
+import aiohttp
+import pytest
+
+from fleet_operator.errors import Terminal
+from fleet_operator.runtime import health
+from fleet_operator.runtime.metrics import Metrics
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+async def answer(port: int, path: str) -> tuple[int, str, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, await response.text(), response.headers["Content-Type"]
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+@pytest.mark.parametrize(
+    ("problem", "status", "text"),
+    [
+        pytest.param("", 200, "ok\n", id="all is well"),
+        pytest.param(
+            "the lease ran out", 503, "the lease ran out\n", id="the problem is in the answer"
+        ),
+    ],
+)
+async def test_probes(port, path, problem, status, text):
+    checks = {"live": lambda: "", "ready": lambda: ""}
+    checks["live" if path == "/livez" else "ready"] = lambda: problem
+    runner = await health.serve(port, Metrics(), **checks)
+    try:
+        assert (await answer(port, path))[:2] == (status, text)
+    finally:
+        await runner.cleanup()
+
+
+async def test_metrics_come_in_the_prometheus_format(port):
+    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    try:
+        status, text, kind = await answer(port, "/metrics")
+    finally:
+        await runner.cleanup()
+
+    assert status == 200
+    assert kind.startswith("text/plain; version=")
+    assert "rlfleet_operator_leading 0.0" in text
+
+
+async def test_nothing_else_is_served(port):
+    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    try:
+        assert (await answer(port, "/"))[0] == 404
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_port_in_use_ends_the_operator_with_one_sentence(port):
+    runner = await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    try:
+        with pytest.raises(Terminal, match=f"port {port} is not available"):
+            await health.serve(port, Metrics(), live=lambda: "", ready=lambda: "")
+    finally:
+        await runner.cleanup()

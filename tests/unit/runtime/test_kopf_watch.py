@@ -1,0 +1,112 @@
+"""Objects from kopf's watches go into the store, and nothing is written through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+import pytest
+
+from fleet_operator.runtime.kopf_watch import build_registry, build_settings
+from fleet_operator.runtime.store import Store
+
+KEY = ("rl", "policy")
+FLEET: dict[str, Any] = {
+    "metadata": {"name": "policy", "namespace": "rl", "uid": "u1", "generation": 1},
+    "spec": {
+        "model": {"name": "m", "source": {"path": "/models/base"}},
+        "weights": {"roots": ["/weights"]},
+    },
+}
+WEIGHTS: dict[str, Any] = {
+    "metadata": FLEET["metadata"] | {"uid": "w1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {
+        "fleetRef": {"name": "policy"},
+        "version": "7",
+        "source": {"path": "/weights/{version}"},
+    },
+}
+
+
+class Watches:
+    """kopf's registry, spoken to as kopf does."""
+
+    def __init__(self) -> None:
+        self.woken: list[tuple[str, str]] = []
+        self.store = Store(self.woken.append)
+        self.registry = build_registry(self.store)
+        self.handlers = {h.selector.any_name: h for h in self.registry._watching._handlers}
+
+    async def bring(self, plural: str, kind: str | None, body: dict[str, Any]) -> None:
+        fn: Any = self.handlers[plural].fn
+        await fn(body=kopf.Body(body), type=kind, event={}, logger=None, memo=None)
+
+
+@pytest.fixture
+def watches() -> Watches:
+    return Watches()
+
+
+def test_both_resources_are_watched_in_our_group_and_version_and_nothing_else(
+    watches: Watches,
+) -> None:
+    watched = {(h.selector.group, h.selector.version, p) for p, h in watches.handlers.items()}
+
+    assert watched == {
+        ("rlfleet.dev", "v1alpha1", "inferencefleets"),
+        ("rlfleet.dev", "v1alpha1", "weightversions"),
+    }
+
+
+def test_nothing_keeps_state_on_the_objects_or_holds_them_back(watches: Watches) -> None:
+    """Handlers of changes would set annotations and finalizers."""
+    assert not watches.registry._changing._handlers
+    assert not watches.registry._spawning._handlers
+    assert build_settings().posting.enabled is False
+
+
+@pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED"])
+async def test_what_is_there_is_taken_in(watches: Watches, kind: str | None) -> None:
+    """None is what a list brings, before a watch has said anything."""
+    await watches.bring("inferencefleets", kind, FLEET)
+    await watches.bring("weightversions", kind, WEIGHTS)
+
+    assert watches.store.fleet(KEY) is not None
+    assert [w.spec.version for w in watches.store.weights_of(KEY)] == ["7"]
+    assert watches.woken == [KEY, KEY]
+
+
+async def test_what_is_gone_is_forgotten(watches: Watches) -> None:
+    for kind in ("ADDED", "DELETED"):
+        await watches.bring("inferencefleets", kind, FLEET)
+        await watches.bring("weightversions", kind, WEIGHTS)
+
+    assert watches.store.fleet(KEY) is None
+    assert watches.store.weights_of(KEY) == ()
+    assert watches.woken == [KEY] * 4
+
+
+async def test_a_late_word_of_a_fleet_that_is_gone_does_not_hide_its_successor(
+    watches: Watches,
+) -> None:
+    successor = FLEET | {"metadata": FLEET["metadata"] | {"uid": "u2"}}
+    await watches.bring("inferencefleets", "ADDED", successor)
+    await watches.bring("inferencefleets", "DELETED", FLEET)
+    record = watches.store.fleet(KEY)
+
+    assert record is not None
+    assert record.uid == "u2"
+
+
+@pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
+async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
+    watches: Watches, plural: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = FLEET if plural == "inferencefleets" else WEIGHTS
+    await watches.bring(plural, "ADDED", body)
+    await watches.bring(plural, "MODIFIED", body | {"spec": {"from": "the future"}})
+
+    assert "rl/policy cannot be read" in caplog.text
+    assert watches.woken == [KEY, KEY], "its condition is written"
+    known = watches.store.fleet(KEY) or watches.store.weights_of(KEY)
+    assert known

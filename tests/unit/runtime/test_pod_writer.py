@@ -1,0 +1,243 @@
+"""Pods are created at a pace, and a refused creation is not repeated at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import REVISION, make_worker
+from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
+from tests.support.virtual_time import now
+
+from fleet_operator.api import names
+from fleet_operator.core.actions import CreatePod, DeletePod
+from fleet_operator.errors import FleetError, Retryable, Terminal
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
+
+KEY = ("rl", "policy")
+QUOTA = "403 exceeded quota: gpus"
+REQUEST_SECONDS = 0.05
+
+
+def creations(many: int, *, revision: str = REVISION, first: int = 0) -> list[CreatePod]:
+    labels = names.fleet_labels("policy") | {names.LABEL_REVISION: revision}
+    return [
+        CreatePod(
+            pod_name=f"policy-{n}",
+            manifest={"metadata": {"name": f"policy-{n}", "namespace": "rl", "labels": labels}},
+            reason="a worker is missing",
+        )
+        for n in range(first, first + many)
+    ]
+
+
+class Server:
+    """A fake API server with a quota of pods, and the requests to it.
+
+    Fields:
+        sent: creations of pods, with the time.
+        refused_at: when the first answer said that there is no room.
+    """
+
+    def __init__(self, *, room: float = float("inf"), refusal: FleetError | None = None) -> None:
+        self.room = room
+        self.refusal = refusal or Terminal(QUOTA)
+        self.sent: list[tuple[float, str]] = []
+        self.refused_at: float | None = None
+        self.on_their_way = 0
+        self.most_on_their_way = 0
+        self.changes = PodWriter(KubeWriter(self, Metrics()))
+
+    async def create(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.sent.append((now(), body["metadata"]["name"]))
+        self.on_their_way += 1
+        self.most_on_their_way = max(self.most_on_their_way, self.on_their_way)
+        await asyncio.sleep(REQUEST_SECONDS)
+        self.on_their_way -= 1
+        if self.room <= 0:
+            self.refused_at = self.refused_at or now()
+            raise self.refusal
+        self.room -= 1
+        return body
+
+    async def delete(self, _path: str, *, uid: str) -> None:
+        pass
+
+    async def try_to(self, actions: list[Any]) -> FleetError | None:
+        try:
+            await self.changes.run(KEY, actions)
+        except FleetError as error:
+            return error
+        return None
+
+
+def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    virtual_time.run(story())
+
+
+class TestPace:
+    def test_it_begins_with_one_and_doubles_up_to_a_limit(self):
+        async def story() -> None:
+            server = Server()
+            assert await server.try_to(creations(500)) is None
+
+            times = [at for at, _ in server.sent]
+            waves = [times.count(t) for t in sorted(set(times))]
+            assert waves[:7] == [1, 2, 4, 8, 16, CREATIONS_AT_ONCE, CREATIONS_AT_ONCE]
+            assert server.most_on_their_way == CREATIONS_AT_ONCE
+            assert len(times) == 500
+
+        played(story)
+
+    def test_lowest_ordinals_come_first(self):
+        async def story() -> None:
+            server = Server()
+            await server.try_to(creations(40))
+
+            assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(40)]
+
+        played(story)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("room", [0, 1, 5, 300])
+    def test_nothing_is_sent_after_the_first_refusal_and_little_was_on_its_way(self, room):
+        async def story() -> None:
+            server = Server(room=room)
+            error = await server.try_to(creations(500))
+
+            assert str(error) == QUOTA
+            assert server.refused_at is not None
+            assert not [name for at, name in server.sent if at > server.refused_at]
+            assert len(server.sent) - room <= min(room + 1, CREATIONS_AT_ONCE)
+
+        played(story)
+
+    def test_it_is_tried_again_after_a_time_that_doubles_with_one_pod(self):
+        async def story() -> None:
+            server, errors = Server(room=0), []
+            while now() < 1000 + 600:
+                errors.append(await server.try_to(creations(500)))
+                await asyncio.sleep(0.5)
+
+            assert {str(e) for e in errors} == {QUOTA}, "it is said all the time"
+            assert len(server.sent) <= 30, "600 before"
+            waits = [b - a for (a, _), (b, _) in zip(server.sent, server.sent[1:], strict=False)]
+            assert waits[0] <= 2
+            assert max(waits) <= LONGEST_SECONDS + 1
+            assert min(waits[8:]) >= LONGEST_SECONDS / 2
+
+        played(story)
+
+    def test_once_there_is_room_all_are_created(self):
+        async def story() -> None:
+            server = Server(room=0)
+            await server.try_to(creations(50))
+            server.room = 50
+            await asyncio.sleep(1)
+            assert await server.try_to(creations(50)) is None
+            assert len(server.sent) == 51
+
+        played(story)
+
+    def test_another_template_is_tried_at_once(self):
+        async def story() -> None:
+            server = Server(room=0)
+            await server.try_to(creations(5))
+            await server.try_to(creations(5))
+            assert len(server.sent) == 1
+            await server.try_to(creations(5, revision="r2"))
+            assert len(server.sent) == 2
+
+        played(story)
+
+    def test_a_fleet_that_misses_no_pod_any_more_has_nothing_to_say(self):
+        async def story() -> None:
+            server = Server(room=0)
+            await server.try_to(creations(5))
+
+            assert await server.try_to([]) is None
+            await server.try_to(creations(5))
+            assert len(server.sent) == 2
+
+        played(story)
+
+    def test_a_server_that_asks_for_time_gets_it(self):
+        async def story() -> None:
+            server = Server(room=0, refusal=Retryable("429", after_seconds=20))
+            await server.try_to(creations(5))
+            await asyncio.sleep(19)
+            await server.try_to(creations(5))
+            assert len(server.sent) == 1
+
+        played(story)
+
+    def test_what_else_changes_goes_on(self):
+        async def story() -> None:
+            server, deleted = Server(room=0), []
+            server.delete = lambda path, *, uid: _noted(deleted, uid)  # type: ignore[method-assign]
+            await server.try_to(creations(5))
+            await server.try_to(
+                [*creations(5), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
+            )
+            assert deleted == ["uid-9"]
+
+        played(story)
+
+
+async def _noted(deleted: list[str], uid: str) -> None:
+    deleted.append(uid)
+
+
+class TestUnseen:
+    def test_a_pod_that_the_watch_has_not_brought_yet_is_not_created_again(self):
+        async def story() -> None:
+            server = Server()
+            await server.try_to(creations(3))
+            await server.try_to(creations(4))
+            assert [name for _, name in server.sent] == [f"policy-{n}" for n in range(4)]
+
+        played(story)
+
+    def test_but_after_a_while_it_is(self):
+        async def story() -> None:
+            server = Server()
+            await server.try_to(creations(1))
+            await asyncio.sleep(6)
+            await server.try_to(creations(1))
+            assert len(server.sent) == 2
+
+        played(story)
+
+    def test_one_that_was_seen_and_is_gone_is_created_at_once(self):
+        async def story() -> None:
+            server = Server()
+            await server.try_to(creations(1))
+            server.changes.laid_over(KEY, [make_worker(0).pod_view()])
+            await server.try_to(creations(1))
+            assert len(server.sent) == 2
+
+        played(story)
+
+
+def test_a_fleet_without_quota_sends_few_requests_in_two_minutes() -> None:
+    """The whole operator. One a second would be 120."""
+
+    async def story() -> None:
+        async with Rig(replicas=1) as rig:
+            await rig.applied("1")
+            rig.kube.refuses = lambda verb, path: (
+                Terminal(QUOTA) if (verb, path) == ("POST", PODS_PATH) else None
+            )
+            before = len(rig.kube.requests)
+            rig.change(FLEET_PATH, replicas=50)
+            await asyncio.sleep(120)
+            posts = [r for r in rig.kube.requests[before:] if r == ("POST", PODS_PATH)]
+            assert 5 <= len(posts) <= 10
+
+    virtual_time.run(story())

@@ -1,0 +1,189 @@
+"""Series that are computed from statuses: what they show, and when they are absent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.builders import applied_status
+
+from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import (
+    RolloutEffect,
+    RolloutPhase,
+    RolloutWorkers,
+    WeightsStatus,
+)
+from fleet_operator.runtime.status_metrics import (
+    STATES,
+    STEPS,
+    Shown,
+    ShownFleet,
+    ShownWeights,
+    StatusMetrics,
+)
+
+KEY = ("rl", "policy")
+FLEET = {"namespace": "rl", "fleet": "policy"}
+WEIGHTS = FLEET | {"weightversion": "policy", "adapter": ""}
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def samples(name: str, *shown: Shown) -> list[tuple[dict[str, str], float]]:
+    """Labels and value of each sample of one metric, as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(lambda: shown))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
+
+
+def fleet(**fields: object) -> ShownFleet:
+    versions = {"desired_version": "2", "applied_version": "1"}
+    return ShownFleet(KEY, FleetStatus.model_validate(versions | fields))
+
+
+def weights(status: WeightsStatus, name: str = "policy", adapter: str = "") -> ShownWeights:
+    return ShownWeights(KEY, name, adapter, status)
+
+
+def record(run_id: str | None = None) -> AppliedWeights:
+    source = WeightSource(path="/weights/1")
+    return AppliedWeights(version="1", source=source, run_id=run_id, applied_at=AT)
+
+
+def condition(kind: ConditionType, status: str, reason: ConditionReason) -> Condition:
+    return Condition(
+        type=kind,
+        status=status,
+        reason=reason,
+        message="",
+        observed_generation=1,
+        last_transition_time=AT,
+    )
+
+
+STALLED = condition(ConditionType.STALLED, "True", ConditionReason.CHECKPOINT_TRUNCATED)
+READY = condition(ConditionType.READY, "False", ConditionReason.HALTED)
+
+
+def test_a_condition_is_shown_with_its_status_and_its_reason():
+    shown = (
+        fleet(conditions=(STALLED, READY)),
+        weights(applied_status("1", conditions=(STALLED,))),
+    )
+    stalled = {"type": "Stalled", "status": "True", "reason": "CheckpointTruncated"}
+    ready = {"type": "Ready", "status": "False", "reason": "Halted"}
+
+    assert samples("rlfleet_fleet_condition", *shown) == [
+        (FLEET | stalled, 1),
+        (FLEET | ready, 1),
+    ]
+    assert samples("rlfleet_weightversion_condition", *shown) == [(WEIGHTS | stalled, 1)]
+
+
+def test_workers_are_shown_by_state_and_by_step_of_the_rollout():
+    shown = (
+        fleet(workers=WorkerCounts(serving=3, quarantined=1), ready_replicas=2),
+        weights(applied_status("1", workers=RolloutWorkers(total=4, staged=3))),
+    )
+    replicas = {labels["state"]: n for labels, n in samples("rlfleet_fleet_replicas", *shown)}
+    steps = {labels["step"]: n for labels, n in samples("rlfleet_weightversion_workers", *shown)}
+
+    assert replicas == dict.fromkeys(STATES, 0) | {"serving": 3, "quarantined": 1}
+    assert set(STATES) == set(WorkerCounts.model_fields) - {"total"}
+    assert steps == dict.fromkeys(STEPS, 0) | {"total": 4, "staged": 3}
+    assert samples("rlfleet_fleet_ready_replicas", *shown) == [(FLEET, 2)]
+
+
+@pytest.mark.parametrize(
+    ("desired", "applied", "desired_run", "applied_run", "lag"),
+    [
+        ("5", "2", None, None, [3]),
+        ("step_5", "step_5", "a", "a", [0]),
+        ("1", "5", "a", "a", [-4]),
+        ("1", "5", "b", "a", []),
+        ("main", "5", None, None, []),
+        ("5", None, None, None, []),
+    ],
+)
+def test_the_lag_is_shown_where_versions_of_one_run_have_numbers(
+    desired: str,
+    applied: str | None,
+    desired_run: str | None,
+    applied_run: str | None,
+    lag: list[int],
+):
+    shown = fleet(
+        desired_version=desired,
+        applied_version=applied,
+        desired_run_id=desired_run,
+        applied=record(applied_run),
+    )
+
+    assert [n for _, n in samples("rlfleet_fleet_lag_versions", shown)] == lag
+
+
+def test_versions_that_are_not_known_are_empty():
+    ((labels, value),) = samples("rlfleet_fleet_version_info", ShownFleet(KEY, FleetStatus()))
+
+    assert value == 1
+    assert {v for k, v in labels.items() if k not in FLEET} == {""}
+
+
+def test_the_age_of_the_applied_version_counts_from_when_all_workers_served_it():
+    name = "rlfleet_fleet_applied_timestamp_seconds"
+
+    assert samples(name, fleet(applied=record())) == [(FLEET, AT.timestamp())]
+    assert samples(name, fleet()) == []
+    assert samples(name, fleet(applied_version=None, applied=record())) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "begun"),
+    [
+        (RolloutPhase.STAGING, [(WEIGHTS, AT.timestamp())]),
+        (RolloutPhase.HALTED, [(WEIGHTS, AT.timestamp())]),
+        (RolloutPhase.APPLIED, []),
+    ],
+)
+def test_the_start_of_a_rollout_is_shown_until_it_is_applied(
+    phase: RolloutPhase, begun: list[tuple[dict[str, str], float]]
+):
+    shown = weights(applied_status("1", phase=phase, started_at=AT, phase_started_at=AT))
+    name = "rlfleet_weightversion_rollout_start_timestamp_seconds"
+    (phases,) = samples("rlfleet_weightversion_phase", shown)
+
+    assert samples(name, shown) == begun
+    assert phases == (WEIGHTS | {"phase": phase.value}, 1)
+
+
+def test_the_share_that_a_version_changed_is_shown_if_a_worker_could_compare():
+    effect = RolloutEffect(version="2", min_changed_share=0.25, max_changed_share=0.5)
+    shown = samples("rlfleet_rollout_changed_share", weights(applied_status("2", effect=effect)))
+
+    assert [(labels["bound"], share) for labels, share in shown] == [("min", 0.25), ("max", 0.5)]
+    assert samples("rlfleet_rollout_changed_share", weights(applied_status("3"))) == []
+
+
+def test_two_versions_of_one_fleet_never_make_the_same_series():
+    """A refused version, and one of an adapter, next to the one that steers the base weights."""
+    status = applied_status("2", effect=RolloutEffect(version="2", min_changed_share=0.5))
+    shown = [weights(status), weights(status, "second"), weights(status, "tuned", "tuned")]
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(lambda: shown))
+    lines = generate_latest(registry).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+
+    assert len(series) == len(set(series))
+    assert len([s for s in series if s.startswith("rlfleet_rollout_changed_share")]) == 3
+
+
+def test_registering_asks_for_no_status():
+    def shown() -> list[Shown]:
+        raise AssertionError
+
+    CollectorRegistry(auto_describe=True).register(StatusMetrics(shown))

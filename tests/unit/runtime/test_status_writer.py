@@ -1,0 +1,380 @@
+"""Verdicts are written at once, progress once a second, and what is equal never."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support import virtual_time
+from tests.support.builders import (
+    NOW,
+    applied_status,
+    make_condition,
+    make_spec,
+    make_weights,
+)
+from tests.support.fake_kube import FakeCluster
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType
+from fleet_operator.api.fleet_status import FleetStatus, WorkerCounts
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import WeightsView
+from fleet_operator.errors import Conflict
+from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS, StatusWriter
+from fleet_operator.runtime.store import FleetRecord
+
+KEY = ("rl", "policy")
+FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
+WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
+READY = make_condition(ConditionType.READY)
+NOT_READY = make_condition(ConditionType.READY, holds=False, reason=ConditionReason.ROLLING_OUT)
+STALLED = make_condition(ConditionType.STALLED, reason=ConditionReason.SOURCE_NOT_FOUND)
+BASE = FleetStatus(observed_generation=1, desired_version="1", conditions=(READY,))
+
+
+class Desk:
+    """Statuses over a fake API server."""
+
+    def __init__(self, stored: FleetStatus = BASE) -> None:
+        self.cluster = FakeCluster()
+        for path, uid in ((FLEET_PATH, "fleet-1"), (WEIGHTS_PATH, "wv-1")):
+            self.cluster.put(path, {"metadata": {"uid": uid}})
+        self.kube = self.cluster.client()
+        metrics = Metrics()
+        self.recorder = EventRecorder(self.kube, metrics, Problems(), instance="test")
+        self.statuses = StatusWriter(KubeWriter(self.kube, metrics), self.recorder)
+        self.stored = stored
+
+    async def write(self, status: FleetStatus) -> None:
+        await self._write(self.statuses.take_fleet(KEY, "fleet-1", self.stored, status))
+
+    async def write_weights(self, view: WeightsView, status: WeightsStatus) -> None:
+        await self._write(self.statuses.take_weights(KEY, view, status))
+
+    async def _write(self, uid: str) -> None:
+        if self.statuses.is_due(uid):
+            await self.statuses.write(uid)
+
+    @property
+    def written(self) -> int:
+        return sum(verb == "APPLY" for verb, _ in self.kube.requests)
+
+
+def serving(count: int, **changes: object) -> FleetStatus:
+    return BASE.model_copy(update={"workers": WorkerCounts(serving=count)} | changes)
+
+
+def test_a_status_that_says_what_is_stored_is_not_written():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(BASE)
+        assert desk.written == 0
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"conditions": (NOT_READY,)}, id="a verdict flips"),
+        pytest.param({"conditions": (READY, STALLED)}, id="a person is needed"),
+        pytest.param({"observed_generation": 2}, id="another generation is spoken of"),
+        pytest.param({"desired_version": "2"}, id="another version is wanted"),
+    ],
+)
+def test_it_is_written_at_once_when(change):
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(1, **change))
+        assert desk.written == 2
+
+    virtual_time.run(story())
+
+
+def test_mere_progress_is_held_back_and_then_folded_into_one_write():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        for count in range(2, 50):
+            await desk.write(serving(count))
+        assert desk.written == 1
+        assert desk.statuses.held_back_seconds(KEY) == PROGRESS_SECONDS
+        await asyncio.sleep(PROGRESS_SECONDS)
+        await desk.write(serving(49))
+        assert desk.written == 2
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 49
+
+    virtual_time.run(story())
+
+
+def test_what_was_held_back_and_is_true_no_more_is_not_due():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        await desk.write(serving(1))
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+
+    virtual_time.run(story())
+
+
+def test_planners_see_what_was_computed_last_written_or_not():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        record = FleetRecord(
+            uid="fleet-1", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
+        )
+        assert desk.statuses.fleet(record).workers.serving == 2
+
+    virtual_time.run(story())
+
+
+def test_without_anything_computed_the_stored_status_counts():
+    desk = Desk()
+    record = FleetRecord(
+        uid="other", version="1", generation=1, deleting=False, spec=make_spec(), status=BASE
+    )
+    view = make_weights("1", status=applied_status("1"))
+
+    assert desk.statuses.fleet(record) == BASE
+    assert desk.statuses.weights(view) == view
+
+
+def test_a_write_that_failed_is_due_again():
+    async def story() -> None:
+        desk = Desk()
+        desk.kube.error = Conflict("409")
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+        desk.kube.error = None
+        await desk.write(serving(1))
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())
+
+
+def test_the_status_of_a_recreated_object_is_not_touched():
+    async def story() -> None:
+        desk = Desk()
+        desk.cluster.objects[FLEET_PATH]["metadata"]["uid"] = "fleet-2"
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+        assert f"{FLEET_PATH}/status" not in desk.cluster.objects
+
+    virtual_time.run(story())
+
+
+def test_the_status_of_a_deleted_object_is_not_written():
+    async def story() -> None:
+        desk = Desk()
+        desk.cluster.drop(FLEET_PATH)
+        await desk.write(serving(1))
+
+    virtual_time.run(story())
+
+
+def test_absent_fields_are_left_out_so_that_the_server_removes_them():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1, applied_version="1"))
+        await desk.write(serving(1, applied_version=None, desired_version="2"))
+        assert "appliedVersion" not in desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+
+    virtual_time.run(story())
+
+
+class TestEvents:
+    async def written(self, desk: Desk) -> list[str]:
+        await desk.recorder.flush()
+        events = (o for p, o in desk.cluster.objects.items() if "/events/" in p)
+        return [f"{e['involvedObject']['kind']} {e['reason']}" for e in events]
+
+    def test_an_event_is_posted_even_if_its_write_is_held_back(self):
+        async def story() -> None:
+            desk = Desk()
+            view = make_weights("2", status=WeightsStatus(desired_version="2"))
+            await desk.write_weights(view, view.status)
+            entry = {
+                "version": "2",
+                "result": "Applied",
+                "startedAt": NOW.isoformat(),
+                "totalSeconds": 1,
+            }
+            done = WeightsStatus.model_validate({"desiredVersion": "2", "history": [entry]})
+            await desk.write_weights(view, done)
+            assert await self.written(desk) == ["WeightVersion WeightsApplied"]
+
+        virtual_time.run(story())
+
+    def test_a_new_process_posts_no_event_for_a_stored_change(self):
+        async def story() -> None:
+            stored = BASE.model_copy(update={"conditions": (NOT_READY, STALLED)})
+            desk = Desk(stored)
+            await desk.write(stored)
+            assert await self.written(desk) == []
+
+        virtual_time.run(story())
+
+
+def test_what_is_known_of_objects_that_are_gone_is_dropped():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        view = make_weights("2")
+        await desk.write_weights(view, WeightsStatus(phase=RolloutPhase.STAGING))
+        desk.statuses.forget_all_but(KEY, {view.uid})
+        assert desk.statuses.held_back_seconds(KEY) == NEVER
+        assert desk.statuses.weights(view).status.phase is RolloutPhase.STAGING
+        desk.statuses.forget_all_but(KEY, set())
+        assert desk.statuses.weights(view).status.phase is RolloutPhase.PENDING
+
+    virtual_time.run(story())
+
+
+STEP = st.tuples(
+    st.sampled_from([0.0, 0.1, 0.4, 1.0, 5.0]),
+    st.integers(0, 4),
+    st.sampled_from([{}, {}, {}, {"conditions": (NOT_READY,)}, {"desired_version": "2"}]),
+    st.sampled_from([None, None, None, Conflict("409")]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@example([(0.0, n % 5, {}, None) for n in range(20)])
+@given(st.lists(STEP, min_size=1, max_size=25))
+def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no_oftener(steps):
+    async def story() -> None:
+        desk = Desk()
+        stored, failed = BASE, False
+        written_at: list[float] = []
+        for pause, count, change, error in steps:
+            await asyncio.sleep(pause)
+            status = serving(count, **change)
+            desk.kube.error = error
+            before = desk.written
+            try:
+                await desk.write(status)
+            except Conflict:
+                failed = True
+                continue
+            finally:
+                desk.kube.error = None
+            verdict = (status.conditions, status.desired_version)
+            urgent = verdict != (stored.conditions, stored.desired_version)
+            if desk.written > before:
+                assert status != stored, "what is equal is not written"
+                if not urgent and written_at and not failed:
+                    assert virtual_time.now() - written_at[-1] >= PROGRESS_SECONDS
+                written_at.append(virtual_time.now())
+                stored, failed = status, False
+            else:
+                assert not urgent, "a verdict is not held back"
+            held = desk.statuses.held_back_seconds(KEY)
+            assert (held == NEVER) is (stored == status)
+            assert held == NEVER or 0 <= held <= PROGRESS_SECONDS
+        await asyncio.sleep(PROGRESS_SECONDS)
+        await desk.write(status)
+        shown = desk.cluster.objects.get(f"{FLEET_PATH}/status", {"status": BASE.to_json()})
+        assert FleetStatus.model_validate(shown["status"]) == status
+
+    virtual_time.run(story())
+
+
+def test_of_two_objects_the_one_that_is_due_first_says_when_to_look_again():
+    async def story() -> None:
+        desk = Desk()
+        view = make_weights("2")
+        await desk.write(serving(1))
+        await asyncio.sleep(0.4)
+        await desk.write_weights(view, WeightsStatus(superseded_versions=1))
+        await desk.write(serving(2))
+        await desk.write_weights(view, WeightsStatus(superseded_versions=2))
+        assert desk.statuses.held_back_seconds(KEY) == pytest.approx(PROGRESS_SECONDS - 0.4)
+        assert desk.statuses.held_back_seconds(("rl", "another")) == NEVER
+
+    virtual_time.run(story())
+
+
+def test_a_status_that_is_overdue_is_due_now_and_not_before_now():
+    async def story() -> None:
+        desk = Desk()
+        await desk.write(serving(1))
+        await desk.write(serving(2))
+        await asyncio.sleep(100)
+        assert desk.statuses.held_back_seconds(KEY) == 0
+
+    virtual_time.run(story())
+
+
+def record(desk: Desk, status: FleetStatus = BASE) -> FleetRecord:
+    """The fleet as the watch of a process has brought it."""
+    version = desk.cluster.objects[FLEET_PATH]["metadata"]["resourceVersion"]
+    return FleetRecord(
+        uid="fleet-1",
+        version=version,
+        generation=1,
+        deleting=False,
+        spec=make_spec(),
+        status=status,
+    )
+
+
+def test_a_deposed_leader_cannot_write_over_the_status_of_its_successor():
+    async def story() -> None:
+        deposed = Desk()
+        deposed.statuses.fleet(record(deposed))
+        successor = StatusWriter(KubeWriter(deposed.cluster.client(), Metrics()), deposed.recorder)
+        successor.fleet(record(deposed))
+        await successor.write(successor.take_fleet(KEY, "fleet-1", BASE, serving(2)))
+
+        with pytest.raises(Conflict):
+            await deposed.write(serving(1))
+
+        stored = deposed.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 2
+
+    virtual_time.run(story())
+
+
+def test_a_leader_goes_on_over_its_own_writes_before_its_watch_brings_them():
+    async def story() -> None:
+        desk = Desk()
+        before = record(desk)
+        desk.statuses.fleet(before)
+        await desk.write(serving(1))
+        desk.statuses.fleet(before)
+        await desk.write(serving(2, observed_generation=2))
+        assert desk.written == 2
+
+    virtual_time.run(story())
+
+
+def test_a_leader_whose_watch_is_late_writes_at_its_second_try():
+    async def story() -> None:
+        desk = Desk()
+        late = record(desk)
+        desk.statuses.fleet(late)
+        desk.cluster.put(FLEET_PATH, desk.cluster.objects[FLEET_PATH])
+        with pytest.raises(Conflict):
+            await desk.write(serving(1))
+
+        desk.statuses.fleet(late)
+        await desk.write(serving(1))
+
+        stored = desk.cluster.objects[f"{FLEET_PATH}/status"]["status"]
+        assert stored["workers"]["serving"] == 1
+
+    virtual_time.run(story())

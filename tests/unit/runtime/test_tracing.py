@@ -1,0 +1,227 @@
+"""Spans of rollouts, as an exporter in memory gets them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
+from tests.support import virtual_time
+from tests.support.builders import NOW, applied_status, history_of, make_weights
+from tests.support.rig import WEIGHTS_PATH, Rig
+
+from fleet_operator.api import names
+from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
+from fleet_operator.core.actions import Load, Pause, Resume, WorkerCall
+from fleet_operator.runtime.tracing import Tracing
+from fleet_worker.protocol import PauseMode
+
+KEY = ("rl", "policy")
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+NANO = 1_000_000_000
+END_SECONDS = 1000
+
+
+class Seen:
+    """A tracing and its spans."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.tracing = self.process()
+
+    def process(self) -> Tracing:
+        """Tracing of a new operator process, into the same exporter."""
+        return Tracing(SimpleSpanProcessor(self._exporter), clock=lambda: END_SECONDS * NANO)
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        return self._exporter.get_finished_spans()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+
+def staging(version: str = "2") -> WeightsStatus:
+    return WeightsStatus(desired_version=version, phase=RolloutPhase.STAGING, started_at=NOW)
+
+
+def ended(before: WeightsStatus, result: str, *, reason: str = "") -> WeightsStatus:
+    entry = HistoryEntry(
+        version=before.desired_version,
+        result=result,
+        started_at=NOW,
+        total_seconds=1,
+        reason=reason,
+    )
+    phase = RolloutPhase.HALTED if result == "Halted" else RolloutPhase.APPLIED
+    return before.model_copy(update={"phase": phase, "history": (entry,)})
+
+
+def play(
+    tracing: Tracing, *calls: WorkerCall, traceparent: str = "", outcome: str = "done",
+    result: str = "Applied", reason: str = "",
+) -> None:  # fmt: skip
+    """One rollout with these calls."""
+    during = staging()
+    view = make_weights("2", traceparent=traceparent, status=WeightsStatus())
+    trace = tracing.look(KEY, [view], {view.uid: during}, now=NOW)
+    for call in calls:
+        trace.ended(call, outcome, 2)
+    view = make_weights("2", traceparent=traceparent, status=during)
+    tracing.look(KEY, [view], {view.uid: ended(during, result, reason=reason)}, now=NOW)
+
+
+def pause(pod: str = "policy-0") -> Pause:
+    return Pause(
+        pod_uid=pod, pod_name=pod, reason="", mode=PauseMode.KEEP, drain_timeout_seconds=1,
+        lease_seconds=30,
+    )  # fmt: skip
+
+
+def load(version: str = "2") -> Load:
+    return Load(pod_uid="u", pod_name="policy-0", reason="", version=version, timeout_seconds=60)
+
+
+def resume(pod: str = "policy-0") -> Resume:
+    return Resume(pod_uid=pod, pod_name=pod, reason="", version="2")
+
+
+def parent_of(span: ReadableSpan) -> str:
+    return format_span_id(span.parent.span_id) if span.parent else ""
+
+
+def id_of(span: ReadableSpan) -> str:
+    return format_span_id(span.context.span_id)
+
+
+def trace_of(span: ReadableSpan) -> str:
+    return format_trace_id(span.context.trace_id)
+
+
+def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call_to_a_worker() -> (
+    None
+):
+    seen = Seen()
+
+    async def story() -> None:
+        rig = Rig(replicas=2)
+        rig.traces = seen.tracing
+        async with rig:
+            await rig.applied("1")
+            annotations = {names.ANNOTATION_TRACEPARENT: f"00-{TRACE}-{PARENT}-01"}
+            rig.cluster.objects[WEIGHTS_PATH]["metadata"]["annotations"] = annotations
+            rig.publish("2")
+            await rig.applied("2")
+
+    virtual_time.run(story())
+    spans = [s for s in seen.spans if s.attributes["rlfleet.version"] == "2"]
+    (rollout,) = (s for s in spans if s.name == "rollout")
+    calls = [s for s in spans if s.name != "rollout"]
+
+    assert {trace_of(s) for s in spans} == {TRACE}
+    assert parent_of(rollout) == PARENT
+    assert rollout.attributes["rlfleet.result"] == "Applied"
+    assert {parent_of(s) for s in calls} == {id_of(rollout)}
+    assert Counter(s.name for s in calls) == {"stage": 2, "pause": 2, "load": 2, "resume": 2}
+    assert {s.attributes["k8s.pod.name"] for s in calls} == {"policy-0", "policy-1"}
+
+
+def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace() -> None:
+    seen, during = Seen(), staging()
+    view = make_weights("2", status=during)
+    seen.tracing.look(KEY, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
+    successor = seen.process()
+    successor.look(KEY, [view], {view.uid: during}, now=NOW).ended(resume(), "done", 1)
+    successor.look(KEY, [view], {view.uid: ended(during, "Applied")}, now=NOW)
+    (rollout,) = seen.named("rollout")
+
+    assert len({trace_of(s) for s in seen.spans}) == 1
+    assert {parent_of(s) for s in (*seen.named("load"), *seen.named("resume"))} == {id_of(rollout)}
+
+
+@pytest.mark.parametrize("sent", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01"])
+def test_a_rollout_without_a_valid_annotation_begins_a_trace(sent: str) -> None:
+    seen = Seen()
+    play(seen.tracing, load(), traceparent=sent)
+    (rollout,) = seen.named("rollout")
+
+    assert rollout.parent is None
+    assert parent_of(seen.named("load")[0]) == id_of(rollout)
+
+
+def test_a_rollout_that_the_trainer_does_not_sample_has_no_spans() -> None:
+    seen = Seen()
+    play(seen.tracing, load(), traceparent=f"00-{TRACE}-{PARENT}-00")
+
+    assert seen.spans == ()
+
+
+def test_a_call_has_its_duration_and_a_failed_one_its_outcome() -> None:
+    seen = Seen()
+    play(seen.tracing, load(), outcome="silent")
+    (call,) = seen.named("load")
+
+    assert (call.start_time, call.end_time) == ((END_SECONDS - 2) * NANO, END_SECONDS * NANO)
+    assert (call.status.status_code, call.status.description) == (StatusCode.ERROR, "silent")
+
+
+def test_a_renewal_of_a_pause_has_no_span_and_the_next_pause_has_one() -> None:
+    seen = Seen()
+    play(seen.tracing, pause(), pause("policy-1"), pause(), resume(), pause())
+
+    assert [s.attributes["k8s.pod.name"] for s in seen.named("pause")] == [
+        "policy-0", "policy-1", "policy-0",
+    ]  # fmt: skip
+
+
+def test_a_call_for_another_version_has_no_span() -> None:
+    seen = Seen()
+    play(seen.tracing, load("1"))
+
+    assert seen.named("load") == []
+
+
+def test_a_call_outside_of_a_rollout_has_no_span() -> None:
+    seen, status = Seen(), applied_status("1", history=history_of("1"))
+    view = make_weights("1", status=status)
+    seen.tracing.look(KEY, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
+
+    assert seen.spans == ()
+
+
+def test_a_halted_rollout_is_an_error_with_its_reason() -> None:
+    seen = Seen()
+    play(seen.tracing, result="Halted", reason="CheckpointTruncated")
+    (rollout,) = seen.named("rollout")
+
+    assert rollout.status.status_code is StatusCode.ERROR
+    assert rollout.status.description == "CheckpointTruncated"
+
+
+def test_a_superseded_rollout_stays_in_the_trace_of_its_own_version() -> None:
+    seen, first = Seen(), staging("2")
+    view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())
+    seen.tracing.look(KEY, [view], {view.uid: first}, now=NOW)
+    later = ended(first, "Superseded").model_copy(
+        update={"desired_version": "3", "phase": RolloutPhase.STAGING}
+    )
+    other = f"00-{'a' * 32}-{PARENT}-01"
+    view = make_weights("3", traceparent=other, status=first)
+    seen.tracing.look(KEY, [view], {view.uid: later}, now=NOW)
+    (rollout,) = seen.named("rollout")
+
+    assert trace_of(rollout) == TRACE
+    assert rollout.attributes["rlfleet.version"] == "2"
+
+
+def test_a_fleet_that_is_gone_leaves_nothing_behind() -> None:
+    seen, during = Seen(), staging()
+    view = make_weights("2", status=during)
+    seen.tracing.look(KEY, [view], {view.uid: during}, now=NOW)
+    seen.tracing.forget(KEY)
+
+    assert seen.tracing._rollouts == {}

@@ -1,0 +1,190 @@
+"""Two processes that both take themselves for the leader: the old one ends, and never outbids.
+
+Real are Lease, Calls, Epochs, the fence and the book; the worker obeys epochs as the agent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support import virtual_time
+from tests.support.builders import make_worker
+from tests.support.fake_kube import FakeCluster
+from tests.support.virtual_time import now
+
+from fleet_operator.core import worker_calls as make_call
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.identity import WeightsId
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime.dispatch import REFUSED_SECONDS, Caller, Dispatcher
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.leader_guard import LeaderWorkers
+from fleet_operator.runtime.lease import DURATION_SECONDS, RETRY_SECONDS, Lease
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.fencing import newest
+from fleet_worker.protocol import Epoch
+
+KEY = ("rl", "policy")
+PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
+VIEW = make_worker(0).paused("41").view()
+
+
+class FakeWorker:
+    """One worker behind a fake wire. `log`: caller and term of each call, and whether it obeyed."""
+
+    def __init__(self) -> None:
+        self.epoch: Epoch | None = None
+        self.log: list[tuple[str, int, bool]] = []
+
+    async def state(self, worker: Addressee) -> WorkerAnswer:
+        raise NotImplementedError
+
+    async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
+        said = make_worker(0).paused("41").state()
+        assert said is not None
+        try:
+            self.epoch = newest(self.epoch, epoch)
+        except Refusal as refusal:
+            self.log.append((worker.token, epoch.term, False))
+            state = said.model_copy(update={"epoch": self.epoch})
+            return WorkerAnswer(state=state, reason=refusal.reason, message=refusal.message)
+        self.log.append((worker.token, epoch.term, True))
+        return WorkerAnswer(state=said.model_copy(update={"epoch": self.epoch}))
+
+
+class Process:
+    """The terms of one operator process. Its clock can stop, and be wrong about it."""
+
+    def __init__(self, name: str, cluster: FakeCluster, worker: FakeWorker) -> None:
+        self.name = name
+        self.behind_seconds = 0.0
+        self.lease = Lease(
+            cluster.client(),
+            namespace="system",
+            name="operator",
+            identity=name,
+            clock=lambda: now() - self.behind_seconds,
+        )
+        self.epochs = Epochs(lambda: self.lease.term)
+        self.calls = Dispatcher(
+            LeaderWorkers(worker, lambda: self.lease.held),
+            WorkerCache(),
+            Metrics(),
+            requeue=lambda _key, _seconds: None,
+            stale=self.epochs.note_refusal,
+            is_settling=self.epochs.is_settling,
+            denied=lambda _key: None,
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def lead(self) -> None:
+        await self.lease.acquire()
+        self.wake_up()
+
+    def wake_up(self) -> None:
+        settle = self.epochs.settle(self.lease.confirm, lambda _key, _seconds: None)
+        self.tasks = [asyncio.create_task(self.lease.hold()), asyncio.create_task(settle)]
+
+    async def freeze(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+
+    async def resume(self, version: str) -> None:
+        caller = Caller(
+            key=KEY,
+            token=self.name,
+            admin_port=1,
+            epoch=self.epochs.for_step(KEY, WeightsId(version)),
+        )
+        call = make_call.resume(make_worker().paused(version).view(), reason="")
+        await self.calls.act(caller, [call], {VIEW.pod.uid: VIEW.pod})
+
+
+async def end(*processes: Process) -> None:
+    for process in processes:
+        await process.freeze()
+
+
+def test_an_old_leader_whose_clock_stood_still_ends_at_its_first_refusal():
+    """Its virtual machine was paused for a minute, on a system without CLOCK_BOOTTIME."""
+
+    async def story() -> None:
+        cluster, worker = FakeCluster(), FakeWorker()
+        old, new = Process("old", cluster, worker), Process("new", cluster, worker)
+        await old.lead()
+        await old.resume("41")
+        await old.freeze()
+        frozen_at = now()
+        await new.lead()
+        await new.resume("42")
+        old.behind_seconds = now() - frozen_at
+        assert old.lease.held, "to its own clock it has renewed a moment ago"
+        old.tasks = [
+            asyncio.create_task(old.lease.hold()),
+            asyncio.create_task(old.epochs.settle(old.lease.confirm, lambda _k, _s: None)),
+        ]
+        worker.log.clear()
+        await old.resume("41")
+        await asyncio.sleep(0.01)
+        assert not old.lease.held
+        for _ in range(3):
+            await asyncio.sleep(REFUSED_SECONDS + 0.1)
+            await old.resume("41")
+            await new.resume("42")
+        assert [e for e in worker.log if e[0] == "old"] in ([], [("old", 1, False)])
+        assert all(obeyed for name, _, obeyed in worker.log if name == "new")
+        assert new.lease.held
+        await end(old, new)
+
+    virtual_time.run(story())
+
+
+def test_a_lease_that_is_deleted_under_two_healthy_processes_ends_with_one_leader():
+    async def story() -> None:
+        cluster, worker = FakeCluster(), FakeWorker()
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4}
+        cluster.put(PATH, {"metadata": {"name": "operator"}, "spec": spec})
+        old, new = Process("old", cluster, worker), Process("new", cluster, worker)
+        await old.lead()
+        await old.resume("41")
+        await asyncio.sleep(RETRY_SECONDS / 2)
+        cluster.drop(PATH)
+        await new.lead()
+        assert (old.lease.term, new.lease.term) == (5, 1)
+        while old.lease.held:
+            await new.resume("42")
+            await asyncio.sleep(0.3)
+            await old.resume("41")
+            await asyncio.sleep(0.3)
+        await asyncio.sleep(REFUSED_SECONDS)
+        await new.resume("42")
+        assert new.lease.held
+        assert worker.epoch is not None
+        assert worker.epoch.term == 6
+        assert worker.log[-1] == ("new", 6, True)
+        terms = [term for name, term, _ in worker.log if name == "old"]
+        assert set(terms) == {5}, "the old one never raised its own"
+        assert cluster.objects[PATH]["spec"]["leaseTransitions"] == 1
+        await end(old, new)
+
+    virtual_time.run(story())
+
+
+def test_a_suspended_process_calls_no_worker_when_it_wakes_up():
+    """Also while no worker has heard of its successor, so that no epoch refuses it."""
+
+    async def story() -> None:
+        cluster, worker = FakeCluster(), FakeWorker()
+        old = Process("old", cluster, worker)
+        await old.lead()
+        await old.freeze()
+        await asyncio.sleep(2 * DURATION_SECONDS)
+        old.wake_up()
+        await old.resume("41")
+        assert worker.log == []
+        await end(old)
+
+    virtual_time.run(story())

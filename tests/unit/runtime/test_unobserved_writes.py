@@ -1,0 +1,83 @@
+"""Writes to pods count from then on, also while the watch is late."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.builders import NOW, make_worker
+
+from fleet_operator.core.actions import AdoptPod, BeginDrain, DeletePod, EndDrain, Quarantine
+from fleet_operator.core.worker_view import PodView
+from fleet_operator.runtime.unobserved_writes import UnobservedWrites
+
+KEY = ("rl", "policy")
+POD = make_worker(0).pod_view()
+DRAINING = make_worker(0).draining_since(NOW).pod_view()
+BEGUN = BeginDrain(pod_name="policy-0", pod_uid="uid-0", since=NOW, reason="x")
+ENDED = EndDrain(pod_name="policy-0", pod_uid="uid-0", reason="x")
+
+
+def seen(own: UnobservedWrites, *pods: PodView) -> list[PodView]:
+    return list(own.laid_over(KEY, pods))
+
+
+def test_a_drain_counts_before_the_watch_has_it_and_is_forgotten_then():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+
+    assert seen(own, POD) == [DRAINING]
+    assert seen(own, DRAINING) == [DRAINING]
+    assert seen(own, POD) == [POD], "somebody else has taken the mark away since"
+
+
+def test_of_two_writes_the_later_one_counts():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+    own.note(KEY, ENDED)
+
+    assert seen(own, DRAINING) == [POD]
+
+
+@pytest.mark.parametrize(
+    ("action", "field", "value"),
+    [
+        (DeletePod(pod_name="policy-0", pod_uid="uid-0", reason="x"), "deleting", True),
+        (Quarantine(pod_name="policy-0", pod_uid="uid-0", reason="silent"), "quarantine", "silent"),
+    ],
+)
+def test_so_do_deletions_and_quarantines(action, field, value):
+    own = UnobservedWrites()
+    own.note(KEY, action)
+    (pod,) = seen(own, POD)
+
+    assert getattr(pod, field) == value
+
+
+def test_other_pods_fleets_and_actions_are_left_as_they_are():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+    own.note(KEY, AdoptPod(pod_name="policy-1", pod_uid="uid-1", owner={}, reason="x"))
+    other = make_worker(1).pod_view()
+
+    assert seen(own, POD, other) == [DRAINING, other]
+    assert own.laid_over(("rl", "another"), [POD]) == [POD]
+
+
+def test_a_pod_that_is_gone_and_a_fleet_that_is_gone_are_forgotten():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+    assert seen(own) == []
+    assert seen(own, POD) == [POD]
+    own.note(KEY, BEGUN)
+    own.forget(KEY)
+    assert seen(own, POD) == [POD]
+
+
+def test_a_pod_without_a_write_of_ours_stays_the_same_object():
+    own = UnobservedWrites()
+    own.note(KEY, BEGUN)
+    other = make_worker(1).pod_view()
+
+    found = own.laid_over(KEY, (POD, other))
+
+    assert found[0] == DRAINING
+    assert found[1] is other

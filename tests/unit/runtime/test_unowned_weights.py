@@ -1,0 +1,76 @@
+"""A WeightVersion may come before its fleet; when the fleet does not follow, attention is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.builders import NOW, make_weights
+
+from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.steering import FLEET_GRACE_SECONDS
+from fleet_operator.runtime.unowned_weights import UnownedWeights
+
+KEY = ("rl", "policy")
+LONELY = make_weights("1")
+
+
+def conditions(status: WeightsStatus) -> dict[str, tuple[str, str]]:
+    return {c.type.value: (c.status, c.reason.value) for c in status.conditions}
+
+
+def test_within_its_grace_the_fleet_may_still_come():
+    made, left_seconds = UnownedWeights().look(KEY, [LONELY], 100.0, now=NOW)
+
+    assert left_seconds == FLEET_GRACE_SECONDS
+    assert conditions(made[LONELY.uid]) == {
+        "Ready": ("False", "FleetNotFound"),
+        "Progressing": ("True", "FleetNotFound"),
+    }
+
+
+def test_when_its_grace_is_over_attention_is_needed():
+    orphans = UnownedWeights()
+    orphans.look(KEY, [LONELY], 100.0, now=NOW)
+
+    made, left_seconds = orphans.look(KEY, [LONELY], 100.0 + FLEET_GRACE_SECONDS, now=NOW)
+
+    assert left_seconds is None
+    assert conditions(made[LONELY.uid])["Stalled"] == ("True", "FleetNotFound")
+    assert conditions(made[LONELY.uid])["Progressing"] == ("False", "FleetNotFound")
+
+
+def test_a_fleet_that_came_meanwhile_begins_another_grace():
+    orphans = UnownedWeights()
+    orphans.look(KEY, [LONELY], 0.0, now=NOW)
+    orphans.forget(KEY)
+
+    _, left_seconds = orphans.look(KEY, [LONELY], 100.0, now=NOW)
+
+    assert left_seconds == FLEET_GRACE_SECONDS
+
+
+def test_each_has_a_grace_of_its_own():
+    orphans, late = UnownedWeights(), replace(LONELY, uid="late")
+    orphans.look(KEY, [LONELY], 0.0, now=NOW)
+
+    made, left_seconds = orphans.look(KEY, [LONELY, late], FLEET_GRACE_SECONDS, now=NOW)
+
+    assert condition_of(made[LONELY.uid].conditions, ConditionType.STALLED) is not None
+    assert condition_of(made["late"].conditions, ConditionType.STALLED) is None
+    assert left_seconds == FLEET_GRACE_SECONDS
+
+
+def test_under_a_new_leader_what_was_stalled_stays_so():
+    before = UnownedWeights()
+    before.look(KEY, [LONELY], 0.0, now=NOW)
+    made, _ = before.look(KEY, [LONELY], FLEET_GRACE_SECONDS, now=NOW)
+
+    again, left_seconds = UnownedWeights().look(
+        KEY, [replace(LONELY, status=made[LONELY.uid])], 5.0, now=NOW
+    )
+
+    stalled = condition_of(again[LONELY.uid].conditions, ConditionType.STALLED)
+    assert stalled is not None
+    assert stalled.reason is ConditionReason.FLEET_NOT_FOUND
+    assert left_seconds is None

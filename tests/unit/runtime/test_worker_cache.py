@@ -1,0 +1,449 @@
+"""The last answer of every worker: answers belong to one process, and late ones change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import make_worker, work
+
+from fleet_operator.core.worker_view import PodView, Standing
+from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker.protocol import AdapterFailure, Reason
+
+POD = make_worker().pod_view()
+SILENT = WorkerAnswer(silent=True, message="no route")
+
+
+def says(version: str, *, instance: str = "i-1") -> WorkerAnswer:
+    state = make_worker().serving(version).state()
+    assert state is not None
+    return WorkerAnswer(state=state.model_copy(update={"instance": instance}))
+
+
+def holds(version: str) -> WorkerAnswer:
+    """One that holds its requests: its lease runs out."""
+    return WorkerAnswer(state=make_worker().paused(version).state())
+
+
+def restarted(times: int) -> PodView:
+    return replace(POD, restarts=times)
+
+
+def ask(
+    book: WorkerCache, at: float, answer: WorkerAnswer, *, answered: float | None = None
+) -> None:
+    book.begin_question(POD, at)
+    book.end_question(POD, answer, at if answered is None else answered)
+
+
+def due(book: WorkerCache, now: float, pod: PodView = POD) -> bool:
+    return book.is_due(pod, now, max_age_seconds=10)
+
+
+class TestLostCalls:
+    """A call without an answer may still take effect."""
+
+    KEY = work("stage 2")
+
+    async def called(self, book: WorkerCache, answer: WorkerAnswer) -> None:
+        task = asyncio.create_task(asyncio.sleep(0))
+        book.begin_call(POD.uid, self.KEY, task)
+        await task
+        book.end_call(POD.uid, self.KEY, answer, 7)
+
+    def test_a_call_without_an_answer_is_remembered_until_the_worker_answers(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            await self.called(book, SILENT)
+            assert book.view(POD, 8).lost_call == self.KEY
+            ask(book, 8, SILENT)
+            assert book.view(POD, 9).lost_call == self.KEY
+            ask(book, 9, says("1"))
+            assert book.view(POD, 9).lost_call is None
+
+        virtual_time.run(story())
+
+    def test_a_call_with_an_answer_is_not(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            await self.called(book, says("1"))
+            assert book.view(POD, 8).lost_call is None
+
+        virtual_time.run(story())
+
+    def test_one_that_is_given_up_for_another_is(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
+            book.begin_call(POD.uid, self.KEY, given_up)
+            book.begin_call(POD.uid, work("fence"), other)
+            assert book.view(POD, 6).lost_call == self.KEY
+            book.end_call(POD.uid, work("fence"), says("1"), 7)
+            assert book.view(POD, 7).lost_call is None
+            other.cancel()
+
+        virtual_time.run(story())
+
+
+class TestLookingAgain:
+    """Parts that have not changed since the last read cost nothing at this one."""
+
+    def test_a_worker_that_has_not_changed_is_the_same_object(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+
+        assert book.view(POD, 8) is book.view(POD, 6)
+
+    def test_so_is_one_of_which_nothing_is_known(self):
+        book = WorkerCache()
+
+        assert book.view(POD, 8) is book.view(POD, 6)
+
+    def test_one_answer_makes_one_new_object(self):
+        book, pods = WorkerCache(), [make_worker(n).pod_view() for n in range(100)]
+        before = [book.view(p, 5) for p in pods]
+        book.begin_question(pods[7], 6)
+        book.end_question(pods[7], says("1"), 6)
+        after = [book.view(p, 7) for p in pods]
+
+        assert [n for n, v in enumerate(after) if v is not before[n]] == [7]
+        assert after[7].version == "1"
+
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            make_worker().paused("1"),
+            make_worker().serving("1").doing("stage", "2"),
+            make_worker().serving("1").refused("2", Reason.SOURCE_NOT_FOUND),
+            make_worker().joining(None).failed_to_load("2"),
+        ],
+        ids=["a lease", "work", "a refusal", "a load that failed"],
+    )
+    def test_what_has_an_age_is_as_old_as_it_is(self, worker):
+        book = WorkerCache()
+        ask(book, 5, WorkerAnswer(state=worker.state()))
+
+        ages = [book.view(POD, at).state_age_seconds for at in (6, 9)]
+        assert ages == [1, 4]
+
+    def test_so_has_the_refusal_of_an_adapter(self):
+        state = make_worker().serving("1").state()
+        assert state is not None
+        failure = AdapterFailure(
+            name="a", version="1", reason=Reason.SOURCE_NOT_FOUND, message="", age_seconds=0
+        )
+        book = WorkerCache()
+        ask(book, 5, WorkerAnswer(state=state.model_copy(update={"adapter_failure": failure})))
+
+        assert [book.view(POD, at).state_age_seconds for at in (6, 9)] == [1, 4]
+
+    def test_silence_is_as_long_as_it_lasts(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+        ask(book, 6, SILENT)
+
+        assert [book.view(POD, at).silent_seconds for at in (7, 9)] == [1, 3]
+
+    def test_a_call_is_seen_when_it_begins_and_when_it_ends(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            before = book.view(POD, 6)
+            task = asyncio.create_task(asyncio.sleep(0))
+            book.begin_call(POD.uid, work("stage 2"), task)
+            during = book.view(POD, 6)
+            await task
+            book.end_call(POD.uid, work("stage 2"), says("2"), 7)
+            after = book.view(POD, 8)
+            assert [before.call, during.call, after.call] == [None, work("stage 2"), None]
+            assert [before.version, during.version, after.version] == ["1", "1", "2"]
+
+        virtual_time.run(story())
+
+    def test_so_is_a_change_of_its_pod(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+        assert not book.view(POD, 6).pod.deleting
+
+        assert book.view(replace(POD, deleting=True), 7).standing is Standing.ABSENT
+
+
+class TestKnowing:
+    def test_of_a_new_pod_nothing_is_known(self):
+        view = WorkerCache().view(POD, 5)
+
+        assert (view.state, view.state_age_seconds, view.silent_seconds) == (None, 0, 0)
+
+    def test_an_answer_ages(self):
+        book = WorkerCache()
+        ask(book, 5, holds("1"))
+
+        assert book.view(POD, 8).version == "1"
+        assert book.view(POD, 8).state_age_seconds == 3
+
+    def test_silence_lasts_from_the_first_question_without_an_answer(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+        ask(book, 6, SILENT)
+        ask(book, 9, SILENT)
+        view = book.view(POD, 10)
+
+        assert (view.silent_seconds, view.silence, view.version) == (4, "no route", "1")
+        assert view.standing is Standing.UNKNOWN
+
+    def test_a_worker_that_was_silent_this_very_moment_counts_as_silent(self):
+        book = WorkerCache()
+        ask(book, 5, SILENT)
+
+        assert book.view(POD, 5).silent_seconds > 0
+
+    def test_an_answer_ends_the_silence(self):
+        book = WorkerCache()
+        ask(book, 5, SILENT)
+        ask(book, 6, says("1"))
+
+        assert (book.view(POD, 7).silent_seconds, book.view(POD, 7).silence) == (0, "")
+
+    def test_a_refusal_that_tells_no_state_tells_nothing(self):
+        book = WorkerCache()
+        ask(book, 5, WorkerAnswer(reason=Reason.UNAUTHORIZED, message="no bearer token"))
+
+        assert book.view(POD, 6).silence == "no bearer token"
+
+
+class TestAsking:
+    def test_a_new_worker_is_asked_once_at_a_time(self):
+        book = WorkerCache()
+        assert due(book, 1)
+        book.begin_question(POD, 1)
+        assert not due(book, 100)
+
+    @pytest.mark.parametrize(
+        "pod",
+        [
+            pytest.param(replace(POD, running=False), id="nothing runs"),
+            pytest.param(replace(POD, ip=None), id="it has no address"),
+            pytest.param(replace(POD, deleting=True), id="it goes"),
+        ],
+    )
+    def test_no_worker_is_polled_where(self, pod):
+        assert not due(WorkerCache(), 1, pod)
+
+    def test_it_is_asked_again_when_its_answer_is_old(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+
+        assert not due(book, 14)
+        assert due(book, 16)
+
+    def test_a_silent_worker_is_not_asked_more_often_than_others(self):
+        book = WorkerCache()
+        ask(book, 5, SILENT)
+
+        assert not due(book, 14)
+        assert due(book, 16)
+
+    @pytest.mark.parametrize("ready", [True, False])
+    def test_it_is_asked_at_once_when_the_kubelet_sees_a_change(self, ready):
+        book, before = WorkerCache(), replace(POD, ready=not ready)
+        book.begin_question(before, 5)
+        book.end_question(before, says("1"), 5)
+        assert not due(book, 6, before)
+
+        assert due(book, 6, replace(POD, ready=ready))
+
+    def test_it_is_asked_at_once_when_the_end_of_a_call_is_not_known(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            begin(book, "load 2")
+            book.end_call(POD.uid, work("load 2"), SILENT, 6)
+            assert due(book, 6)
+
+        asyncio.run(story())
+
+
+def begin(book: WorkerCache, key: str) -> asyncio.Task[None]:
+    book.view(POD, 0)
+    task = asyncio.create_task(asyncio.sleep(3600))
+    book.begin_call(POD.uid, work(key), task)
+    return task
+
+
+class TestCalling:
+    def test_the_answer_to_a_call_is_what_is_known(self):
+        async def story() -> None:
+            book = WorkerCache()
+            begin(book, "load 2")
+            assert book.view(POD, 5).call == book.call_in_flight(POD.uid) == work("load 2")
+            book.end_call(POD.uid, work("load 2"), says("2"), 6)
+            assert book.view(POD, 6).call is book.call_in_flight(POD.uid) is None
+            assert book.view(POD, 6).version == "2"
+
+        asyncio.run(story())
+
+    def test_a_question_from_before_the_end_of_a_call_is_too_old(self):
+        """It may have been answered before the call took effect."""
+
+        async def story() -> None:
+            book = WorkerCache()
+            book.view(POD, 0)
+            book.begin_question(POD, 5)
+            begin(book, "load 2")
+            book.end_call(POD.uid, work("load 2"), says("2"), 6)
+            book.end_question(POD, says("1"), 7)
+            assert book.view(POD, 7).version == "2"
+
+        asyncio.run(story())
+
+    def test_a_question_from_after_the_end_of_a_call_counts(self):
+        async def story() -> None:
+            book = WorkerCache()
+            begin(book, "load 2")
+            book.end_call(POD.uid, work("load 2"), SILENT, 6)
+            ask(book, 7, says("2"))
+            assert book.view(POD, 7).version == "2"
+            assert book.view(POD, 7).silent_seconds == 0
+
+        asyncio.run(story())
+
+    def test_another_call_gives_up_the_one_in_flight(self):
+        async def story() -> None:
+            book = WorkerCache()
+            first = begin(book, "stage 2")
+            second = begin(book, "stage 3")
+            await asyncio.wait([first], timeout=1)
+            assert first.cancelled()
+            book.end_call(POD.uid, work("stage 2"), says("late"), 6)
+            assert book.call_in_flight(POD.uid) == work("stage 3")
+            assert book.view(POD, 6).state is None, "the end of a given-up call changes nothing"
+            second.cancel()
+
+        asyncio.run(story())
+
+    def test_the_call_before_may_report_its_end_while_it_is_given_up(self):
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+        first, again = mock.Mock(), mock.Mock()
+        first.done.return_value = False
+        first.cancel.side_effect = lambda: book.end_call(POD.uid, work("stage 2"), SILENT, 6)
+        book.begin_call(POD.uid, work("stage 2"), first)
+        book.begin_call(POD.uid, work("stage 3"), again)
+        view = book.view(POD, 7)
+
+        assert (view.call, view.lost_call, view.silence) == (work("stage 3"), work("stage 2"), "")
+
+    def test_no_call_to_an_unknown_pod_is_in_flight(self):
+        assert WorkerCache().call_in_flight("nobody") is None
+        WorkerCache().end_call("nobody", work("load 2"), SILENT, 1)
+
+
+class TestRestarts:
+    def test_a_new_container_has_no_answer_and_no_call(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            task = begin(book, "load 2")
+            view = book.view(restarted(1), 6)
+            assert (view.state, view.call) == (None, None)
+            await asyncio.wait([task], timeout=1)
+            assert task.cancelled()
+
+        asyncio.run(story())
+
+    def test_the_end_of_a_call_to_the_process_before_changes_nothing(self):
+        async def story() -> None:
+            book = WorkerCache()
+            begin(book, "load 2")
+            book.view(restarted(1), 6)
+            book.end_call(POD.uid, work("load 2"), says("2"), 7)
+            assert book.view(restarted(1), 7).state is None
+
+        asyncio.run(story())
+
+    def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
+        async def story() -> None:
+            book, new = WorkerCache(), restarted(1)
+            book.view(POD, 0)
+            book.begin_question(POD, 5)
+            book.begin_question(new, 6)
+            book.end_question(new, says("1", instance="i-2"), 6)
+            task = asyncio.create_task(asyncio.sleep(3600))
+            book.begin_call(new.uid, work("load 2"), task)
+            book.end_question(POD, says("0"), 7)
+            view = book.view(new, 7)
+            await asyncio.sleep(0)
+            assert (view.version, view.call) == ("1", work("load 2"))
+            assert not task.cancelling(), "the call to the new process was given up"
+            task.cancel()
+
+        asyncio.run(story())
+
+
+class TestForgetting:
+    def test_pods_that_are_gone_are_forgotten_with_their_calls(self):
+        async def story() -> None:
+            book, other = WorkerCache(), make_worker(1).pod_view()
+            task = begin(book, "load 2")
+            book.view(other, 0)
+            book.forget_all_but({other.uid})
+            await asyncio.wait([task], timeout=1)
+            assert task.cancelled()
+            assert book.call_in_flight(POD.uid) is None
+
+        asyncio.run(story())
+
+    def test_a_call_to_a_pod_that_was_forgotten_in_between_is_no_accident(self):
+        async def story() -> None:
+            book = WorkerCache()
+            book.view(POD, 0)
+            book.forget_all_but(set())
+            task = asyncio.create_task(asyncio.sleep(3600))
+            book.begin_call(POD.uid, work("load 2"), task)
+            assert book.call_in_flight(POD.uid) == work("load 2")
+            task.cancel()
+
+        asyncio.run(story())
+
+
+def test_time_is_what_the_caller_says():
+    """The book has no clock of its own."""
+
+    async def story() -> None:
+        book = WorkerCache()
+        ask(book, 5, holds("1"))
+        await asyncio.sleep(100)
+        assert book.view(POD, 6).state_age_seconds == 1
+
+    virtual_time.run(story())
+
+
+def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
+    book = WorkerCache()
+    ask(book, 5, says("1"))
+    assert not book.is_due(POD, 6, max_age_seconds=100)
+    task = mock.Mock()
+    book.begin_call(POD.uid, work("load 2"), task)
+    refused = WorkerAnswer(
+        state=says("1").state, reason=Reason.STALE_CALL, message="another process"
+    )
+    book.end_call(POD.uid, work("load 2"), refused, 7)
+
+    assert book.is_due(POD, 8, max_age_seconds=100)
+
+
+def test_the_process_that_answered_last_is_known():
+    book = WorkerCache()
+    assert book.instance(POD.uid) == ""
+    ask(book, 5, says("1", instance="i-7"))
+    assert book.instance(POD.uid) == "i-7"
+    ask(book, 6, SILENT)
+    assert book.instance(POD.uid) == "i-7"
