@@ -132,6 +132,7 @@ lint: ## Style, imports between layers, generated files, the language of the doc
 	@$(PYTHON) tools/sync_crds.py --check
 	@$(PYTHON) tools/reference.py --check
 	@$$($(ENVS) dashboards) -m dashboards --check
+	@$(PYTHON) -m pictures --check
 	@$(PYTHON) -m prose
 
 .PHONY: type
@@ -155,10 +156,11 @@ fmt: ## Format the sources
 	@$(PYTHON) -m ruff format --quiet
 
 .PHONY: generate
-generate: ## Write the generated files: the chart's CRDs and their reference, and its dashboards
+generate: ## Write the generated files: the chart's CRDs, their reference, dashboards and diagrams
 	@$(PYTHON) tools/sync_crds.py
 	@$(PYTHON) tools/reference.py
 	@$$($(ENVS) dashboards) -m dashboards
+	@$(PYTHON) -m pictures
 
 .PHONY: lock
 lock: ## Update the pinned requirement files

@@ -18,7 +18,7 @@ def pages(entries: list[Any]) -> Iterator[str]:
             yield entry
         else:
             for section in entry.values():
-                yield from pages(section)
+                yield from pages(section if isinstance(section, list) else [section])
 
 
 def test_the_navigation_has_every_page_once() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+_DIAGRAM = re.compile(r"(!\[[^\]]*\]\([^)\s]+)-light\.svg\)")
 
 
 def on_config(config: Any) -> Any:
@@ -20,7 +21,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Keep only the text of links to files outside docs/, such as sources and examples."""
+    """Prepare a page for the site.
+
+    Links to files outside docs/, such as sources and examples, become their text. A diagram in light
+    colours gets its dark version added, and the theme shows one of the two.
+    """
     docs, folder = Path(config.docs_dir).resolve(), Path(page.file.abs_src_path).parent
 
     def kept(link: re.Match[str]) -> str:
@@ -28,4 +33,5 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         on_site = not target or ":" in target or (folder / target).resolve().is_relative_to(docs)
         return link[0] if on_site else link[1]
 
-    return _LINK.sub(kept, markdown)
+    both = _DIAGRAM.sub(r"\1-light.svg#only-light)\n\1-dark.svg#only-dark)", markdown)
+    return _LINK.sub(kept, both)

@@ -1,0 +1,1 @@
+"""The diagrams of the documents, in a light and a dark version."""
