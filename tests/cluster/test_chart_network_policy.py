@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicy for workers, rendered by the real helm and judged by a real API server.
+"""The chart's NetworkPolicies for workers and routers, rendered by the real helm and judged by a real API server.
 
 The dev cluster has no network plugin that enforces policies. The tests show that the objects are
 valid, select the right pods and name the right ports, not that a packet is held back.
@@ -17,8 +17,10 @@ from tests.support.builders import make_fleet
 from devcluster import Cluster
 from devcluster.errors import CommandError
 from fleet_operator.core.manifests.pods import build_pod
+from fleet_operator.core.manifests.router import router_children
 
 POLICY = "rlfleet-workers"
+ROUTERS = "rlfleet-routers"
 ON = "networkPolicy.enabled=true"
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 TRAINER = {"podSelector": {"matchLabels": {"app": "trainer"}}}
@@ -75,6 +77,58 @@ def test_it_selects_workers_and_names_their_ports(cluster: Cluster) -> None:
     assert set(peers_of(policy)) == {port["name"] for port in container["ports"]}
 
 
+def selected(rule: dict[str, Any]) -> str:
+    """The label whose pods are selected."""
+    (expression,) = rule["podSelector"]["matchExpressions"]
+    assert expression["operator"] == "Exists"
+    return str(expression["key"])
+
+
+def test_a_router_is_closed_to_peers_that_are_not_named_and_reaches_workers_and_names_only(
+    cluster: Cluster,
+) -> None:
+    policy = Rendered(cluster, ON, 'watchNamespaces=["rl"]').one("NetworkPolicy", ROUTERS)
+    deployment, _ = router_children(make_fleet(replicas=1, router={"image": "router:1"}))
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    workers, dns = policy["spec"]["egress"]
+
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["ingress"] == []
+    assert selected(policy["spec"]) in labels
+    assert selected(policy["spec"]) not in worker_pod()["metadata"]["labels"]
+    assert [selected(to) for to in workers["to"]] == ["rlfleet.dev/fleet"]
+    assert workers["ports"] == [{"port": "http"}], "not the admin port"
+    assert {port["port"] for port in dns["ports"]} == {53}
+
+
+def test_named_peers_reach_a_router_and_prometheus_its_metrics(cluster: Cluster) -> None:
+    policy = Rendered(
+        cluster,
+        ON,
+        'watchNamespaces=["rl"]',
+        metrics_from(MONITORING),
+        f"networkPolicy.routersFrom={json.dumps([TRAINER])}",
+    ).one("NetworkPolicy", ROUTERS)
+    deployment, _ = router_children(make_fleet(replicas=1, router={"image": "router:1"}))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+
+    assert peers_of(policy) == {"http": [TRAINER], "metrics": [MONITORING]}
+    assert peers_of(policy).keys() == {port["name"] for port in container["ports"]}
+
+
+def test_workers_that_admit_named_clients_admit_routers_too(cluster: Cluster) -> None:
+    policy = Rendered(
+        cluster,
+        ON,
+        'watchNamespaces=["rl"]',
+        f"networkPolicy.clientsFrom={json.dumps([TRAINER])}",
+    ).one("NetworkPolicy", POLICY)
+    router, *others = peers_of(policy)["http"]
+
+    assert selected(router) == "rlfleet.dev/router"
+    assert others == [TRAINER]
+
+
 def metrics_from(*peers: dict[str, Any]) -> str:
     return f"networkPolicy.metricsFrom={json.dumps(peers)}"
 
@@ -93,7 +147,7 @@ def test_further_peers_are_admitted_to_the_port_that_they_are_named_for(cluster:
     policy = made.one("NetworkPolicy", POLICY)
     peers = peers_of(policy)
 
-    assert peers["http"] == [TRAINER]
+    assert peers["http"][1:] == [TRAINER]
     assert peers["metrics"] == [MONITORING]
     assert peers["admin"][1:] == [TRAINER]
     assert policy["spec"]["ingress"][-1] == rule
@@ -111,13 +165,13 @@ def test_further_peers_are_admitted_to_the_port_that_they_are_named_for(cluster:
         ),
     ],
 )
-def test_there_is_one_in_each_namespace(
+def test_both_are_in_each_namespace(
     cluster: Cluster, values: tuple[str, ...], namespaces: set[str]
 ) -> None:
     found = Rendered(cluster, ON, *values).all("NetworkPolicy")
 
-    assert {p["metadata"]["namespace"] for p in found} == namespaces
-    assert len(found) == len(namespaces)
+    places = sorted((p["metadata"]["name"], p["metadata"]["namespace"]) for p in found)
+    assert places == sorted((name, n) for name in (POLICY, ROUTERS) for n in namespaces)
 
 
 def test_an_operator_of_all_namespaces_has_to_be_given_those_of_the_fleets(
@@ -134,6 +188,7 @@ def test_an_operator_of_all_namespaces_has_to_be_given_those_of_the_fleets(
         ('networkPolicy.namespaces="rl"', "namespaces"),
         ('networkPolicy.metricsFrom=["monitoring"]', "metricsFrom"),
         ("networkPolicy.adminFrom={}", "adminFrom"),
+        ("networkPolicy.routersFrom={}", "routersFrom"),
         ("networkPolicy.extraIngress=[1]", "extraIngress"),
         ("networkPolicy.from=[]", "from"),
     ],
@@ -145,17 +200,18 @@ def test_a_wrong_value_is_refused_by_its_name(cluster: Cluster, value: str, name
     assert "don't meet the specifications of the schema" in str(refused.value)
 
 
-def test_the_server_takes_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize("name", [POLICY, ROUTERS])
+def test_the_server_takes_it(cluster: Cluster, name: str) -> None:
     with scratch_namespace(cluster) as namespace:
         made = Rendered(
             cluster,
             ON,
             f"networkPolicy.namespaces={json.dumps([namespace])}",
             metrics_from(MONITORING),
-        ).one("NetworkPolicy", POLICY)
+        ).one("NetworkPolicy", name)
         stdin = json.dumps(made)
         cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=stdin)
-        read = cluster.kubectl("get", "netpol", POLICY, "-n", namespace, "-o", "json").stdout
+        read = cluster.kubectl("get", "netpol", name, "-n", namespace, "-o", "json").stdout
         kept = json.loads(read)["spec"]
 
     assert kept["podSelector"] == made["spec"]["podSelector"]

@@ -39,6 +39,7 @@ SETS: dict[str, tuple[str, ...]] = {
         "networkPolicy.enabled=true",
         'networkPolicy.namespaces=["rl"]',
         'networkPolicy.metricsFrom=[{"namespaceSelector":{}}]',
+        'networkPolicy.routersFrom=[{"podSelector":{}}]',
     ),
     "monitored": (
         "metrics.serviceMonitor.enabled=true",
