@@ -12,10 +12,10 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from fleet_api import audit
-from fleet_api.calls import AUDITED, Audited, Gate
+from fleet_api.calls import AUDITED, PREFIX, Audited, Gate
 from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
 from fleet_api.problems import Problem, of_error, of_http
-from fleet_api.routes import PREFIX, READING_METHODS, Route
+from fleet_api.route import READING_METHODS, Route
 from rlfleet.errors import RlfleetError
 
 logger = logging.getLogger(__name__)

@@ -24,12 +24,21 @@ MOST_REVIEWS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A verb on one object."""
+    """A verb on one object, or on a part of it.
+
+    Fields:
+        subresource: the part; a name that only rights know is one, too.
+    """
 
     verb: str
     kind: Kind
     namespace: str
     name: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.verb} {self.kind}{part} {self.name!r} in namespace {self.namespace!r}"
 
 
 class Authorizer:
@@ -53,8 +62,7 @@ class Authorizer:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "Forbidden",
-                f"{caller.name} may not {right.verb} {right.kind} {right.name!r} in namespace "
-                f"{right.namespace!r}; give the account this right",
+                f"{caller.name} may not {right}; give the account this right",
             )
 
     async def _has(self, caller: Caller, right: Right) -> bool:
@@ -66,19 +74,22 @@ class Authorizer:
         return known
 
     async def _review(self, caller: Caller, right: Right) -> bool:
+        attributes = {
+            "group": names.GROUP,
+            "version": names.VERSION,
+            "resource": right.kind.value,
+            "namespace": right.namespace,
+            "name": right.name,
+            "verb": right.verb,
+        }
+        if right.subresource:
+            attributes["subresource"] = right.subresource
         spec = {
             "user": caller.name,
             "uid": caller.uid,
             "groups": list(caller.groups),
             "extra": caller.extra,
-            "resourceAttributes": {
-                "group": names.GROUP,
-                "version": names.VERSION,
-                "resource": right.kind.value,
-                "namespace": right.namespace,
-                "name": right.name,
-                "verb": right.verb,
-            },
+            "resourceAttributes": attributes,
         }
         body = {
             "apiVersion": "authorization.k8s.io/v1",

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from fleet_api.problems import Problem
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 
-B = TypeVar("B", bound="Body")
+B = TypeVar("B", bound=BaseModel)
 
 
 class Body(BaseModel):
@@ -58,7 +58,11 @@ class Rollback(Waiting):
 
 async def read(request: web.Request, model: type[B]) -> B:
     """The body of a request; an empty one has no fields. Errors: Problem 400, 422."""
-    content = await request.read()
+    return parsed(await request.read(), model)
+
+
+def parsed(content: bytes, model: type[B]) -> B:
+    """A body that was read. Errors: as for `read`."""
     try:
         return model.model_validate_json(content or b"{}")
     except ValidationError as error:

@@ -25,11 +25,20 @@ class Access(StrEnum):
     FLEET = "nothing more"
     READ_WEIGHTS = "get on the fleet's WeightVersion"
     WRITE_WEIGHTS = "patch on the fleet's WeightVersion"
+    DRIVE = "patch on the fleet's WeightVersion, or update on the fleet's control if it is External"
+    ADAPTER = "patch on the adapter's WeightVersion, or as DRIVE if it is External"
 
     @property
     def verb(self) -> str:
-        """On the WeightVersion; empty where none is needed."""
-        return {"FLEET": "", "READ_WEIGHTS": "get", "WRITE_WEIGHTS": "patch"}[self.name]
+        """On the fleet's WeightVersion; empty where the gate requires none."""
+        return {"READ_WEIGHTS": "get", "WRITE_WEIGHTS": "patch", "DRIVE": "patch"}.get(
+            self.name, ""
+        )
+
+    @property
+    def drives(self) -> bool:
+        """Whether the route calls workers, if a trainer manages the fleet."""
+        return self in {Access.DRIVE, Access.ADAPTER}
 
 
 @dataclass(slots=True)
@@ -47,26 +56,27 @@ AUDITED = web.RequestKey("audited", Audited)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An authorized request. `weights`: None if the fleet has none, or the route needs none."""
+    """An authorized request.
+
+    Fields:
+        weights: None if the fleet has none, or the route needs none.
+        require: returns if the caller has a right on an object of the fleet. Errors: Problem 403.
+    """
 
     request: web.Request
     caller: Caller
     fleet: Fleet
     weights: WeightVersion | None
+    require: Callable[[Right], Awaitable[None]]
 
     @property
     def present_weights(self) -> WeightVersion:
         """The fleet's WeightVersion. Errors: Problem 404, 409."""
         if self.weights is not None:
             return self.weights
+        if self.fleet.is_external:
+            raise externally_managed(self.fleet)
         name, namespace = self.fleet.name, self.fleet.namespace
-        if self.fleet.spec.weights.management == "External":
-            raise Problem(
-                HTTPStatus.CONFLICT,
-                "ExternallyManaged",
-                f"a trainer updates fleet {name!r} (spec.weights.management: External); call its "
-                "workers, or set management of the fleet to Operator",
-            )
         raise Problem(
             HTTPStatus.NOT_FOUND,
             "NotFound",
@@ -74,6 +84,7 @@ class Call:
         )
 
 
+PREFIX = "/fleets/{namespace}/{name}"
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
@@ -103,13 +114,42 @@ class Gate:
         caller = await self._authenticator.caller(authorization, namespace, name)
         request[AUDITED].caller = caller.name
         key = (namespace, name)
-        of_fleet = Right("get", Kind.FLEETS, namespace, name)
-        await self._authorizer.require(caller, of_fleet, key)
+
+        async def require(right: Right) -> None:
+            await self._authorizer.require(caller, right, key)
+
+        await require(Right("get", Kind.FLEETS, namespace, name))
         fleet = await self._fleets.fleet(namespace, name)
         weights = None
-        if access.verb:
+        if access.drives and fleet.is_external:
+            await require(right_to_drive(fleet))
+        elif access.verb:
             weights = await self._fleets.weights(fleet)
         if weights is not None:
-            right = Right(access.verb, Kind.WEIGHTS, namespace, weights.metadata.name)
-            await self._authorizer.require(caller, right, key)
-        return Call(request=request, caller=caller, fleet=fleet, weights=weights)
+            await require(right_on(weights, access.verb, fleet))
+        return Call(request=request, caller=caller, fleet=fleet, weights=weights, require=require)
+
+
+def externally_managed(fleet: Fleet) -> Problem:
+    """409: the fleet has no rollouts."""
+    return Problem(
+        HTTPStatus.CONFLICT,
+        "ExternallyManaged",
+        f"a trainer updates fleet {fleet.name!r} (spec.weights.management: External); call its "
+        "workers, or set management of the fleet to Operator",
+    )
+
+
+def right_on(weights: WeightVersion, verb: str, fleet: Fleet) -> Right:
+    """A right on a WeightVersion of the fleet."""
+    return Right(verb, Kind.WEIGHTS, fleet.namespace, weights.metadata.name)
+
+
+def right_to_drive(fleet: Fleet) -> Right:
+    """The right to call the workers of an External fleet, and nothing else: `patch` could do more."""
+    return Right("update", Kind.FLEETS, fleet.namespace, fleet.name, subresource="control")
+
+
+def path_of(request: web.Request) -> str:
+    """The path below the fleet."""
+    return request.path.partition(PREFIX.format_map(request.match_info))[2]

@@ -32,6 +32,11 @@ class Fleet:
     status: FleetStatus
 
     @property
+    def is_external(self) -> bool:
+        """Whether a trainer updates the workers."""
+        return self.spec.weights.management == "External"
+
+    @property
     def world_size(self) -> int:
         """Processes of one worker that take part in a transfer of weights."""
         return self.spec.engine.tensor_parallel_size * self.spec.engine.pipeline_parallel_size
@@ -63,12 +68,16 @@ class Fleets:
                 "cannot read; install the API and the CRDs of one release",
             ) from error
 
-    async def weights(self, fleet: Fleet) -> WeightVersion | None:
-        """The WeightVersion that steers the fleet's base weights: the oldest one. None without one."""
+    async def weights(self, fleet: Fleet, adapter: str = "") -> WeightVersion | None:
+        """The WeightVersion that steers the fleet's base weights, or those of an adapter: the oldest one.
+
+        None without one.
+        """
         found = [
             WeightVersion.model_validate(raw)
             for raw in await self._cluster.of(fleet.namespace).all(Kind.WEIGHTS)
-            if raw["spec"]["fleetRef"]["name"] == fleet.name and not raw["spec"].get("adapter")
+            if raw["spec"]["fleetRef"]["name"] == fleet.name
+            and raw["spec"].get("adapter", "") == adapter
         ]
         found.sort(key=lambda w: (w.metadata.creation_timestamp, w.metadata.name))
         return found[0] if found else None

@@ -13,14 +13,18 @@ from fleet_api.app import application
 from fleet_api.authentication import Authenticator
 from fleet_api.authorization import Authorizer
 from fleet_api.calls import Gate
+from fleet_api.changes import Changes
+from fleet_api.control import control_routes
+from fleet_api.external import External
 from fleet_api.fleets import Fleets
 from fleet_api.keys import StaticKeys
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Places, Rate
+from fleet_api.managed import Managed
 from fleet_api.mutations import Mutations
 from fleet_api.ports import Cluster
 from fleet_api.reads import Reads
-from fleet_api.routes import routes
+from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
@@ -45,8 +49,13 @@ def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.App
         audiences=settings.audiences,
     )
     gate = Gate(fleets, authenticator, Authorizer(cluster, monotonic=time.monotonic))
+    changes = Changes(cluster, lifecycle)
+    table = (
+        *state_routes(Reads(fleets), Mutations(changes)),
+        *control_routes(Managed(fleets, changes), External()),
+    )
     return application(
-        routes(Reads(fleets), Mutations(cluster, lifecycle)),
+        table,
         gate,
         rate=Rate(settings.requests_per_second, time.monotonic),
         places=Places(settings.concurrent_requests),

@@ -85,6 +85,12 @@ def busy(reason: str, message: str, seconds: float = RETRY_SECONDS) -> Problem:
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, reason, message, headers=headers)
 
 
+def superseded(version: str, by: str) -> Problem:
+    """409: another request has replaced the version that an earlier one asked for."""
+    message = f"version {version} was replaced by {by} since the first request"
+    return Problem(HTTPStatus.CONFLICT, "Superseded", message)
+
+
 def of_error(error: RlfleetError) -> Problem:  # noqa: PLR0911 - one for each kind
     """The problem for an error of the client library."""
     match error:

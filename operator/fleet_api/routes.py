@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fleet_api.calls import Access, Handler
+from fleet_api.calls import Access
 from fleet_api.mutations import Mutations
 from fleet_api.reads import Reads
-
-PREFIX = "/fleets/{namespace}/{name}"
-READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+from fleet_api.route import Route
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One route. `path`: below the prefix."""
-
-    method: str
-    path: str
-    handler: Handler
-    access: Access
-
-    @property
-    def changes(self) -> bool:
-        """Whether it may change something."""
-        return self.method not in READING_METHODS
-
-
-def routes(reads: Reads, mutations: Mutations) -> tuple[Route, ...]:
-    """All routes."""
+def state_routes(reads: Reads, mutations: Mutations) -> tuple[Route, ...]:
+    """The routes of `/v1/rl`."""
     return (
         Route("GET", "/v1/rl/state", reads.state, Access.READ_WEIGHTS),
         Route("GET", "/v1/rl/workers", reads.workers, Access.FLEET),

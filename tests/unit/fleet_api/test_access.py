@@ -21,7 +21,7 @@ from fleet_api.authentication import ACCEPTED_SECONDS, Authenticator
 from fleet_api.keys import StaticKeys
 from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
 from fleet_api.problems import Problem
-from fleet_api.routes import READING_METHODS
+from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
 from rlfleet.errors import Forbidden, Unavailable
 

@@ -97,6 +97,7 @@ from fleet_worker.protocol.state import (
     TransferState,
     WorkerState,
 )
+from fleet_worker.protocol.steps import step_of
 from fleet_worker.protocol.types import (
     MAX_TERM,
     PROTOCOL_VERSION,
@@ -211,4 +212,5 @@ __all__ = [
     "answer_signature",
     "body_digest",
     "call_signature",
+    "step_of",
 ]

@@ -21,9 +21,10 @@ from fleet_worker.protocol import (
     Source,
     StageRequest,
     VersionLabel,
+    step_of,
 )
 from fleet_worker.trainer.driver_seat import DriverSeat
-from fleet_worker.trainer.step_labels import label_of, step_of
+from fleet_worker.trainer.step_labels import label_of
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 """The version of weights that a trainer names only by a directory, or not at all.
 
-Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
-number is the version. A trainer may overwrite any other folder, so its version is its name with a hash
-of its files. All workers that see the same files give it the same version.
+The number of a step is the version (`protocol.steps`). A trainer may overwrite any other folder, so its
+version is its name with a hash of its files. All workers that see the same files give it the same
+version.
 """
 
 from __future__ import annotations
@@ -11,21 +11,12 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-_STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
-_BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
+from fleet_worker.protocol import step_of
+
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = 40
 _MARK = 8
 _RECEIVED_MARK = 12  # longer, because the label has no folder name
-
-
-def step_of(path: str) -> str | None:
-    """Return the number in a folder's name, without leading zeros; None without a number."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
-        parts.pop()
-    found = _STEP.fullmatch(parts[-1]) if parts else None
-    return str(int(found[1])) if found else None
 
 
 def label_of(path: str, files: Mapping[str, tuple[int, int]]) -> str:

@@ -18,8 +18,8 @@ from tests.support.worker_harness import (
 )
 
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import Management, PauseMode, Phase, Reason, Source
-from fleet_worker.trainer.step_labels import label_of, step_of
+from fleet_worker.protocol import Management, PauseMode, Phase, Reason, Source, step_of
+from fleet_worker.trainer.step_labels import label_of
 
 # --- versions of folders ------------------------------------------------------------------------
 

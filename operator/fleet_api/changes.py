@@ -1,0 +1,86 @@
+"""Changes of a WeightVersion: the flow of the client, as the RL API's account."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from fleet_api.bodies import Body, Publication, Rollback, Waiting
+from fleet_api.calls import AUDITED, Call, path_of
+from fleet_api.idempotency import HEADER, Key, Marked
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.ports import Cluster
+from fleet_api.problems import superseded
+from rlfleet.async_weights import AsyncWeights
+from rlfleet.resources import WeightVersion
+from rlfleet.rollout import Rollout
+
+B = TypeVar("B", bound=Body)
+Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
+
+
+class Changed(NamedTuple):
+    """The outcome of a change. `replayed`: an earlier request has made it."""
+
+    result: Rollout | WeightVersion
+    replayed: bool
+
+
+class Changes:
+    """Carries changes out."""
+
+    def __init__(self, cluster: Cluster, lifecycle: Lifecycle) -> None:
+        self._cluster = cluster
+        self._lifecycle = lifecycle
+
+    async def carry_out(self, call: Call, seen: WeightVersion, body: B, act: Act[B]) -> Changed:
+        """Change a WeightVersion and wait as long as the body asks for.
+
+        Errors: those of `rlfleet.errors`; Problem for a misused key, and while the process ends.
+        """
+        call.request[AUDITED].asked = body.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_unset=True
+        )
+        objects: Any = self._cluster.of(call.fleet.namespace)
+        key = _key(call, body)
+        replayed = key is not None and key.has_been_used(seen)
+        if key is not None and not replayed:
+            objects = Marked(objects, key.annotation(seen))
+        # It is never closed: the connections belong to the process.
+        weights = AsyncWeights(seen.metadata.name, objects=objects)
+        work = _again(weights, seen, body) if replayed else act(weights, body)
+        return Changed(await self._lifecycle.until_it_ends(_of(work)), replayed)
+
+
+async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
+    """Ask for a version."""
+    return await weights.publish(
+        body.version,
+        path=body.source.path if body.source else None,
+        digest=body.digest,
+        run_id=body.run_id,
+        wait=body.wait,
+        timeout_seconds=body.timeout_seconds,
+    )
+
+
+def _key(call: Call, body: Body) -> Key | None:
+    text = call.request.headers.get(HEADER)
+    if text is None:
+        return None
+    path = path_of(call.request)
+    asked = f"{call.request.method} {path}\n{body.model_dump_json(exclude_unset=True)}"
+    return Key(text, call.caller.name, asked)
+
+
+async def _of(work: Awaitable[Rollout | WeightVersion]) -> Rollout | WeightVersion:
+    return await work
+
+
+async def _again(weights: AsyncWeights, seen: WeightVersion, body: Body) -> Rollout | WeightVersion:
+    """The answer to a request that was carried out already: the outcome, without another change."""
+    if isinstance(body, Publication | Rollback) and body.version != seen.spec.version:
+        raise superseded(body.version, seen.spec.version)
+    if isinstance(body, Waiting) and body.wait:
+        return await weights.wait(timeout_seconds=body.timeout_seconds)
+    return seen

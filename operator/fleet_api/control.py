@@ -1,0 +1,95 @@
+"""The control root: a fleet answers like one vLLM, so that a trainer needs one address.
+
+A fleet of management Operator answers by its WeightVersion (`managed`), one of External by all of its
+workers (`external`).
+
+Source: prime-rl's `utils.client`, TRL's `VLLMClient`, NeMo-RL's `remote_vllm`, vLLM's RL routes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from fleet_api.calls import Access, Call, Handler
+from fleet_api.external import External
+from fleet_api.managed import Managed
+from fleet_api.route import Route
+from fleet_operator.api.conditions import ConditionType, condition_of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One route. `managed`: its handler for a fleet of management Operator."""
+
+    method: str
+    path: str
+    managed: Handler
+    access: Access = Access.DRIVE
+
+
+def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
+    """All routes."""
+    rows = (
+        Row("POST", "/pause", managed.pause),
+        Row("POST", "/resume", managed.resume),
+        Row("GET", "/is_paused", managed.is_paused, Access.FLEET),
+        Row("POST", "/update_weights", managed.update_weights),
+        Row("POST", "/collective_rpc", managed.collective_rpc),
+        Row("POST", "/reset_prefix_cache", managed.drop_prefixes),
+        Row("GET", "/weight_info", managed.weight_info, Access.FLEET),
+        Row("GET", "/server_info", managed.server_info, Access.FLEET),
+        # The handler requires the right, on the WeightVersion that the body names.
+        Row("POST", "/load_lora_adapter", managed.load_adapter, Access.ADAPTER),
+        Row("POST", "/v1/load_lora_adapter", managed.load_adapter, Access.ADAPTER),
+        Row("POST", "/v1/unload_lora_adapter", managed.unload_adapter, Access.ADAPTER),
+        Row("GET", "/is_sleeping", managed.is_sleeping, Access.FLEET),
+        *(
+            Row("POST", path, managed.refuse)
+            for path in (
+                "/init_weight_transfer_engine",
+                "/shutdown_weight_transfer_engine",
+                "/start_weight_update",
+                "/finish_weight_update",
+                "/update_weight_version",
+                "/init_broadcaster",
+                "/abort_requests",
+                "/sleep",
+                "/wake_up",
+            )
+        ),
+    )
+    return (
+        Route("GET", "/health", health, Access.FLEET),
+        Route("GET", "/get_world_size", world_size, Access.FLEET),
+        *(Route(r.method, r.path, _either(r.managed, external), r.access) for r in rows),
+    )
+
+
+async def health(call: Call) -> web.Response:
+    """200 once the fleet serves. `control_fanout`: a call to this address reaches every worker."""
+    fleet = call.fleet
+    found = condition_of(fleet.status.conditions, ConditionType.AVAILABLE)
+    available = found is not None and found.status == "True"
+    document = {
+        "status": "ok" if available else "unavailable",
+        "total_backends": fleet.spec.replicas,
+        "ready_backends": fleet.status.ready_replicas,
+        "control_fanout": True,
+    }
+    return web.json_response(document, status=200 if available else 503)
+
+
+async def world_size(call: Call) -> web.Response:
+    """The processes of all workers that the fleet should have."""
+    return web.json_response({"world_size": call.fleet.world_size * call.fleet.spec.replicas})
+
+
+def _either(managed: Handler, external: External) -> Handler:
+    async def handle(call: Call) -> web.StreamResponse:
+        if call.fleet.is_external:
+            return await external.pass_on(call)
+        return await managed(call)
+
+    return handle

@@ -1,0 +1,172 @@
+"""The control root of a fleet whose weights the operator manages: an update is a change of its
+WeightVersion.
+
+The operator pauses and resumes workers during a rollout, and a load drops what older weights cached. So
+the trainer's own calls for that are accepted, and change nothing. A call that the operator does not make
+for the trainer is refused.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import cast
+
+from aiohttp import web
+
+from fleet_api.bodies import Directory, Publication, read
+from fleet_api.calls import Call, right_on
+from fleet_api.changes import Changes, publish
+from fleet_api.fleets import Fleet, Fleets
+from fleet_api.problems import Problem
+from fleet_api.state import rollout_of
+from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
+from fleet_worker.protocol import step_of
+from rlfleet.resources import WeightVersion
+from rlfleet.rollout import Rollout
+
+_NO_EFFECT = "the operator does this during each rollout; this call changes nothing"
+_REMEDY = (
+    "publish versions with /update_weights {weight_dir}, or set the fleet's spec.weights.management "
+    "to External"
+)
+
+
+class Managed:
+    """The handlers."""
+
+    def __init__(self, fleets: Fleets, changes: Changes) -> None:
+        self._fleets = fleets
+        self._changes = changes
+
+    async def pause(self, _: Call) -> web.Response:
+        """Nothing: the operator pauses the workers when they have staged the version."""
+        return web.json_response({"status": "paused", "message": _NO_EFFECT})
+
+    async def resume(self, _: Call) -> web.Response:
+        """Nothing: the operator resumes the workers."""
+        return web.json_response({"status": "resumed", "message": _NO_EFFECT})
+
+    async def drop_prefixes(self, _: Call) -> web.Response:
+        """Nothing: every load drops the prefixes of older weights."""
+        return web.json_response({"success": True, "message": _NO_EFFECT})
+
+    async def is_paused(self, call: Call) -> web.Response:
+        """Whether no worker generates, as the operator has seen it last."""
+        return web.json_response({"is_paused": _is_paused(call.fleet)})
+
+    async def is_sleeping(self, call: Call) -> web.Response:
+        """As vLLM does, also true while paused."""
+        return web.json_response({"is_sleeping": _is_paused(call.fleet)})
+
+    async def weight_info(self, call: Call) -> web.Response:
+        """The version that the fleet serves; null while workers serve several."""
+        versions = call.fleet.status.versions
+        served = versions[0].version if len(versions) == 1 else None
+        return web.json_response({"weight_version": served})
+
+    async def server_info(self, call: Call) -> web.Response:
+        """The engine's configuration as the fleet's spec has it."""
+        spec = call.fleet.spec
+        config = {
+            "model_config": {"model": spec.model.name, "served_model_name": spec.model.name},
+            "parallel_config": {
+                "tensor_parallel_size": spec.engine.tensor_parallel_size,
+                "pipeline_parallel_size": spec.engine.pipeline_parallel_size,
+            },
+            "weight_transfer_config": None,
+        }
+        as_json = call.request.query.get("config_format") == "json"
+        return web.json_response({"vllm_config": config if as_json else str(config)})
+
+    async def update_weights(self, call: Call) -> web.Response:
+        """`/update_weights {weight_dir}`: ask for this version, and wait for its outcome."""
+        body = await read(call.request, UpdateWeights)
+        if body.update_info is not None:
+            raise _not_for_trainers(call.fleet, "weights over a collective")
+        rollout = await self._publish(call, call.present_weights, body.weight_dir, body.version)
+        return web.json_response({"status": "ok", "weight_version": rollout.version} | _of(rollout))
+
+    async def collective_rpc(self, call: Call) -> web.Response:
+        """`/collective_rpc` with the method `reload_weights`: the same."""
+        body = await read(call.request, CollectiveRpc)
+        if body.method != "reload_weights":
+            raise Problem(
+                HTTPStatus.BAD_REQUEST,
+                "BadRequest",
+                "the only method that may be called is reload_weights",
+            )
+        named = body.named
+        await self._publish(call, call.present_weights, named.weights_path, named.version)
+        # Clients compare the results: one of each process, and nothing else.
+        processes = call.fleet.world_size * call.fleet.spec.replicas
+        return web.json_response({"results": [None] * processes})
+
+    async def load_adapter(self, call: Call) -> web.Response:
+        """`/v1/load_lora_adapter`: the same for the adapter's own WeightVersion."""
+        body = await read(call.request, LoadAdapter)
+        found = await self._fleets.weights(call.fleet, body.lora_name)
+        if found is None:
+            # Not 404, which trainers repeat, since they wait for the adapter's files.
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                "NoWeightVersion",
+                f"no WeightVersion in namespace {call.fleet.namespace!r} has the adapter "
+                f"{body.lora_name!r} of fleet {call.fleet.name!r}; create one",
+            )
+        await call.require(right_on(found, "patch", call.fleet))
+        rollout = await self._publish(call, found, body.lora_path, body.version)
+        return web.json_response({"status": "ok", "weight_version": rollout.version} | _of(rollout))
+
+    async def unload_adapter(self, call: Call) -> web.Response:
+        """`/v1/unload_lora_adapter`: refused, since the WeightVersion would load it again."""
+        name = (await read(call.request, UnloadAdapter)).lora_name
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            "OperatorManaged",
+            f"the operator serves the adapter {name!r} as long as its WeightVersion exists; delete "
+            "the WeightVersion",
+        )
+
+    async def refuse(self, call: Call) -> web.Response:
+        """A call that only a fleet of management External knows."""
+        raise _not_for_trainers(call.fleet, "this call")
+
+    async def _publish(
+        self, call: Call, seen: WeightVersion, path: str | None, version: str | None
+    ) -> Rollout:
+        """Errors: Problem 400 without a directory, 422 without a version."""
+        if path is None:
+            raise Problem(
+                HTTPStatus.BAD_REQUEST,
+                "BadRequest",
+                "the body names no directory of weights; send its absolute path",
+            )
+        version = version or step_of(path)
+        if version is None:
+            raise Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "NoVersion",
+                "the name of the directory has no number; write each version to a directory of its "
+                "own such as /weights/step_43, or send version",
+            )
+        body = Publication(version=version, source=Directory(path=path))
+        result, _ = await self._changes.carry_out(call, seen, body, publish)
+        return cast("Rollout", result)  # as `publish` does, and its repetition, which waits too
+
+
+def _of(rollout: Rollout) -> dict[str, object]:
+    return {"rollout": rollout_of(rollout)}
+
+
+def _is_paused(fleet: Fleet) -> bool:
+    workers = fleet.status.workers
+    return workers.serving == 0 and workers.total > 0
+
+
+def _not_for_trainers(fleet: Fleet, what: str) -> Problem:
+    return Problem(
+        HTTPStatus.CONFLICT,
+        "OperatorManaged",
+        f"the operator manages the weights of fleet {fleet.name!r}, so {what} cannot reach its "
+        f"workers; {_REMEDY}",
+    )

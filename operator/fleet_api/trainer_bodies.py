@@ -1,0 +1,65 @@
+"""Bodies of the control root, as trainers send them. Unknown fields are for other servers.
+
+Source: prime-rl's `utils.client`; vLLM's `entrypoints.rl.online` and `entrypoints.serve.lora`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+
+from fleet_operator.api.source import AbsolutePath, VersionLabel
+
+
+def _without_slash(path: Any) -> Any:
+    return path.rstrip("/") if isinstance(path, str) else path
+
+
+Folder = Annotated[AbsolutePath, BeforeValidator(_without_slash)]
+
+
+class Lenient(BaseModel):
+    """Base of all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Empty(Lenient):
+    """Nothing that matters here."""
+
+
+class UpdateWeights(Lenient):
+    """`/update_weights`. `version`: of a directory whose name has no number."""
+
+    weight_dir: Folder | None = None
+    version: VersionLabel | None = None
+    update_info: dict[str, Any] | list[Any] | None = None
+
+
+class Reload(Lenient):
+    """Arguments of `reload_weights`."""
+
+    weights_path: Folder | None = None
+    version: VersionLabel | None = None
+
+
+class CollectiveRpc(Lenient):
+    """`/collective_rpc`."""
+
+    method: StrictStr
+    named: Annotated[Reload, Field(alias="kwargs")] = Reload()
+
+
+class LoadAdapter(Lenient):
+    """`/v1/load_lora_adapter`."""
+
+    lora_name: Annotated[StrictStr, Field(min_length=1, max_length=253)]
+    lora_path: Folder
+    version: VersionLabel | None = None
+
+
+class UnloadAdapter(Lenient):
+    """`/v1/unload_lora_adapter`."""
+
+    lora_name: Annotated[StrictStr, Field(min_length=1, max_length=253)]

@@ -1,0 +1,198 @@
+"""The control root of a fleet of management Operator: one address for trainers that know one vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.fake_cluster import READER, TRAINER
+from tests.support.fake_objects import TIMINGS, patches
+from tests.unit.fleet_api.conftest import Api
+
+UPDATE = "/update_weights"
+STEP = {"weight_dir": "/weights/run-7/broadcasts/step_43"}
+DRIVING = [
+    "/pause",
+    "/resume",
+    UPDATE,
+    "/collective_rpc",
+    "/reset_prefix_cache",
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/finish_weight_update",
+    "/init_broadcaster",
+    "/sleep",
+    "/wake_up",
+]
+
+
+def rpc(path: str | None, method: str = "reload_weights") -> dict[str, Any]:
+    return {"method": method, "args": [], "kwargs": {"weights_path": path}, "timeout": 1800}
+
+
+async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: Api) -> None:
+    objects = api.cluster.objects
+    query = {"mode": "keep", "clear_cache": "false"}
+
+    assert (await api.send("POST", "/pause", TRAINER, params=query))[0] == 200
+    assert patches(objects) == []
+    status, reply = await api.send("POST", UPDATE, TRAINER, json=STEP)
+    assert (await api.send("POST", "/resume", TRAINER))[0] == 200
+
+    assert (status, reply["status"], reply["weight_version"]) == (200, "ok", "43")
+    assert reply["rollout"]["timings"] == TIMINGS
+    assert patches(objects) == [
+        {
+            "spec": {
+                "version": "43",
+                "digest": None,
+                "source": {"path": "/weights/run-7/broadcasts/step_43", "huggingFace": None},
+            }
+        }
+    ]
+
+
+async def test_an_update_that_is_sent_again_makes_no_other_rollout(api: Api) -> None:
+    await api.send("POST", UPDATE, TRAINER, json=STEP)
+    generation = api.cluster.objects.weights["metadata"]["generation"]
+
+    assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 200
+    assert api.cluster.objects.weights["metadata"]["generation"] == generation
+
+
+async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api: Api) -> None:
+    path = "/weights/global_step_44/policy/"
+    status, reply = await api.send("POST", "/collective_rpc", TRAINER, json=rpc(path))
+
+    assert (status, reply) == (200, {"results": [None] * 8})
+    assert api.cluster.objects.weights["spec"]["version"] == "44"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "reason"),
+    [
+        (UPDATE, {"weight_dir": None}, 400, "BadRequest"),
+        (UPDATE, {}, 400, "BadRequest"),
+        (UPDATE, {"weight_dir": "step_43"}, 422, "InvalidBody"),
+        (UPDATE, {"weight_dir": "/weights/latest"}, 422, "NoVersion"),
+        (UPDATE, {"update_info": {"names": []}}, 409, "OperatorManaged"),
+        ("/collective_rpc", rpc("/weights/step_43", "shutdown"), 400, "BadRequest"),
+        ("/collective_rpc", rpc(None), 400, "BadRequest"),
+        ("/start_weight_update", {}, 409, "OperatorManaged"),
+        ("/sleep", {}, 409, "OperatorManaged"),
+        ("/v1/unload_lora_adapter", {"lora_name": "judge"}, 409, "OperatorManaged"),
+    ],
+)
+async def test_what_cannot_become_a_rollout_is_a_final_refusal(
+    api: Api, path: str, body: Any, status: int, reason: str
+) -> None:
+    answered, problem = await api.send("POST", path, TRAINER, json=body)
+
+    assert (answered, problem["reason"]) == (status, reason)
+    assert patches(api.cluster.objects) == []
+
+
+async def test_a_directory_without_a_number_has_the_version_that_is_sent_with_it(api: Api) -> None:
+    body = {"weight_dir": "/weights/latest", "version": "refit-9"}
+
+    assert (await api.send("POST", UPDATE, TRAINER, json=body))[1]["weight_version"] == "refit-9"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("CheckpointTruncated", 422), ("FailureBudgetExceeded", 409)]
+)
+async def test_a_refused_version_is_4xx_so_that_the_trainer_ends(
+    api: Api, reason: str, status: int
+) -> None:
+    api.cluster.objects._obeys = False
+    api.cluster.objects.script.append(lambda: api.cluster.objects.stall(reason))
+
+    assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == status
+
+
+async def test_an_update_that_takes_too_long_is_5xx_so_that_the_trainer_asks_again(
+    api: Api,
+) -> None:
+    api.cluster.objects._obeys = False
+
+    assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 504
+
+
+@pytest.mark.parametrize("path", DRIVING)
+async def test_a_right_to_read_drives_nothing(api: Api, path: str) -> None:
+    status, problem = await api.send("POST", path, READER, json=STEP)
+
+    assert (status, problem["reason"]) == (403, "Forbidden")
+    assert patches(api.cluster.objects) == []
+
+
+async def test_without_a_weight_version_there_is_nothing_to_update(api: Api) -> None:
+    api.cluster.objects.delete()
+
+    assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 404
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+LORA = {"lora_name": "judge", "lora_path": "/weights/lora/step_5"}
+
+
+@pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
+async def test_an_adapter_is_published_to_its_own_weight_version(api: Api, path: str) -> None:
+    api.cluster.objects.desire(adapter="judge")
+    status, reply = await api.send("POST", path, TRAINER, json=LORA)
+
+    assert (status, reply["weight_version"]) == (200, "5")
+    assert api.cluster.objects.weights["spec"]["source"]["path"] == "/weights/lora/step_5"
+
+
+async def test_an_adapter_needs_the_right_on_its_own_weight_version(api: Api) -> None:
+    api.cluster.objects.desire(adapter="judge")
+
+    assert (await api.send("POST", "/load_lora_adapter", READER, json=LORA))[0] == 403
+    assert patches(api.cluster.objects) == []
+
+
+async def test_an_unknown_adapter_is_final_since_trainers_repeat_404(api: Api) -> None:
+    status, problem = await api.send("POST", "/load_lora_adapter", TRAINER, json=LORA)
+
+    assert (status, problem["reason"]) == (409, "NoWeightVersion")
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+async def test_health_counts_the_workers_and_says_that_calls_reach_all_of_them(api: Api) -> None:
+    status, health = await api.get("/health")
+    assert (status, health["status"]) == (503, "unavailable")
+
+    api.cluster.fleet["status"]["conditions"] = [
+        {
+            "type": "Available",
+            "status": "True",
+            "reason": "AllWorkersServing",
+            "message": "",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-11-22T10:00:00Z",
+        }
+    ]
+    status, health = await api.get("/health")
+    assert (status, health["status"]) == (200, "ok")
+    assert (health["total_backends"], health["control_fanout"]) == (2, True)
+
+
+async def test_the_world_is_every_process_of_every_worker(api: Api) -> None:
+    assert await api.get("/get_world_size") == (200, {"world_size": 8})
+
+
+async def test_what_is_read_of_a_managed_fleet_is_the_truth_of_its_status(api: Api) -> None:
+    assert await api.get("/is_paused") == (200, {"is_paused": False})
+    assert await api.get("/weight_info") == (200, {"weight_version": "42"})
+    status, info = await api.get("/server_info", params={"config_format": "json"})
+    assert (status, info["vllm_config"]["model_config"]["model"]) == (200, "qwen")
+
+    api.cluster.fleet["status"]["workers"] = {"total": 2, "paused": 2}
+    api.cluster.fleet["status"]["versions"].append({"version": "43", "workers": 1})
+    assert await api.get("/is_paused") == (200, {"is_paused": True})
+    assert await api.get("/is_sleeping") == (200, {"is_sleeping": True})
+    assert await api.get("/weight_info") == (200, {"weight_version": None})

@@ -1,0 +1,21 @@
+"""The version in the name of a trainer's directory.
+
+Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
+number is the version.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
+_BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
+
+
+def step_of(path: str) -> str | None:
+    """Return the number in a folder's name, without leading zeros; None without a number."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
+        parts.pop()
+    found = _STEP.fullmatch(parts[-1]) if parts else None
+    return str(int(found[1])) if found else None
