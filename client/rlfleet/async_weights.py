@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rlfleet import rollout as core
 from rlfleet.errors import NotFound, Unavailable
@@ -14,15 +14,8 @@ from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
 from rlfleet.metrics import metrics
-from rlfleet.ports import ExistsError, Json, Kind, Objects
-from rlfleet.resources import (
-    RETRY,
-    FleetStatus,
-    HistoryEntry,
-    InferenceFleet,
-    WeightVersion,
-    manifest,
-)
+from rlfleet.ports import Json, Kind, Place
+from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
 from rlfleet.rollout import Asked, Rollout, outcome, rollout_of, unfinished
 
 
@@ -42,12 +35,13 @@ class AsyncWeights:
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         field_manager: str = "trainer",
-        objects: Objects | None = None,
+        objects: Place | None = None,
     ) -> None:
         self.name = name
-        self._objects: Objects = objects or AsyncKube(
+        self._place: Place = objects or AsyncKube(
             load_access(kubeconfig, context=context, namespace=namespace), field_manager
         )
+        self._changes = self._place.changes(name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,7 +54,7 @@ class AsyncWeights:
 
         >>> await weights.close()
         """
-        await self._objects.close()
+        await self._place.close()
 
     async def publish(
         self,
@@ -78,14 +72,9 @@ class AsyncWeights:
         >>> (await weights.publish("43", path="/weights/step_43")).timings.load_seconds
         0.4
         """
-        deadline = self._objects.monotonic() + timeout_seconds
+        deadline = self._place.monotonic() + timeout_seconds
         spec = core.publish_patch(version, path=path, digest=digest, run_id=run_id)
-        try:
-            written = await self._patch({"spec": spec}, deadline)
-        except NotFound:
-            if create_for is None:
-                raise
-            written = await self._create(create_for, spec, deadline)
+        written = _weights(await self._changes.publish(spec, create_for, deadline))
         return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
 
     async def wait(self, *, timeout_seconds: float = 600) -> Rollout:
@@ -94,7 +83,7 @@ class AsyncWeights:
         >>> (await weights.wait()).applied
         True
         """
-        deadline = self._objects.monotonic() + timeout_seconds
+        deadline = self._place.monotonic() + timeout_seconds
         seen = await self._current(deadline)
         return await self._result(Asked.by(seen), seen, deadline, timeout_seconds, wait=True)
 
@@ -111,12 +100,9 @@ class AsyncWeights:
         >>> (await weights.rollback("41")).version
         '41'
         """
-        deadline = self._objects.monotonic() + timeout_seconds
-        seen = await self._current(deadline)
-        source = {"path": path} if path else await self._source_of(version, seen)
-        for spec in core.rollback_patches(seen, version, source):
-            seen = await self._patch({"spec": spec}, deadline)
-        return await self._result(Asked.by(seen), seen, deadline, timeout_seconds, wait=wait)
+        deadline = self._place.monotonic() + timeout_seconds
+        written = _weights(await self._changes.rollback(version, path, deadline))
+        return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
 
     async def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
         """As `Weights.retry`.
@@ -124,10 +110,9 @@ class AsyncWeights:
         >>> (await weights.retry()).applied
         True
         """
-        deadline = self._objects.monotonic() + timeout_seconds
+        deadline = self._place.monotonic() + timeout_seconds
         known = core.trouble_of(await self._current(deadline))
-        mark = datetime.now(UTC).isoformat(timespec="microseconds")
-        written = await self._patch({"metadata": {"annotations": {RETRY: mark}}}, deadline)
+        written = _weights(await self._changes.retry(deadline))
         asked = Asked.by(written, known)
         return await self._result(asked, written, deadline, timeout_seconds, wait=wait)
 
@@ -137,7 +122,7 @@ class AsyncWeights:
         >>> (await weights.suspend()).spec.suspend
         True
         """
-        return await self._patch({"spec": {"suspend": True}})
+        return _weights(await self._changes.suspend(suspended=True, deadline=None))
 
     async def resume(self) -> WeightVersion:
         """As `Weights.resume`.
@@ -145,7 +130,7 @@ class AsyncWeights:
         >>> (await weights.resume()).spec.suspend
         False
         """
-        return await self._patch({"spec": {"suspend": False}})
+        return _weights(await self._changes.suspend(suspended=False, deadline=None))
 
     async def current(self) -> WeightVersion:
         """As `Weights.current`.
@@ -180,7 +165,7 @@ class AsyncWeights:
         ...     break
         ADDED Applied
         """
-        async with aclosing(follow(self._objects, self.name)) as events:
+        async with aclosing(follow(self._place, self.name)) as events:
             async for event in events:
                 yield event
 
@@ -207,7 +192,7 @@ class AsyncWeights:
         try:
             if (done := outcome(asked, seen)) is not None:
                 return done
-            events = follow(self._objects, self.name, seen=seen, deadline=deadline)
+            events = follow(self._place, self.name, seen=seen, deadline=deadline)
             async with aclosing(events):
                 async for event in events:
                     seen = event.weights
@@ -223,34 +208,11 @@ class AsyncWeights:
         raise unfinished(asked, seen, timeout_seconds)
 
     async def _current(self, deadline: float | None = None) -> WeightVersion:
-        return WeightVersion.model_validate(await self._get(Kind.WEIGHTS, self.name, deadline))
+        return _weights(await self._get(Kind.WEIGHTS, self.name, deadline))
 
     async def _get(self, kind: Kind, name: str, deadline: float | None = None) -> Json:
-        return await patiently(self._objects, lambda: self._objects.get(kind, name), deadline)
+        return await patiently(self._place, lambda: self._place.get(kind, name), deadline)
 
-    async def _patch(self, body: Json, deadline: float | None = None) -> WeightVersion:
-        objects = self._objects
-        written = await patiently(
-            objects, lambda: objects.patch(Kind.WEIGHTS, self.name, body), deadline
-        )
-        return WeightVersion.model_validate(written)
 
-    async def _create(self, fleet: str, spec: dict[str, Any], deadline: float) -> WeightVersion:
-        objects, body = self._objects, manifest(self.name, fleet, spec)
-        try:
-            made = await patiently(objects, lambda: objects.create(Kind.WEIGHTS, body), deadline)
-        except ExistsError:
-            return await self._patch({"spec": spec}, deadline)
-        return WeightVersion.model_validate(made)
-
-    async def _source_of(self, version: str, seen: WeightVersion) -> dict[str, Any] | None:
-        """Where an earlier version was, where the spec names no place for each; None where it does."""
-        if seen.spec.source.is_template or seen.spec.version == version:
-            return None
-        for pin in (await self.workers()).pinned:
-            if (pin.version, pin.run_id) == (version, seen.spec.run_id):
-                return pin.source.model_dump(by_alias=True, exclude_none=True)
-        raise NotFound(
-            f"the fleet has no record of where version {version} is, and the source of "
-            f"{self.name!r} has no {{version}} in it; say where with path="
-        )
+def _weights(found: Json) -> WeightVersion:
+    return WeightVersion.model_validate(found)

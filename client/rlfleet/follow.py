@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from rlfleet.errors import NotFound, Unavailable
-from rlfleet.ports import Change, GoneError, Kind, Objects
+from rlfleet.ports import Change, GoneError, Kind, Place
 from rlfleet.resources import WeightVersion
 
 WINDOW_SECONDS = 30.0
@@ -31,7 +31,7 @@ class Event:
 class Pauses:
     """Pauses between attempts, up to a moment at which the failure is reported."""
 
-    def __init__(self, objects: Objects, deadline: float | None) -> None:
+    def __init__(self, objects: Place, deadline: float | None) -> None:
         self._objects = objects
         self._deadline = deadline
         self.reset()
@@ -68,7 +68,7 @@ class Pauses:
 
 
 async def patiently(
-    objects: Objects, call: Callable[[], Awaitable[T]], deadline: float | None = None
+    objects: Place, call: Callable[[], Awaitable[T]], deadline: float | None = None
 ) -> T:
     """Repeat a request until the server answers. Errors: Unavailable as in `follow`."""
     pauses = Pauses(objects, deadline)
@@ -80,7 +80,7 @@ async def patiently(
 
 
 async def follow(
-    objects: Objects,
+    objects: Place,
     name: str,
     *,
     seen: WeightVersion | None = None,
@@ -131,13 +131,13 @@ async def follow(
     pauses.finish()
 
 
-def _left(objects: Objects, deadline: float | None) -> float:
+def _left(objects: Place, deadline: float | None) -> float:
     """Seconds for the next watch."""
     left = WINDOW_SECONDS if deadline is None else deadline - objects.monotonic()
     return min(WINDOW_SECONDS, left)
 
 
-async def _look(objects: Objects, name: str) -> tuple[WeightVersion | None, str]:
+async def _look(objects: Place, name: str) -> tuple[WeightVersion | None, str]:
     """The present state, and from where a watch goes on."""
     found, since = await objects.list(Kind.WEIGHTS, name)
     return WeightVersion.model_validate(found) if found else None, since

@@ -13,32 +13,22 @@ import json
 import math
 import ssl
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import httpx
 
-from rlfleet.errors import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.errors import NotConfigured, RlfleetError, Unavailable
+from rlfleet.kube_answers import Lines, change_of, failure, object_of
 from rlfleet.kubeconfig import Access
-from rlfleet.ports import Change, ExistsError, GoneError, Json, Kind
+from rlfleet.patches import Patches
+from rlfleet.ports import Change, Changes, Json, Kind
 from rlfleet.resources import API_VERSION
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 5.0
 """So much later than asked for may a watch end."""
-_KNOWN: dict[int, tuple[type[Exception], str]] = {
-    401: (Forbidden, "renew the token, or name another context"),
-    403: (
-        Forbidden,
-        "give the account get, list, watch and patch on this WeightVersion, and get on its fleet",
-    ),
-    404: (NotFound, "check the name and the namespace"),
-    410: (GoneError, "list it again"),
-}
-"""HTTP status → what it is for the caller, and the remedy."""
-_KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, "give the account this right")}
-"""The same for objects of other API groups."""
 
 
 class _Kube:
@@ -147,6 +137,10 @@ class BlockingKube(_Kube):
         super().__init__(access, field_manager)
         self._http = httpx.Client(verify=access.tls, proxy=access.proxy)
 
+    def changes(self, name: str) -> Changes:
+        """As patches."""
+        return Patches(self, name)
+
     async def sleep(self, seconds: float) -> None:
         """Blocks."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
@@ -159,16 +153,16 @@ class BlockingKube(_Kube):
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
         """GET, as a stream."""
-        lines, token = _Lines(), self._access.token()
+        lines, token = Lines(), self._access.token()
         request = self._watching(token, kind, name, resource_version, seconds)
         try:
             with self._http.stream(**request) as answer:
                 if not answer.is_success:
                     answer.read()
-                    raise _failure(answer)
+                    raise failure(answer)
                 for chunk in answer.iter_bytes():
                     for line in lines.of(chunk):
-                        yield _change_of(line)
+                        yield change_of(line)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 
@@ -205,7 +199,7 @@ class BlockingKube(_Kube):
         except httpx.TransportError as error:
             raise self._broken(error) from error
         if not answer.is_success:
-            raise _failure(answer, elsewhere=True)
+            raise failure(answer, elsewhere=True)
         return answer
 
     async def _send(
@@ -213,7 +207,7 @@ class BlockingKube(_Kube):
     ) -> Json:
         request = self._request(self._access.token(), method, path, params, body)
         try:
-            return _object_of(self._http.request(**request), body)
+            return object_of(self._http.request(**request), body)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 
@@ -241,9 +235,13 @@ class AsyncKube(_Kube):
         except httpx.TransportError as error:
             raise self._broken(error) from error
         if not answer.is_success:
-            raise _failure(answer, elsewhere=True)
+            raise failure(answer, elsewhere=True)
         found: Json = answer.json()
         return found
+
+    def changes(self, name: str) -> Changes:
+        """As patches."""
+        return Patches(self, name)
 
     async def sleep(self, seconds: float) -> None:
         """Lets other tasks run."""
@@ -257,16 +255,16 @@ class AsyncKube(_Kube):
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
         """GET, as a stream."""
-        lines, token = _Lines(), await self._token()
+        lines, token = Lines(), await self._token()
         request = self._watching(token, kind, name, resource_version, seconds)
         try:
             async with self._http.stream(**request) as answer:
                 if not answer.is_success:
                     await answer.aread()
-                    raise _failure(answer)
+                    raise failure(answer)
                 async for chunk in answer.aiter_bytes():
                     for line in lines.of(chunk):
-                        yield _change_of(line)
+                        yield change_of(line)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 
@@ -275,7 +273,7 @@ class AsyncKube(_Kube):
     ) -> Json:
         request = self._request(await self._token(), method, path, params, body)
         try:
-            return _object_of(await self._http.request(**request), body)
+            return object_of(await self._http.request(**request), body)
         except httpx.TransportError as error:
             raise self._broken(error) from error
 
@@ -283,71 +281,6 @@ class AsyncKube(_Kube):
         return await asyncio.to_thread(self._access.token)  # a plugin may take its time
 
 
-class _Lines:
-    """Lines of a stream. Only a newline ends one: messages may hold other separators."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def of(self, chunk: bytes) -> Iterator[bytes]:
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        yield from filter(None, whole)
-
-
 def _only(name: str) -> dict[str, str]:
     """A right on this one name is enough then. Source: Kubernetes RBAC, "Referring to resources"."""
     return {"fieldSelector": f"metadata.name={name}"}
-
-
-def _change_of(line: bytes) -> Change:
-    event: Json = json.loads(line)
-    if event["type"] == "ERROR":
-        raise _error_of(int(event["object"].get("code") or 500), event["object"])
-    return Change(event["type"], event["object"])
-
-
-def _object_of(answer: httpx.Response, sent: Json | None) -> Json:
-    """The object of an answer. Errors: those of `Objects`."""
-    if not answer.is_success:
-        version = (sent or {}).get("spec", {}).get("version", "?")
-        raise _failure(answer, version)
-    found: Json = answer.json()
-    return found
-
-
-def _failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = False) -> Exception:
-    try:
-        status = answer.json()
-    except ValueError:
-        status = None  # from something between the API server and here
-    wait = answer.headers.get("retry-after", "")
-    details = {"retryAfterSeconds": int(wait)} if wait.isdecimal() else {}
-    status = status if isinstance(status, dict) else {}
-    status = {"details": details} | status
-    return _error_of(answer.status_code, status, version, elsewhere=elsewhere)
-
-
-def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = False) -> Exception:
-    """The error for an answer of the API server.
-
-    Args:
-        code: The HTTP status.
-        status: The object `Status` of the answer, as far as there is one.
-        version: The requested one.
-        elsewhere: The object belongs to another API group than ours.
-    """
-    reason, message = status.get("reason") or str(code), status.get("message") or f"HTTP {code}"
-    details = status.get("details") or {}
-    known = _KNOWN_ELSEWHERE if elsewhere else _KNOWN
-    if code == 404 and not details.get("name") and not elsewhere:
-        return NotFound(f"there is no {API_VERSION} here ({message}); install rlfleet's chart")
-    if code in known:
-        error, remedy = known[code]
-        return error(f"{message}; {remedy}")
-    if reason == "AlreadyExists":
-        return ExistsError(message)
-    if code == 422:
-        return Refused(version, reason, message)
-    if code >= 500 or code in {408, 409, 429}:
-        return Unavailable(message, retry_after_seconds=details.get("retryAfterSeconds"))
-    return RlfleetError(f"the API server answers {code} {reason}: {message}")

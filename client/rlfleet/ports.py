@@ -1,6 +1,6 @@
-"""The port of the client: the place that keeps the objects.
+"""The ports of the client: the place that keeps the objects, and the changes to one.
 
-There is one kind of place today, the Kubernetes API (`kube`). The methods are coroutines in both
+There are two kinds of places: the Kubernetes API (`kube`) and the RL API (`rl_api`). The methods are coroutines in both
 worlds: those of a blocking place never suspend, and `run_blocking` runs what is built on them. So
 the logic is written once.
 """
@@ -44,10 +44,37 @@ class ExistsError(Exception):
     """An object of that name is there already."""
 
 
-class Objects(Protocol):
-    """The objects of one namespace.
+class Changes(Protocol):
+    """Changes to one WeightVersion. Each returns the object as it was written.
 
-    Errors of every method: NotFound, Forbidden, Unavailable, and Refused where it writes.
+    Args of every method:
+        deadline: until when a request without an answer is repeated, on the clock of the place; without
+            one for a minute.
+
+    Errors of every method: NotFound, Forbidden, Unavailable, Refused.
+    """
+
+    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:
+        """Ask for a version. `spec`: of a merge patch. `create_for`: the fleet of a new object."""
+        ...
+
+    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+        """Go back to an earlier version."""
+        ...
+
+    async def retry(self, deadline: float | None) -> Json:
+        """Try an abandoned version once more."""
+        ...
+
+    async def suspend(self, *, suspended: bool, deadline: float | None) -> Json:
+        """Suspend rollouts, or let them go on."""
+        ...
+
+
+class Place(Protocol):
+    """Fleets and WeightVersions to look at, and a clock.
+
+    Errors of every method: NotFound, Forbidden, Unavailable.
     """
 
     @property
@@ -67,14 +94,6 @@ class Objects(Protocol):
         """Every object of a kind."""
         ...
 
-    async def patch(self, kind: Kind, name: str, body: Json) -> Json:
-        """Merge a patch into an object (RFC 7396). Returns: the whole object."""
-        ...
-
-    async def create(self, kind: Kind, body: Json) -> Json:
-        """Create an object. Errors: ExistsError."""
-        ...
-
     def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
@@ -82,6 +101,10 @@ class Objects(Protocol):
 
         Errors: GoneError.
         """
+        ...
+
+    def changes(self, name: str) -> Changes:
+        """Changes to the WeightVersion of that name."""
         ...
 
     def monotonic(self) -> float:
@@ -94,6 +117,18 @@ class Objects(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
+        ...
+
+
+class Objects(Place, Protocol):
+    """A place where objects can be written whole. Errors: Refused, too."""
+
+    async def patch(self, kind: Kind, name: str, body: Json) -> Json:
+        """Merge a patch into an object (RFC 7396). Returns: the whole object."""
+        ...
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        """Create an object. Errors: ExistsError."""
         ...
 
 

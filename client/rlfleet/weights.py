@@ -10,7 +10,7 @@ from rlfleet.async_weights import AsyncWeights
 from rlfleet.follow import Event
 from rlfleet.kube import BlockingKube
 from rlfleet.kubeconfig import load_access
-from rlfleet.ports import Objects, run_blocking
+from rlfleet.ports import Place, run_blocking
 from rlfleet.resources import FleetStatus, HistoryEntry, WeightVersion
 from rlfleet.rollout import Rollout
 
@@ -43,7 +43,7 @@ class Weights:
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         field_manager: str = "trainer",
-        objects: Objects | None = None,
+        objects: Place | None = None,
     ) -> None:
         objects = objects or BlockingKube(
             load_access(kubeconfig, context=context, namespace=namespace), field_manager

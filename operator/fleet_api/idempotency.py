@@ -14,7 +14,8 @@ from typing import Any
 
 from fleet_api.problems import Problem, invalid
 from fleet_operator.api import names
-from rlfleet.ports import Json, Kind, Objects
+from rlfleet.patches import Patches
+from rlfleet.ports import Changes, Json, Kind, Objects
 from rlfleet.resources import WeightVersion
 
 HEADER = "Idempotency-Key"
@@ -61,7 +62,7 @@ class Key:
 class Marked:
     """Objects of a namespace, whose patches of WeightVersions also write an annotation.
 
-    Only `patch` differs. A patch that only clears `rollbackTo` is the first of two, and the key
+    Only `patch` differs, and so `changes`. A patch that only clears `rollbackTo` is the first of two, and the key
     belongs to the second.
     """
 
@@ -71,6 +72,10 @@ class Marked:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objects, name)
+
+    def changes(self, name: str) -> Changes:
+        """See `Place`."""
+        return Patches(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         """See `Objects`."""

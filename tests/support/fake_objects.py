@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from rlfleet.errors import NotFound
+from rlfleet.patches import Patches
 from rlfleet.ports import Change, ExistsError, GoneError, Json, Kind
 
 TIME = "2026-11-22T10:00:00Z"
@@ -179,6 +180,9 @@ class FakeObjects:
             raise NotFound(f'{kind} "{name}" not found')
         self._merge(body)
         return copy.deepcopy(self.weights)
+
+    def changes(self, name: str) -> Patches:
+        return Patches(self, name)
 
     async def create(self, kind: Kind, body: Json) -> Json:
         self._serve(f"create {kind}", body)

@@ -1,0 +1,96 @@
+"""Objects and errors from answers of the API server.
+
+Source: Kubernetes API concepts, "Efficient detection of changes", and meta/v1 Status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+
+from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.ports import Change, ExistsError, GoneError, Json
+from rlfleet.resources import API_VERSION
+
+_KNOWN: dict[int, tuple[type[Exception], str]] = {
+    401: (Forbidden, "renew the token, or name another context"),
+    403: (
+        Forbidden,
+        "give the account get, list, watch and patch on this WeightVersion, and get on its fleet",
+    ),
+    404: (NotFound, "check the name and the namespace"),
+    410: (GoneError, "list it again"),
+}
+"""HTTP status → what it is for the caller, and the remedy."""
+_KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, "give the account this right")}
+"""The same for objects of other API groups."""
+
+
+class Lines:
+    """Lines of a stream. Only a newline ends one: messages may hold other separators."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def of(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that the chunk completes, without empty ones."""
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        yield from filter(None, whole)
+
+
+def change_of(line: bytes) -> Change:
+    """The event in a line of a watch. Errors: those of the event `ERROR`."""
+    event: Json = json.loads(line)
+    if event["type"] == "ERROR":
+        raise _error_of(int(event["object"].get("code") or 500), event["object"])
+    return Change(event["type"], event["object"])
+
+
+def object_of(answer: httpx.Response, sent: Json | None) -> Json:
+    """The object of an answer. Errors: those of `Objects`."""
+    if not answer.is_success:
+        version = (sent or {}).get("spec", {}).get("version", "?")
+        raise failure(answer, version)
+    found: Json = answer.json()
+    return found
+
+
+def failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = False) -> Exception:
+    """The error for an answer that is no success. Arguments: as for `_error_of`."""
+    try:
+        status = answer.json()
+    except ValueError:
+        status = None  # from something between the API server and here
+    wait = answer.headers.get("retry-after", "")
+    details = {"retryAfterSeconds": int(wait)} if wait.isdecimal() else {}
+    status = status if isinstance(status, dict) else {}
+    status = {"details": details} | status
+    return _error_of(answer.status_code, status, version, elsewhere=elsewhere)
+
+
+def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = False) -> Exception:
+    """The error for an answer of the API server.
+
+    Args:
+        code: The HTTP status.
+        status: The object `Status` of the answer, as far as there is one.
+        version: The requested one.
+        elsewhere: The object belongs to another API group than ours.
+    """
+    reason, message = status.get("reason") or str(code), status.get("message") or f"HTTP {code}"
+    details = status.get("details") or {}
+    known = _KNOWN_ELSEWHERE if elsewhere else _KNOWN
+    if code == 404 and not details.get("name") and not elsewhere:
+        return NotFound(f"there is no {API_VERSION} here ({message}); install rlfleet's chart")
+    if code in known:
+        error, remedy = known[code]
+        return error(f"{message}; {remedy}")
+    if reason == "AlreadyExists":
+        return ExistsError(message)
+    if code == 422:
+        return Refused(version, reason, message)
+    if code >= 500 or code in {408, 409, 429}:
+        return Unavailable(message, retry_after_seconds=details.get("retryAfterSeconds"))
+    return RlfleetError(f"the API server answers {code} {reason}: {message}")

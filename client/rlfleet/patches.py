@@ -1,0 +1,78 @@
+"""Changes to a WeightVersion as patches of the object, for places that keep it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rlfleet import rollout as core
+from rlfleet.errors import NotFound
+from rlfleet.follow import patiently
+from rlfleet.ports import ExistsError, Json, Kind, Objects
+from rlfleet.resources import RETRY, InferenceFleet, WeightVersion, manifest
+
+
+class Patches:
+    """See `Changes`."""
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self._objects = objects
+        self._name = name
+
+    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:
+        """Patch the spec, or create the object."""
+        try:
+            return await self._patch({"spec": spec}, deadline)
+        except NotFound:
+            if create_for is None:
+                raise
+            return await self._create(create_for, spec, deadline)
+
+    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+        """Patch version and source; the source of an earlier version is what the fleet recorded."""
+        now = await self._get(Kind.WEIGHTS, self._name, deadline)
+        seen = WeightVersion.model_validate(now)
+        source = {"path": path} if path else await self._source_of(version, seen, deadline)
+        for spec in core.rollback_patches(seen, version, source):
+            now = await self._patch({"spec": spec}, deadline)
+        return now
+
+    async def retry(self, deadline: float | None) -> Json:
+        """Patch the annotation."""
+        mark = datetime.now(UTC).isoformat(timespec="microseconds")
+        return await self._patch({"metadata": {"annotations": {RETRY: mark}}}, deadline)
+
+    async def suspend(self, *, suspended: bool, deadline: float | None) -> Json:
+        """Patch the field."""
+        return await self._patch({"spec": {"suspend": suspended}}, deadline)
+
+    async def _get(self, kind: Kind, name: str, deadline: float | None) -> Json:
+        return await patiently(self._objects, lambda: self._objects.get(kind, name), deadline)
+
+    async def _patch(self, body: Json, deadline: float | None) -> Json:
+        objects = self._objects
+        return await patiently(
+            objects, lambda: objects.patch(Kind.WEIGHTS, self._name, body), deadline
+        )
+
+    async def _create(self, fleet: str, spec: Json, deadline: float | None) -> Json:
+        objects, body = self._objects, manifest(self._name, fleet, spec)
+        try:
+            return await patiently(objects, lambda: objects.create(Kind.WEIGHTS, body), deadline)
+        except ExistsError:
+            return await self._patch({"spec": spec}, deadline)
+
+    async def _source_of(
+        self, version: str, seen: WeightVersion, deadline: float | None
+    ) -> dict[str, Any] | None:
+        """Where an earlier version was, where the spec names no place for each; None where it does."""
+        if seen.spec.source.is_template or seen.spec.version == version:
+            return None
+        found = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
+        for pin in InferenceFleet.model_validate(found).status.pinned:
+            if (pin.version, pin.run_id) == (version, seen.spec.run_id):
+                return pin.source.model_dump(by_alias=True, exclude_none=True)
+        raise NotFound(
+            f"the fleet has no record of where version {version} is, and the source of "
+            f"{self._name!r} has no {{version}} in it; say where with path="
+        )
