@@ -1,35 +1,36 @@
-"""The promises, checked after every step of every simulated run.
+"""The promises. The simulation checks them after every step of every history.
 
- 1. A worker generates only with weights whose label it reports, never with a half-loaded model, and
-    never with a version that its canary has refused. Requests that could not be ended behind a closed
-    latch count, too.
+ 1. A worker generates only with the weights that it reports, never with a half-loaded model, and
+    never with a version that its canary has refused. Requests that a closed latch could not end
+    count too.
  2. Where versions must not mix, no two workers in service generate with different weights at once.
- 3. A pause ends: it outlives neither its lease nor the timeouts of its rollout, whichever process
-    died.
- 4. Removing workers for a template or swapping them leaves enough workers serving. For a template
-    none is removed while no successor can be created. A pod that waited for a scheduling gate before
-    the template changed, and still does, does not count as a worker there.
- 5. The version that the fleet serves does not go back, unless the trainer allows it.
- 6. With faults ended, the fleet converges within a bound, with exactly its replicas even while its
-    updates are held, or `Stalled` reports why it does not. While faults last, no rollout stays in a
-    phase beyond its timeouts without a message. A leader abandons no version for lateness unless it
-    has watched the phase for the whole timeout, or a worker reports that its own swap is late.
-    A pod behind a scheduling gate keeps no rollout of the others from its end, and is no reason for
-    `Stalled`.
- 7. A fleet at rest writes nothing.
- 8. In `keep` no request is cut short by a rollout, in `wait` none before its drain deadline.
- 9. A version of a run means one digest, ever: no two tokens of one name come from different
-    files, even if something was rewritten, restarted or forgotten in between. `Ready` is never True
-    while a serving worker, as far as the leader can know, has another run, version or digest than
-    the WeightVersion requests. It is never True while that requests other files than its version
-    means.
-11. No call reaches another pod than the one that it is for, and no answer counts for another pod.
-12. No request is cut by a planned change before its drain deadline: a worker that is scaled away, or
+ 3. A pause ends. It lasts no longer than its lease, and no longer than the timeouts of its rollout,
+    whichever process dies.
+ 4. Enough workers serve while a template change or a swap takes workers away. While no successor
+    can be created, a template change takes no worker away. A pod counts as no worker there if it
+    waited for a scheduling gate before the template changed, and still does.
+ 5. The version that the fleet serves does not go back, unless the trainer permits it.
+ 6. After the faults have ended, the fleet converges within a limit, or `Stalled` reports the reason.
+    It has exactly its replicas then, also while its updates are paused. While faults last, no
+    rollout stays in a phase beyond its timeouts without a message. A leader abandons a version as
+    late only if it has watched the phase for the whole timeout, or if a worker reports that its own
+    swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
+    and is no reason for `Stalled`.
+ 7. A fleet without changes writes nothing.
+ 8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline.
+ 9. A version of a run always means one digest. No two tokens with the same run and version come
+    from different files, also if files are rewritten, processes restart or records are lost in
+    between. `Ready` is not True while a serving worker, as far as the leader can know, has another
+    run, version or digest than the WeightVersion requests. Nor is it True while the WeightVersion
+    names other files than its version means.
+11. No call reaches another pod than its own, and no answer counts for another pod.
+12. A planned change cuts no request before its drain deadline. A worker that is scaled down, or
     replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
-14. No more than `rollout.maxStaging` workers read one checkpoint at once. This counts workers that
-    the leader called, and those that report reading, for at most the timeout of the call.
+14. At most `rollout.maxStaging` workers read one checkpoint at once. A worker counts while the leader
+    calls it for that, or while it reports that it reads, for at most the timeout of the call.
 
-(`Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a run.)
+`Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `refusals`
+checks 10, and `effects` checks 13.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ if TYPE_CHECKING:
     from fleet_worker.protocol import WorkerState
 
 LEASE_SECONDS = 30.0
-"""From the documentation, on purpose not from the code."""
+"""As documented. The code is no source here, since it may be wrong."""
 SLACK_SECONDS = 1.0
 MOST_WORKERS = 6
-"""No simulated fleet is larger, with those that are replaced."""
+"""No simulated fleet is larger. Workers that are being replaced count too."""
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
 Name = tuple[str, str | None]
@@ -74,7 +75,7 @@ Name = tuple[str, str | None]
 
 
 class PromiseBroken(AssertionError):
-    """A promise did not hold; the message holds the log that led there."""
+    """A promise did not hold. The message has the log of the simulation until then."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"promise {number}: {text}")
@@ -89,13 +90,13 @@ def _all_alike(desired: Desired) -> bool:
 
 
 def _once(rollout: Rollout) -> float:
-    """How long a pause may take until it has begun and its load is done."""
+    """How long a pause may last until its load has ended, in seconds."""
     timeouts, pause = rollout.timeouts, rollout.pause
     return float(timeouts.pause_seconds + pause.drain_timeout_seconds + timeouts.load_seconds)
 
 
 def _base_status(leader: Leader, known: Mapping[str, WeightsStatus]) -> WeightsStatus:
-    """Of the WeightVersion of the base weights that the leader sees."""
+    """The status of the WeightVersion of the base weights that the leader sees."""
     uid = leader.desired.base_uid if leader.desired is not None else BASE_UID
     return known.get(uid, NO_STATUS)
 
@@ -108,28 +109,28 @@ class Promises:
     """Checks of the promises, and the past that they need.
 
     Fields:
-        wishes: versions with their runs, in the order in which the trainer asked for them, and was
-            entitled to.
-        recorded: the weights that a stored status has called applied.
-        served: the fleet's place in them; of a version that was requested twice, the first time
-            that fits.
-        agree: whether versions do not mix; after a change of strategy, from when they do not, and are
-            what the fleet says that it applied.
-        forgotten: whether the leader cannot know what was served.
-        meant: digest of the first token of every version of a run.
-        sources: allowed sources of a version of a run: those requested before its first token,
-            or with the digest of that.
-        back_to: `rollbackTo`, if the last spec was permitted by it.
-        watching: the recorded phase that the leader decides on, and since when it does.
+        requested: versions with their runs, in the order of the requests. Refused steps back are
+            not among them.
+        recorded: the weights that a stored status has named as applied.
+        served: index in `requested` of what the fleet serves. Of a version that was requested
+            twice, it is the first one that is no step back.
+        agree: whether versions must not mix now. After a change of strategy they must not as soon
+            as all workers have the weights that the fleet's status names as applied.
+        unknown: whether the leader cannot know what was served.
+        meant: digest of the files of the first token of every version of a run.
+        sources: allowed sources of a version of a run. They were requested before its first token,
+            or with the digest of that token.
+        back_to: `rollbackTo`, if it permits the last spec.
+        watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
         availability: promises 4 and 12.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self.sim = simulation
-        self.wishes: list[Name] = [("base", None), (simulation.version, None)]
+        self.requested: list[Name] = [("base", None), (simulation.version, None)]
         self.served = 0
-        self.forgotten = False
+        self.unknown = False
         self.recorded: set[Name] = set()
         self.agree = True
         self.meant: dict[Name, str] = {}
@@ -146,7 +147,7 @@ class Promises:
 
     @property
     def rollout(self) -> Rollout:
-        """The settings that hold."""
+        """The settings in force."""
         return rollout_of(self.sim.desired)
 
     @property
@@ -159,13 +160,13 @@ class Promises:
 
     @property
     def longest_pause_seconds(self) -> float:
-        """How long one worker may hold its requests: there, and back again after a failure."""
+        """How long one worker may hold its requests: for a load, and for the way back after a failure."""
         return 2 * (_once(self.rollout) + LEASE_SECONDS)
 
     @property
     def longest_rollout_seconds(self) -> float:
-        """How long a rollout may take to end or to report why it cannot: forward, back after a
-        failure, and once more for workers that are left behind.
+        """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
+        forward, back after a failure, and once more for workers that lag behind.
         """
         groups = 1 if self.rollout.max_staging is None else MOST_WORKERS
         staging_seconds = groups * self.rollout.timeouts.stage_seconds
@@ -185,8 +186,8 @@ class Promises:
         applied = self.sim.leader.fleet.applied
         account = {(applied.version, applied.run_id)} if applied is not None else set()
         self.agree = self.forbids_mixing and (agreed or heard <= account)
-        if self.agree and not agreed and heard <= set(self.wishes):
-            for name in heard:  # one that was left behind is no step back
+        if self.agree and not agreed and heard <= set(self.requested):
+            for name in heard:  # a worker that lagged behind makes no step back
                 self.served = self._place_of(name)
         self._versions_do_not_mix(serving_names)
 
@@ -197,7 +198,7 @@ class Promises:
         if worker.label != version_in(worker.weights):
             self.sim.fail(1, f"{pod.name} labels {worker.weights} as {worker.label}")
         if worker.weights in self.sim.odd_versions:
-            self.sim.fail(1, f"clients get tokens of {worker.weights}, which no canary lets pass")
+            self.sim.fail(1, f"clients get tokens of {worker.weights}, which every canary refuses")
 
     def _names_stand_for_one_digest(self, pod: FakePod) -> None:
         worker = pod.worker
@@ -206,11 +207,11 @@ class Promises:
             return
         first = self.meant.setdefault(_name_of(worker), worker.digest)
         if first != worker.digest:
-            message = f"{pod.name} makes tokens of {worker.label} with other files than others did"
+            message = f"{pod.name} makes tokens of {worker.label} from other files than before"
             self.sim.fail(9, message)
 
     def _ready_is_true(self, leader: Leader) -> None:
-        """Check a decision of the leader: if it reports that all is well, every worker that may serve
+        """Check a decision of the leader: if it sets `Ready` to True, every worker that may serve
         clients, as far as the leader knows, has the requested weights.
         """
         desired, observed = leader.desired, leader.observed
@@ -228,14 +229,14 @@ class Promises:
         if spec.digest not in {None, digest} or (
             spec.digest is None and source not in self.sources.get(name, set())
         ):
-            self.sim.fail(9, f"Ready is True, and {spec.version} stands for other files")
+            self.sim.fail(9, f"Ready is True, and {spec.version} names other files than before")
         for worker in observed.workers:
             pod, state = worker.pod, worker.state
             gone = pod.deleting or pod.quarantine or not pod.running
             if gone or state is None or not state.admitted:
                 continue
             if worker.silent_seconds and not pod.ready:
-                continue  # clients do not reach it, and neither does the leader
+                continue  # neither clients nor the leader reach it
             has = (str(state.version), state.run_id)
             if has != name or state.digest != digest:
                 self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
@@ -262,7 +263,9 @@ class Promises:
             if why in _ENDED_BY_A_PLAN and pod.uid in self.availability.planned and not pod.suspect:
                 since, seconds = self.availability.planned[pod.uid]
                 if self.sim.now < since + seconds:
-                    self.sim.fail(12, f"{pod.name} was to go, and its request was cut ({why})")
+                    self.sim.fail(
+                        12, f"{pod.name} was to be removed, and its request was cut ({why})"
+                    )
             if why == "pause abort" and "Abort" not in self.modes:
                 self.sim.fail(8, f"a pause cut a request of {pod.name} short")
             if (
@@ -270,9 +273,9 @@ class Promises:
                 and not self._may_be_expelled(pod)
                 and pod.uid not in self.availability.planned
             ):
-                self.sim.fail(8, f"{pod.name} has nothing wrong with it and was fenced")
+                self.sim.fail(8, f"{pod.name} has no fault and was fenced")
             if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):
-                self.sim.fail(8, f"nobody renewed the pause of {pod.name} in time")
+                self.sim.fail(8, f"no operator renewed the pause of {pod.name} in time")
         pod.worker.requests.ended.clear()
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
@@ -280,19 +283,19 @@ class Promises:
         return excused or self.sim.is_rough or not self.forbids_mixing
 
     def _was_looked_at(self, pod: FakePod) -> bool:
-        """Whether the leader looked when the pause was about to end, and did what it decided.
+        """Whether the leader looked shortly before the end of the pause, and did what it decided.
 
-        Calls that were refused as old are sent again once it has read the Lease.
+        After a call was refused as old, the leader sends no call until it has read the Lease.
         """
         if self.sim.leader.todo or self.sim.leader.epochs.refused():
             return False
         soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
         return any(soon < at < self.sim.now - SLACK_SECONDS for at in self.sim.leader.looked_at)
 
-    # --- going back ------------------------------------------------------------------------------
+    # --- steps back ------------------------------------------------------------------------------
 
-    def note_wish(self) -> None:
-        """The trainer or a user has changed something."""
+    def note_request(self) -> None:
+        """A trainer or a user has changed a resource."""
         spec, before = self.sim.desired.base_spec, self.asked
         self.modes.add(self.rollout.pause.mode)
         self.asked = spec
@@ -301,13 +304,13 @@ class Promises:
         if spec is None:
             return
         self._note_source()
-        wish = (spec.version, spec.run_id)
-        if wish != self.wishes[-1] and not self._is_a_rewind(spec):
-            self.wishes.append(wish)
+        name = (spec.version, spec.run_id)
+        if name != self.requested[-1] and not self._is_a_rewind(spec):
+            self.requested.append(name)
 
     def _is_permitted(self, spec: WeightsSpec, before: WeightsSpec | None) -> bool:
-        """Whether `rollbackTo` lets a trainer ask for it: for that version, or, with the same object,
-        for a later one on the way there.
+        """Whether `rollbackTo` permits a spec. It permits its own version, and later ones on the
+        way to it while the WeightVersion is the same.
         """
         if spec.rollback_to is None or spec.rollback_to == spec.version:
             return spec.rollback_to is not None
@@ -325,10 +328,10 @@ class Promises:
             sources.add(spec.source.resolve(spec.version))
 
     def _is_a_rewind(self, spec: WeightsSpec) -> bool:
-        """Whether a run asks for less than it has served, and does not say that it may. Of another
-        run no number is less.
+        """Whether a spec requests a lower number of the run than was served, without permission.
+        Numbers of different runs are not compared.
         """
-        version, run = self.wishes[self.served]
+        version, run = self.requested[self.served]
         desired, reached = number_of(spec.version), number_of(version)
         if spec.run_id is None or desired is None or spec.run_id != run:
             return False
@@ -337,32 +340,33 @@ class Promises:
         return reached is not None and desired < reached
 
     def _is_not_older(self, name: Name, what: str) -> None:
-        if name not in self.wishes:
-            self.sim.fail(5, f"{name} is served, and the trainer did not ask for it")
+        if name not in self.requested:
+            self.sim.fail(5, f"{name} is served, and the trainer did not request it")
         place = self._place_of(name)
-        if place < self.served and not self.forgotten:
-            self.sim.fail(5, f"{what} from {self.wishes[self.served]} to {name}")
+        if place < self.served and not self.unknown:
+            self.sim.fail(5, f"{what} from {self.requested[self.served]} to {name}")
         self.served = place
 
     def _place_of(self, name: Name) -> int:
-        """Of several the first one that is no step back, else the last one."""
-        places = [n for n, wished in enumerate(self.wishes) if wished == name]
+        """Index of weights in `requested`: the first one that is no step back, else the last one."""
+        places = [n for n, requested in enumerate(self.requested) if requested == name]
         return min((n for n in places if n >= self.served), default=places[-1])
 
     def note_look(self, leader: Leader) -> None:
-        """The leader is about to decide. Does it know, by what was written or said, what was served?
+        """The leader is about to decide. Check if it can know what was served, from stored statuses
+        and answers.
 
-        It takes an operator that dies before its status is stored, and the loss of every worker that
-        served the newer version, for no leader to know. Where versions mix workers prove nothing.
-        A stored value stays known.
+        A leader cannot know it in one case. The operator died before it had stored its status, and
+        every worker that served the newer version is lost. Where versions mix, answers of workers
+        prove nothing. A stored value stays known.
         """
         if leader is self.sim.leader:
             self._watch(_base_status(leader, leader.weights))
-        newer, recorded = self.wishes[self.served], leader.fleet.applied
+        newer, recorded = self.requested[self.served], leader.fleet.applied
         if (stored := self.sim.fleet_stored.applied) is not None:
             self.recorded.add((stored.version, stored.run_id))
         heard = (h.state for h in leader.heard.values())
-        self.forgotten = newer not in self.recorded and not (
+        self.unknown = newer not in self.recorded and not (
             (recorded is not None and (recorded.version, recorded.run_id) == newer)
             or (
                 self.forbids_mixing
@@ -371,17 +375,17 @@ class Promises:
         )
 
     def note_leader(self) -> None:
-        """A new leader: where versions mix it knows what is written, and no more."""
+        """A new leader has started. Where versions mix, it knows only what is stored."""
         self.readers.asked.clear()
         applied = self.sim.fleet_stored.applied
         if self.forbids_mixing or applied is None:
             return
         name = (applied.version, applied.run_id)
-        if name in self.wishes:
-            self.served = self.wishes.index(name)
+        if name in self.requested:
+            self.served = self.requested.index(name)
 
     def note_status(self, known: Mapping[str, WeightsStatus]) -> None:
-        """The leader has decided a new status of the base weights. `known`: statuses of before."""
+        """The leader has decided a new status of the base weights. `known`: the statuses before."""
         leader = self.sim.leader
         before, after = _base_status(leader, known), _base_status(leader, leader.weights)
         self._ready_is_true(leader)
@@ -403,14 +407,13 @@ class Promises:
             and held <= _once(self.rollout)
             and not self._is_swap_late(leader)
         ):
-            text = f"{after.desired_version} is given up after {waited:.1f} s in {before.phase}"
-            self.sim.fail(6, f"{text}, of which nobody can be late")
+            text = f"{after.desired_version} is abandoned after {waited:.1f} s in {before.phase}"
+            self.sim.fail(6, f"{text}, before any timeout has passed")
         self._watch(after)
 
     def _is_swap_late(self, leader: Leader) -> bool:
-        """Whether a worker reports that its own swap takes too long, or has not answered since.
-        This needs no leader that has watched the phase: a new leader, or a new attempt, finds the
-        swap as late as it is.
+        """Whether a worker has reported a swap that is late by now. This does not depend on how
+        long the leader has watched the phase: also a new leader finds the swap late.
         """
         rollout, observed = self.rollout, leader.observed
         drain = rollout.pause.drain_timeout_seconds if rollout.pause.mode == "Wait" else 0
@@ -426,7 +429,7 @@ class Promises:
         )
 
     def _watch(self, status: WeightsStatus) -> None:
-        """The leader has decided this status, or has come and found it."""
+        """The leader has decided this status, or has found it as a new leader."""
         phase = (
             *(self.sim.lease_term, status.desired_version, status.retried),
             *(status.phase, status.phase_started_at),
@@ -435,8 +438,8 @@ class Promises:
             self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Where versions mix, the applied version in the status counts, unless a worker reported a
-        false one.
+        """Where versions mix, the applied version in the status must not go back, unless a worker
+        has reported a false one.
         """
         if any(pod.grace for pod in self.sim.pods.values()):
             return
@@ -448,11 +451,13 @@ class Promises:
     # --- promise 11 ------------------------------------------------------------------------------
 
     def note_taken(self, pod: FakePod, flight: Flight) -> None:
-        """A worker carries out a call."""
+        """A worker carries out a call. It must be the worker that the call names."""
         if flight.action.pod_uid != pod.uid:
-            self.sim.fail(11, f"{pod.name} takes {flight.action.work} of {flight.action.pod_name}")
+            self.sim.fail(
+                11, f"{pod.name} carries out {flight.action.work} for {flight.action.pod_name}"
+            )
 
     def note_answer(self, asked: PodView, state: WorkerState) -> None:
-        """An operator believes an answer."""
+        """An operator takes an answer as that of a pod. It must come from that pod."""
         if state.pod_uid != asked.uid:
-            self.sim.fail(11, f"what {state.worker} says is booked for {asked.name}")
+            self.sim.fail(11, f"the answer of {state.worker} counts for {asked.name}")

@@ -94,7 +94,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         *(_weights(s, now) for s in simulation.weights_stored.values()),
         simulation.applied_written,
         _leader(leader, now),
-        (simulation.promises.served, simulation.promises.agree, *simulation.promises.wishes),
+        (simulation.promises.served, simulation.promises.agree, *simulation.promises.requested),
         frozenset(simulation.promises.availability.taken & set(simulation.pods)),
     )
 

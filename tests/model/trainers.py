@@ -87,4 +87,4 @@ class Trainers:
         self.desired = desired
         self.desired_before.append((self.now, desired))
         self.note(who, what)
-        self.promises.note_wish()
+        self.promises.note_request()
