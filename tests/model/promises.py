@@ -47,8 +47,7 @@ from tests.model.readers import Readers
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core.rollback_guard import number_of
-from fleet_worker.protocol import Phase
+from fleet_worker.protocol import Phase, number_of
 
 if TYPE_CHECKING:
     from tests.model.desired import Desired

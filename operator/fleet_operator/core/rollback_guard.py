@@ -12,20 +12,11 @@ the status of this object, and a version that was only desired leaves no permiss
 
 from __future__ import annotations
 
-import re
-
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.strategies.base import RolloutProblem
-
-_NUMBERED = re.compile(r"(?:step[_-])?([0-9]{1,18})")
-
-
-def number_of(version: str) -> int | None:
-    """The step number of a version such as `43` or `step_43`; None for other labels."""
-    found = _NUMBERED.fullmatch(version)
-    return int(found.group(1)) if found else None
+from fleet_worker.protocol import number_of
 
 
 def rollback_problem(weights: WeightsView, applied: Checkpoint) -> RolloutProblem | None:

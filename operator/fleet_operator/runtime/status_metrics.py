@@ -17,7 +17,7 @@ from fleet_operator.api.conditions import Condition
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, RolloutWorkers, WeightsStatus
 from fleet_operator.core.identity import short_digest
-from fleet_operator.core.rollback_guard import number_of
+from fleet_worker.protocol import number_of
 
 STATES = ("serving", "joining", "staging", "paused", "loading", "broken", "quarantined")
 STEPS = tuple(RolloutWorkers.model_fields)

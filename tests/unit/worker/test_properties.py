@@ -21,8 +21,16 @@ from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.fencing import Lease, check_holder, newest
 from fleet_worker.lifecycle.watchdog import Pulse
 from fleet_worker.process.start import Wanted, choose_start
-from fleet_worker.protocol import MAX_TERM, Epoch, PauseMode, Reason, VersionLabel, step_of
-from fleet_worker.provenance.demands import DemandError, demand_of, number_of
+from fleet_worker.protocol import (
+    MAX_TERM,
+    Epoch,
+    PauseMode,
+    Reason,
+    VersionLabel,
+    number_of,
+    step_of,
+)
+from fleet_worker.provenance.demands import DemandError, demand_of
 from fleet_worker.trainer.step_labels import label_of
 
 LABEL: TypeAdapter[str] = TypeAdapter(VersionLabel)

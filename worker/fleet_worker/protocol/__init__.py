@@ -22,6 +22,7 @@ from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
     OwnedFlag,
 )
+from fleet_worker.protocol.measurements import LoadEffect, ProbeReport, SwapTimings
 from fleet_worker.protocol.paths import (
     ADAPTERS_PATH,
     ADMIT_PATH,
@@ -87,13 +88,10 @@ from fleet_worker.protocol.state import (
     ErrorDetail,
     ErrorReply,
     Failure,
-    LoadEffect,
     Operation,
     PauseState,
-    ProbeReport,
     RetiringAdapter,
     Staged,
-    SwapTimings,
     TransferState,
     WorkerState,
 )
@@ -117,6 +115,7 @@ from fleet_worker.protocol.types import (
     WeightsDigest,
     Word,
 )
+from fleet_worker.protocol.version_numbers import number_of
 
 __all__ = [
     "ADAPTERS_PATH",
@@ -212,5 +211,6 @@ __all__ = [
     "answer_signature",
     "body_digest",
     "call_signature",
+    "number_of",
     "step_of",
 ]

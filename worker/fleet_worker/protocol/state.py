@@ -10,7 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet_worker.protocol.bounds import AnySource, Count, Label, Measure, Seconds, Share, Text
+from fleet_worker.protocol.bounds import AnySource, Count, Label, Seconds, Text
+from fleet_worker.protocol.measurements import LoadEffect, ProbeReport, SwapTimings
 from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
     Epoch,
@@ -90,69 +91,6 @@ class Failure(Message):
     message: Annotated[str, Field(max_length=1000)]
     age_seconds: Seconds
     retry_after_seconds: Seconds | None = None
-
-
-class SwapTimings(Message):
-    """The last completed swap, in seconds. `paused` spans from pause to resume."""
-
-    version: Label
-    stage_seconds: Seconds | None = None
-    pause_seconds: Seconds | None = None
-    load_seconds: Seconds | None = None
-    resume_seconds: Seconds | None = None
-    paused_seconds: Seconds | None = None
-
-
-class LoadEffect(Message):
-    """Changes of the model by the last load, at the precision that the engine serves.
-
-    Fields:
-        version / run_id: the weights that were loaded.
-        compared_with / compared_with_run_id / compared_with_digest: the weights before.
-        changed_share: estimated share of the elements whose stored value changed, 0 to 1. None if
-            they are not comparable, see `why_not`. 0 may also mean very few, see `unchanged`.
-        unchanged: whether all of the model was compared and not one bit differs.
-        compared_elements: number of elements read, in all processes of the engine together.
-        elements: number of elements of the compared parameters.
-        why_not: why parameters could not be compared; empty if all were.
-    """
-
-    version: Label
-    run_id: Label | None = None
-    compared_with: Label
-    compared_with_run_id: Label | None = None
-    compared_with_digest: Label | None = None
-    changed_share: Share = None
-    unchanged: bool = False
-    compared_elements: Count = 0
-    elements: Count = 0
-    why_not: Text = ""
-
-
-class ProbeReport(Message):
-    """Results of the canary prompts of a `ProbeRequest`, with the weights in the engine.
-
-    Fields:
-        version, run_id, digest: the weights that ran the prompts.
-        compared_with: the version before, whose continuations were scored again. None without a
-            baseline.
-        finite: whether all log-probabilities are numbers.
-        repetition: largest share of a single 4-gram in a continuation, 0 to 1.
-        logprob_drift: mean absolute difference of the log-probabilities of the baseline's tokens.
-        kl: mean Kullback-Leibler divergence of this version from the baseline in nats, over the
-            baseline's most probable tokens.
-        tokens: number of compared tokens.
-    """
-
-    version: Label
-    run_id: Label | None = None
-    digest: Label | None = None
-    compared_with: Label | None = None
-    finite: bool
-    repetition: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    logprob_drift: Measure = None
-    kl: Measure = None
-    tokens: Count = 0
 
 
 class RetiringAdapter(Message):

@@ -12,14 +12,10 @@ Source: `vllm-router` 0.1.17, `/v1/chat/completions/tokens`, `/tokenize`, `/v1/r
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from fleet_worker.checkpoint.weight_names import WeightName
-from fleet_worker.protocol import HEADER_RUN, HEADER_VERSION_EXACT, HEADER_VERSION_MIN
-
-# The same rule as in fleet_operator.core.rollback_guard. 18 digits fit into 64 bits.
-_NUMBERED = re.compile(r"(?:step[_-])?([0-9]{1,18})")
+from fleet_worker.protocol import HEADER_RUN, HEADER_VERSION_EXACT, HEADER_VERSION_MIN, number_of
 
 
 class DemandError(ValueError):
@@ -101,12 +97,6 @@ class Demand:
         if self.run is not None:
             parts.append(f"run {self.run}")
         return " and ".join(parts) or "any version"
-
-
-def number_of(version: str) -> int | None:
-    """Return the step number of a version such as `43` or `step_43`; None for other labels."""
-    found = _NUMBERED.fullmatch(version)
-    return int(found.group(1)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
