@@ -10,7 +10,7 @@ from tests.cluster.support.operator_process import OperatorProcess
 from tests.cluster.support.stage import Stage
 
 from fleet_operator.runtime import lease
-from fleet_operator.runtime.main import EXIT_LOST_LEASE
+from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE
 
 TAKEOVER_SECONDS = 40.0
 """From the end of a leader to the first call of the next one: twice what the project promises, for busy

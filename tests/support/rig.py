@@ -31,7 +31,7 @@ from fleet_operator.core.actions import WorkerCall
 from fleet_operator.ports import Addressee, Json, WorkerAnswer
 from fleet_operator.runtime import reconcile
 from fleet_operator.runtime.lease import Lease
-from fleet_operator.runtime.main import Operator
+from fleet_operator.runtime.operator_process import Operator
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_worker.protocol import Epoch, Phase, Reason

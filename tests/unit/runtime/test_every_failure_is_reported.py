@@ -17,7 +17,7 @@ from fleet_operator.core import decision
 from fleet_operator.errors import FleetError, Retryable, Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime import reconcile
-from fleet_operator.runtime.main import SWEEP_SECONDS
+from fleet_operator.runtime.operator_process import SWEEP_SECONDS
 from fleet_worker.protocol import Phase
 
 CORE = "/api/v1/namespaces/rl"

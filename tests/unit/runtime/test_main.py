@@ -15,10 +15,10 @@ from tests.support.rig import FakeWorkers
 from tests.support.virtual_time import now
 
 from fleet_operator.errors import NotFound, Retryable, Terminal
-from fleet_operator.runtime import health, kopf_watch, main
+from fleet_operator.runtime import health, kopf_watch, main, operator_process
 from fleet_operator.runtime.custom_resources import LONGEST_RETRY_SECONDS
 from fleet_operator.runtime.lease import Lease
-from fleet_operator.runtime.main import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
+from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE, STUCK_SECONDS, Operator
 from fleet_operator.runtime.settings import Settings
 
 KEY = ("rl", "policy")
@@ -111,7 +111,7 @@ def without_sockets_and_kopf(monkeypatch):
 
     monkeypatch.setattr(health, "serve", serve)
     monkeypatch.setattr(kopf_watch, "run", watches)
-    monkeypatch.setattr(main, "take_signals", lambda _: None)
+    monkeypatch.setattr(operator_process, "take_signals", lambda _: None)
 
 
 def run(story: Any) -> None:

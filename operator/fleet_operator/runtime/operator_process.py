@@ -1,0 +1,266 @@
+"""Builds everything, waits to lead, runs, and ends in order.
+
+    start → web port → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
+
+A process that loses the Lease ends at once with a non-zero code. Its calls in flight carry an old term,
+which workers refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+
+from fleet_operator.api import names
+from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
+from fleet_operator.ports import Kube, Leadership, Workers
+from fleet_operator.runtime import health, permissions
+from fleet_operator.runtime.child_watch import ChildWatch
+from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
+from fleet_operator.runtime.dispatch import Dispatcher
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.event_recorder import EventRecorder
+from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.leader_guard import LeaderKube, LeaderWorkers
+from fleet_operator.runtime.list_watch import Read
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.other_operators import OtherOperators
+from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.reconcile import Reconciler
+from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.store import Store
+from fleet_operator.runtime.templates import Templates
+from fleet_operator.runtime.traces import RolloutTraces
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.runtime.workqueue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+FLEETS_AT_ONCE = 16
+SWEEP_SECONDS = 300.0
+RETRY_SECONDS = 1.0
+STOP_SECONDS = 5.0
+STUCK_SECONDS = 600.0
+"""A process that has not reconciled a due fleet for this long is stuck, and `/livez` fails. Requests of
+a reconcile end after 15 s each, and a leader without its API server ends after 10 s."""
+EXIT_LOST_LEASE = 3
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kube: Kube,
+        worker_client: Workers,
+        lease: Leadership,
+        traces: RolloutTraces | None = None,
+    ) -> None:
+        self._settings = settings
+        self._kube = kube
+        self.metrics = metrics = Metrics()
+        self.queue: WorkQueue[FleetKey] = WorkQueue()
+        self.lease = lease
+        self.epochs = Epochs(lambda: self.lease.term)
+        kube = LeaderKube(kube, lambda: self.lease.held)
+        self.problems = Problems()
+        self.recorder = EventRecorder(kube, metrics, self.problems, instance=settings.identity)
+        self.store = Store(self.queue.add)
+        scopes: tuple[str | None, ...] = settings.namespaces or (None,)
+        self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read)
+        self.worker_cache = WorkerCache()
+        self.objects = KubeWriter(kube, metrics)
+        self.children = ChildWatch(
+            kube,
+            scopes,
+            self.objects.differs,
+            self.queue.add,
+            self._note_read,
+            self.objects.routers,
+        )
+        self.resources = CustomResources(
+            self._kube, self.store, settings.namespaces, self._note_read
+        )
+        statuses = StatusWriter(self.objects, self.recorder)
+        metrics.show_statuses(statuses.shown)
+        self.calls = Dispatcher(
+            LeaderWorkers(worker_client, lambda: self.lease.held),
+            self.worker_cache,
+            metrics,
+            requeue=self._requeue,
+            stale=self.epochs.note_refusal,
+            is_settling=self.epochs.is_settling,
+            denied=self._denied,
+        )
+        self.reconcile = Reconciler(
+            store=self.store,
+            pods=self.pods,
+            worker_cache=self.worker_cache,
+            calls=self.calls,
+            objects=self.objects,
+            statuses=statuses,
+            epochs=self.epochs,
+            rivals=OtherOperators(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
+            metrics=metrics,
+            problems=self.problems,
+            templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),
+            default_image=settings.default_image,
+            resync_seconds=settings.resync_seconds,
+            requeue=self._requeue,
+            traces=traces,
+        )
+        self.fit = False
+        self.synced = False
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Run until `stop` is set. Returns: the exit code."""
+        async with AsyncExitStack() as stack:
+            runner = await health.serve(
+                self._settings.port, self.metrics, live=self._not_live, ready=self._not_ready
+            )
+            stack.push_async_callback(runner.cleanup)
+            place = permissions.LeasePlace(
+                namespace=self._settings.lease_namespace, name=self._settings.lease_name
+            )
+            rights = permissions.Permissions(self._kube, self._settings.namespaces, place)
+            if not await _first(self._check(rights), stop.wait()):
+                return 0
+            self.fit = True
+            if not await _first(self.lease.acquire(), stop.wait()):
+                return 0
+            stack.push_async_callback(self.lease.release)
+            self.metrics.leading.set(1)
+            return await self._lead(stop)
+
+    async def _lead(self, stop: asyncio.Event) -> int:
+        # At its end, kopf waits for all tasks that were started after it. So it starts last.
+        holding = asyncio.create_task(self.lease.hold(), name="lease")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        tasks = [holding, stopping, asyncio.create_task(self.pods.run(), name="pods")]
+        try:
+            if await _first(self._fill(), asyncio.wait(tasks, return_when=_FIRST)):
+                tasks.append(asyncio.create_task(self._work(), name="queue"))
+                tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
+                tasks.append(asyncio.create_task(self._settle_terms(), name="terms"))
+                tasks.append(asyncio.create_task(self.children.run(), name="children"))
+                watching = asyncio.Event()
+                watches = self.resources.follow(watching, lambda: take_signals(stop))
+                tasks.append(asyncio.create_task(watches, name="watches"))
+                await _first(watching.wait(), asyncio.wait(tasks, return_when=_FIRST))
+                take_signals(stop)
+            done, _ = await asyncio.wait(tasks, return_when=_FIRST)
+            if stopping in done:
+                logger.info("stopping")
+                return 0
+            if holding in done:
+                logger.error(
+                    "leadership is lost; this process ends, so that it writes nothing outdated"
+                )
+                return EXIT_LOST_LEASE
+            for task in done:
+                logger.error("%s ended by itself", task.get_name(), exc_info=task.exception())
+            return 1
+        finally:
+            for task in tasks:
+                task.cancel()
+            await self.calls.stop()
+            await self.reconcile.stop()
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
+            await self.recorder.flush()
+
+    async def _check(self, rights: permissions.Permissions) -> None:
+        """Fail early if this process could never lead.
+
+        Errors: Terminal, naming the missing CRDs or permissions.
+        """
+        while True:
+            try:
+                await rights.check()
+                await self._kube.get(f"/apis/{names.GROUP}/{names.VERSION}")
+            except NotFound as error:
+                raise Terminal(NO_CRDS) from error
+            except Retryable as error:
+                logger.warning("%s; next attempt in %.0f s", error, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _fill(self) -> None:
+        """Fill the caches before the first decision.
+
+        Pods that cannot be listed do not block it. Their fleets report it, and their workers are left
+        alone until the list succeeds.
+        """
+        await self.resources.fill()
+        await self.pods.tried()
+        self.synced = True
+
+    async def _work(self) -> None:
+        await self.queue.run(self.reconcile, workers=FLEETS_AT_ONCE)
+
+    async def _settle_terms(self) -> None:
+        await self.epochs.settle(self.lease.confirm, self._requeue)
+
+    async def _sweep(self) -> None:
+        """Reconcile every fleet from time to time, and forget objects that are gone."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.objects.forget_written()
+            self.reconcile.forget_tokens()
+            self.recorder.forget_all_but(set(self.store.fleet_keys()))
+            self.worker_cache.forget_all_but(set(self.pods.uids()))
+            for key in self.store.fleet_keys():
+                self.queue.add(key)
+
+    def _requeue(self, key: FleetKey, after_seconds: float) -> None:
+        self.queue.add(key, after_seconds=after_seconds)
+
+    def _note_read(self, read: Read, error: FleetError | None) -> None:
+        if self.problems.note_read(read, error):
+            for key in self.store.fleet_keys():
+                if read.namespace in {None, key[0]}:
+                    self.queue.add(key)
+
+    def _denied(self, key: FleetKey) -> None:
+        self.reconcile.forget_token(key)
+
+    def _not_live(self) -> str:
+        # An answer proves that the loop runs. The Lease has a thread of its own.
+        if self.synced and not self.lease.held:
+            return "the Lease has expired"
+        stuck_seconds = self.queue.stuck_seconds()
+        if stuck_seconds > STUCK_SECONDS:
+            return f"a fleet has been waiting for {stuck_seconds:.0f} s"
+        return ""
+
+    def _not_ready(self) -> str:
+        self.metrics.queue_depth.set(self.queue.depth())
+        self.metrics.queue_stuck.set(self.queue.stuck_seconds())
+        if not self.fit:
+            return "the operator's permissions are not checked yet"
+        return "the caches are not filled yet" if self.lease.held and not self.synced else ""
+
+
+def take_signals(stop: asyncio.Event) -> None:
+    """Let SIGTERM and SIGINT stop the operator."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+async def _first(work: Awaitable[object], other: Awaitable[object]) -> bool:
+    """Run two awaitables until one is done. Returns: whether the first one is done."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+    return tasks[0] in done
