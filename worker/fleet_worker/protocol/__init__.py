@@ -95,7 +95,7 @@ from fleet_worker.protocol.state import (
     TransferState,
     WorkerState,
 )
-from fleet_worker.protocol.steps import step_of
+from fleet_worker.protocol.steps import number_of, step_of
 from fleet_worker.protocol.types import (
     MAX_TERM,
     PROTOCOL_VERSION,
@@ -115,7 +115,6 @@ from fleet_worker.protocol.types import (
     WeightsDigest,
     Word,
 )
-from fleet_worker.protocol.version_numbers import number_of
 
 __all__ = [
     "ADAPTERS_PATH",

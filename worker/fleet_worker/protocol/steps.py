@@ -1,6 +1,6 @@
-"""The version in the name of a trainer's directory.
+"""The number of a step, in a version and in the name of a trainer's directory.
 
-Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
+Versions of one run are ordered by their numbers. Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
 number is the version.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+_NUMBERED = re.compile(r"(?:step[_-])?([0-9]{1,18})")
+"""18 digits fit into 64 bits. The rule of the CRD for WeightVersions is the same."""
 _STEP = re.compile(r"(?:global_)?step[_-]?([0-9]{1,18})")
 _BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"})
 
@@ -19,3 +21,9 @@ def step_of(path: str) -> str | None:
         parts.pop()
     found = _STEP.fullmatch(parts[-1]) if parts else None
     return str(int(found[1])) if found else None
+
+
+def number_of(version: str) -> int | None:
+    """Return the number of a version such as `43`, `step_43` or `step-43`; None for other labels."""
+    found = _NUMBERED.fullmatch(version)
+    return int(found[1]) if found else None
