@@ -1,4 +1,4 @@
-"""What a worker measured: the times of the last swap, the effect of the last load, the last probe.
+"""Measurements of a worker: times of the last swap, effect of the last load, results of the last probe.
 
 They are parts of `WorkerState`, and bounded like all of it.
 """
