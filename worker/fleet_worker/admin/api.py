@@ -33,6 +33,7 @@ class Call:
         rest: the end of the path, for a route that is a prefix.
         query: parameters and their values, in their order.
         client: address of the caller.
+        driver: name of the trainer in a signed call; empty without one.
     """
 
     method: str
@@ -41,11 +42,12 @@ class Call:
     query: tuple[tuple[str, str], ...] = ()
     client: str = ""
     rest: str = ""
+    driver: str = ""
 
     @property
     def who(self) -> str:
-        """Name of this caller in the message to a second driver."""
-        return f"trainer at {self.client}"
+        """Name of this caller, as the holder of leases and in the message to a second driver."""
+        return self.driver or f"trainer at {self.client}"
 
     @property
     def parameters(self) -> Json:

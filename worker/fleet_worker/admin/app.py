@@ -103,7 +103,8 @@ class AdminApp:
         text = scope.get("query_string", b"").decode("latin-1")
         query = tuple(parse_qsl(text, keep_blank_values=True))
         client = (scope.get("client") or ("unknown",))[0]
-        await self._answer(send, api, handler, Call(method, path, body, query, client, rest))
+        call = Call(method, path, body, query, client, rest, driver=visitor.driver)
+        await self._answer(send, api, handler, call)
 
     def _find(self, method: str, path: str) -> tuple[Api, Handler, str] | None:
         if (exact := self._routes.get((method, path))) is not None:

@@ -16,6 +16,7 @@ from fleet_worker.errors import Refusal
 from fleet_worker.http.asgi import Message, Scope, Send, header_of
 from fleet_worker.protocol import (
     HEADER_BODY_DIGEST,
+    HEADER_DRIVER,
     HEADER_INSTANCE,
     HEADER_NONCE,
     HEADER_POD_UID,
@@ -27,6 +28,8 @@ from fleet_worker.protocol import (
     body_digest,
 )
 
+MAX_DRIVER_CHARACTERS = 253
+"""As a holder has (`protocol.Holder`)."""
 _NONCE = re.compile(r"([0-9a-f]{16,64})-([0-9]{1,18})")
 
 
@@ -41,6 +44,21 @@ class Visitor:
     token: str = ""
     signature: str = ""
     call: SignedCall | None = None
+
+    @property
+    def driver(self) -> str:
+        """The trainer that a signed call names; empty without one.
+
+        Errors:
+            Refusal: `BadRequest` for a name that cannot hold a lease.
+        """
+        name = self.call.driver if self.call is not None else ""
+        if len(name) > MAX_DRIVER_CHARACTERS or not name.isprintable():
+            raise Refusal(
+                Reason.BAD_REQUEST,
+                f"{HEADER_DRIVER} must have at most {MAX_DRIVER_CHARACTERS} printable characters",
+            )
+        return name
 
     def sealed(self, send: Send) -> Send:
         """Return a `send` that signs the answer, if the call was signed. An answer has one body message."""
@@ -146,4 +164,5 @@ def _signed_call(scope: Scope) -> SignedCall:
         instance=of(HEADER_INSTANCE),
         nonce=of(HEADER_NONCE),
         body_digest=of(HEADER_BODY_DIGEST),
+        driver=of(HEADER_DRIVER),
     )

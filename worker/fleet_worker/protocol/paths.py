@@ -43,6 +43,8 @@ HEADER_NONCE = "x-rlfleet-nonce"
 """On a signed call: `<session>-<number>`, used once. The number grows within a session."""
 HEADER_BODY_DIGEST = "x-rlfleet-body-sha256"
 """On a signed call: SHA-256 of its body in hex digits."""
+HEADER_DRIVER = "x-rlfleet-driver"
+"""On a signed call: the trainer for which it is made, as the holder of leases. Absent: its sender."""
 HEADER_SIGNATURE = "x-rlfleet-signature"
 """On the answer to a signed call: the answer's signature in hex digits."""
 

@@ -28,6 +28,7 @@ class SignedCall:
             any process of the pod may answer it.
         nonce: `<session>-<number>`.
         body_digest: result of `body_digest`.
+        driver: the trainer for which the RL API makes the call; empty in the operator's own.
     """
 
     method: str
@@ -36,6 +37,7 @@ class SignedCall:
     instance: str
     nonce: str
     body_digest: str
+    driver: str = ""
 
 
 def body_digest(body: bytes) -> str:
@@ -46,6 +48,8 @@ def body_digest(body: bytes) -> str:
 def call_signature(token: str, call: SignedCall) -> str:
     """HMAC-SHA256 of a call with the token as the key, 64 hex digits."""
     fields = (call.method, call.path, call.pod_uid, call.instance, call.nonce, call.body_digest)
+    if call.driver:
+        fields += (call.driver,)
     return _signature(token, _CALL, *fields)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.admin_ports import OperatorPort
+from tests.support.admin_ports import OperatorPort, TrainerPort
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import WorkerHarness
 
@@ -22,6 +22,7 @@ from fleet_worker.errors import Refusal
 from fleet_worker.protocol import (
     FENCE_PATH,
     HEADER_BODY_DIGEST,
+    HEADER_DRIVER,
     HEADER_INSTANCE,
     HEADER_NONCE,
     HEADER_POD_UID,
@@ -294,3 +295,72 @@ async def test_a_signed_stage_has_the_effect_of_one_with_a_token(
     reply = await replace(signer, path="/v1/worker/stage", body=body).call()
 
     assert reply.json()["staged"]["version"] == "1"
+
+
+# --- the trainer behind a signed call -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Relay(Signer):
+    """Signs calls for a trainer, as the RL API does."""
+
+    method: str = "POST"
+    path: str = "/pause?mode=keep"
+    body: bytes = b""
+    driver: str = "trainer-a"
+
+    async def call(self, number: int | str = 1, **sent: Any) -> httpx.Response:
+        signed = SignedCall(
+            method=self.method,
+            path=self.path,
+            pod_uid=self.pod_uid,
+            instance=self.instance,
+            nonce=f"{SESSION}-{number}",
+            body_digest=body_digest(self.body),
+            driver=self.driver,
+        )
+        headers = {
+            "Authorization": f"{SIGNATURE_SCHEME} {call_signature(self.token, signed)}",
+            HEADER_POD_UID: self.pod_uid,
+            HEADER_INSTANCE: self.instance,
+            HEADER_NONCE: signed.nonce,
+            HEADER_BODY_DIGEST: signed.body_digest,
+            HEADER_DRIVER: self.driver,
+        } | sent
+        return await self.client.request(self.method, self.path, headers=headers)
+
+
+@pytest.fixture
+async def relay(trainer_port: TrainerPort) -> AsyncIterator[Relay]:
+    transport = httpx.ASGITransport(trainer_port.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+        yield Relay(client)
+
+
+async def test_two_senders_of_one_trainer_are_one_holder(
+    relay: Relay, trainer_port: TrainerPort
+) -> None:
+    assert (await relay.call(1)).status_code == 200
+    other = httpx.ASGITransport(trainer_port.app, client=("10.9.9.9", 1))
+    async with httpx.AsyncClient(transport=other, base_url="http://worker") as client:
+        again = replace(relay, client=client, path="/resume")
+        assert (await again.call(2)).status_code == 200
+
+
+async def test_another_trainer_of_the_same_sender_gets_the_name_of_the_holder(relay: Relay) -> None:
+    await relay.call(1)
+    refused = await replace(relay, driver="trainer-b").call(2)
+
+    assert refused.status_code == 409
+    assert "trainer-a" in refused.json()["error"]["message"]
+
+
+async def test_the_signature_covers_the_trainers_name(relay: Relay) -> None:
+    refused = await relay.call(1, **{HEADER_DRIVER: "trainer-b"})
+
+    assert refused.status_code == 401
+
+
+@pytest.mark.parametrize("name", ["x" * 254, "a\tb"])
+async def test_a_name_that_cannot_hold_a_lease_is_400(relay: Relay, name: str) -> None:
+    assert (await replace(relay, driver=name).call(1)).status_code == 400
