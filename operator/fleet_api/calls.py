@@ -136,7 +136,7 @@ def externally_managed(fleet: Fleet) -> Problem:
         HTTPStatus.CONFLICT,
         "ExternallyManaged",
         f"a trainer updates fleet {fleet.name!r} (spec.weights.management: External); call its "
-        "workers, or set management of the fleet to Operator",
+        "workers, name it in --external-fleets, or set management of the fleet to Operator",
     )
 
 

@@ -1,15 +1,168 @@
-"""The control root of a fleet that a trainer manages."""
+"""The control root of a fleet that a trainer manages: each call goes to all of its workers."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
 from aiohttp import web
 
-from fleet_api.calls import Call, externally_managed
+from fleet_api.admin_token import admin_token
+from fleet_api.bodies import content_of
+from fleet_api.calls import AUDITED, Call, externally_managed, path_of
+from fleet_api.fan_out import (
+    LARGE_BODY_BYTES,
+    Rule,
+    failure,
+    split_broadcaster,
+    split_init_info,
+    together,
+)
+from fleet_api.fleets import Fleets
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.ports import Cluster, Target, WorkerReply, Workers
+from fleet_api.problems import Problem, busy
+from fleet_api.route import READING_METHODS
+from fleet_api.workers import targets_of
+
+_ALL = Rule()
+_RULES = {
+    "/pause": Rule(first_alone=True),
+    "/sleep": Rule(first_alone=True),
+    "/update_weights": Rule(most_bytes=LARGE_BODY_BYTES),
+    "/start_weight_update": Rule(whole=True),
+    "/init_weight_transfer_engine": Rule(whole=True, split=split_init_info),
+    "/init_broadcaster": Rule(whole=True, split=split_broadcaster),
+    "/server_info": Rule(one=True),
+}
+"""Routes that are not passed on to all workers unchanged."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The caller that drives a fleet through this replica, and how many of its calls there are."""
+
+    caller: str
+    calls: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class External:
-    """The handler."""
+    """The handler.
+
+    Args:
+        fleets: The fleets that may be called, as namespace and name.
+    """
+
+    def __init__(
+        self,
+        fleets: frozenset[tuple[str, str]],
+        *,
+        cluster: Cluster,
+        reader: Fleets,
+        workers: Workers,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._fleets = fleets
+        self._cluster = cluster
+        self._reader = reader
+        self._workers = workers
+        self._lifecycle = lifecycle
+        self._seats: dict[tuple[str, str], _Seat] = {}
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
-        """Refuse: the RL API calls no workers."""
-        raise externally_managed(call.fleet)
+        """Call all workers, and answer like one.
+
+        Errors: Problem 409 for a fleet that is not named in the settings, and for a second caller.
+        Problem 503 if a worker cannot be called. Those of `fan_out.failure` and of `Cluster`.
+        """
+        if (call.fleet.namespace, call.fleet.name) not in self._fleets:
+            raise externally_managed(call.fleet)
+        return await self._lifecycle.until_it_ends(self._answer(call))
+
+    async def _answer(self, call: Call) -> web.Response:
+        rule = _RULES.get(path_of(call.request), _ALL)
+        content = await content_of(call.request, rule.most_bytes)
+        if call.request.method in READING_METHODS:
+            return await self._fan_out(call, rule, content)
+        async with self._seat(call):
+            return await self._fan_out(call, rule, content)
+
+    @asynccontextmanager
+    async def _seat(self, call: Call) -> AsyncIterator[None]:
+        """One call at a time, and one caller. Another replica learns of it by the workers' lease."""
+        key = (call.fleet.namespace, call.fleet.name)
+        seat = self._seats.setdefault(key, _Seat(call.caller.name))
+        if seat.caller != call.caller.name:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                "HeldByAnother",
+                f"{seat.caller} drives fleet {call.fleet.name!r}; send the request after its call",
+            )
+        seat.calls += 1
+        try:
+            async with seat.lock:
+                yield
+        finally:
+            seat.calls -= 1
+            if not seat.calls:
+                del self._seats[key]
+
+    async def _fan_out(self, call: Call, rule: Rule, content: bytes) -> web.Response:
+        targets = await self._targets(call, rule)
+        bodies = _bodies(rule, content, targets)
+        token = await admin_token(self._cluster, call.fleet)
+
+        async def send(target: Target, body: bytes) -> WorkerReply:
+            return await self._workers.send(
+                target, token, call.request.method, _query_of(call), body, call.caller.name
+            )
+
+        sent = list(zip(targets, bodies, strict=True))
+        replies: list[WorkerReply] = []
+        if rule.first_alone:
+            replies.append(await send(*sent.pop(0)))
+        if all(reply.is_good for reply in replies):
+            replies += await asyncio.gather(*(send(*one) for one in sent))
+        good = sum(reply.is_good for reply in replies)
+        call.request[AUDITED].asked = {"workers": len(targets), "followed": good}
+        problem = failure(targets, replies)
+        if problem is not None:
+            raise problem
+        return web.json_response(together(replies))
+
+    async def _targets(self, call: Call, rule: Rule) -> Sequence[Target]:
+        pods = await self._reader.pods(call.fleet)
+        targets = targets_of(call.fleet, pods)
+        replicas = call.fleet.spec.replicas
+        is_whole = len(targets) == len(pods) == replicas
+        if not targets or (rule.whole and not is_whole):
+            raise busy(
+                "WorkersMissing",
+                f"fleet {call.fleet.name!r} has {len(pods)} workers, of which {len(targets)} have "
+                f"started, and should have {replicas}; send the request again when they have",
+            )
+        return targets[:1] if rule.one else targets
+
+
+def _bodies(rule: Rule, content: bytes, targets: Sequence[Target]) -> list[bytes]:
+    """Errors: Problem 400, 422."""
+    if rule.split is None:
+        return [content] * len(targets)
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Problem(HTTPStatus.BAD_REQUEST, "BadRequest", "the body is not a JSON object")
+    return [json.dumps(part).encode() for part in rule.split(body, targets)]
+
+
+def _query_of(call: Call) -> str:
+    """Path and query as the workers know them."""
+    query = call.request.rel_url.raw_query_string
+    return path_of(call.request) + (f"?{query}" if query else "")

@@ -9,6 +9,7 @@ import time
 
 from aiohttp import web
 
+from fleet_api.admin_ports import AdminPorts
 from fleet_api.app import application
 from fleet_api.authentication import Authenticator
 from fleet_api.authorization import Authorizer
@@ -50,17 +51,31 @@ def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.App
     )
     gate = Gate(fleets, authenticator, Authorizer(cluster, monotonic=time.monotonic))
     changes = Changes(cluster, lifecycle)
+    workers = AdminPorts()
+    external = External(
+        frozenset(settings.external_fleets),
+        cluster=cluster,
+        reader=fleets,
+        workers=workers,
+        lifecycle=lifecycle,
+    )
     table = (
         *state_routes(Reads(fleets), Mutations(changes)),
-        *control_routes(Managed(fleets, changes), External()),
+        *control_routes(Managed(fleets, changes), external),
     )
-    return application(
+    app = application(
         table,
         gate,
         rate=Rate(settings.requests_per_second, time.monotonic),
         places=Places(settings.concurrent_requests),
         not_ready=lambda: "this replica stops" if lifecycle.stopping.is_set() else "",
     )
+
+    async def close(_: web.Application) -> None:
+        await workers.close()
+
+    app.on_cleanup.append(close)
+    return app
 
 
 async def run(settings: Settings) -> int:

@@ -35,6 +35,7 @@ class Problem(Exception):
         reason: one word in CamelCase, for programs.
         message: the fact and the remedy.
         headers: of the answer.
+        more: further members of the document.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Problem(Exception):
         message: str,
         *,
         headers: dict[str, str] | None = None,
+        more: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
         self.headers = headers or {}
+        self.more = more or {}
 
     def response(self) -> web.Response:
         """The answer."""
@@ -59,7 +62,7 @@ class Problem(Exception):
             "status": self.status.value,
             "reason": self.reason,
             "detail": self.message,
-        }
+        } | self.more
         return web.Response(
             status=self.status,
             text=json.dumps(body),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -15,6 +15,12 @@ from fleet_worker.logs import LogFormat
 def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
     words = text.replace(" ", "").split(",") if isinstance(text, str) else text
     return tuple(word for word in words if word)
+
+
+def _fleets(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    return tuple(tuple(word.split("/")) for word in _list(text))
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
@@ -28,6 +34,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     )
     audiences: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
         (), description="comma-separated audiences of tokens (default: the API server's own)"
+    )
+    external_fleets: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_fleets)] = Field(
+        (),
+        description="comma-separated <namespace>/<fleet> of management External whose workers trainers "
+        "may call here (default: none)",
     )
     requests_per_second: float = Field(
         50, ge=0.1, le=100_000, description="requests of one client address"

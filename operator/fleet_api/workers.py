@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fleet_api.fleets import Fleet
+from fleet_api.ports import Target
 from fleet_operator.api import names
 from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
 from fleet_worker import protocol
@@ -27,12 +28,12 @@ def workers_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> dict[str, Any
 def _row(fleet: Fleet, pod: Mapping[str, Any]) -> dict[str, Any]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     name = metadata["name"]
-    problem = _problem(metadata, status)
+    problem = problem_of(pod)
     row: dict[str, Any] = {
         "namespace": fleet.namespace,
         "component": fleet.name,
         "endpoint": "rl",
-        "instance_id": int(metadata["labels"][names.LABEL_ORDINAL]),
+        "instance_id": _ordinal(pod),
         "transport": "http",
         "request_plane_url": _address(status.get("podIP"), fleet.spec.serving.port),
         "model": fleet.spec.model.name,
@@ -88,8 +89,20 @@ def _weights(fleet: Fleet, pod: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _problem(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+def targets_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> list[Target]:
+    """The workers that can be called, by ordinal."""
+    found = []
+    for pod in sorted(pods, key=_ordinal):
+        url = _address((pod.get("status") or {}).get("podIP"), fleet.spec.serving.admin_port)
+        if url is not None and not problem_of(pod):
+            metadata = pod["metadata"]
+            found.append(Target(metadata["name"], metadata["uid"], url, fleet.world_size))
+    return found
+
+
+def problem_of(pod: Mapping[str, Any]) -> str:
     """Why the worker cannot be driven; empty if it can be."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
     if "deletionTimestamp" in metadata:
         return "the pod is being deleted"
     if not status.get("podIP"):
@@ -99,6 +112,10 @@ def _problem(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if not any(container.get("started") for container in worker):
         return "the engine is starting"
     return ""
+
+
+def _ordinal(pod: Mapping[str, Any]) -> int:
+    return int(pod["metadata"]["labels"][names.LABEL_ORDINAL])
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

@@ -55,6 +55,7 @@ SETS: dict[str, tuple[str, ...]] = {
     ),
     "rl-api": (
         "api.enabled=true",
+        'api.externalFleets=["rl/policy"]',
         'api.keysSecret="keys"',
         'api.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
     ),

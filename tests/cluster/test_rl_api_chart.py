@@ -60,6 +60,28 @@ def test_static_keys_come_from_a_secret(devcluster_api: Cluster) -> None:
     assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "keys"}
 
 
+def test_it_reads_the_tokens_of_the_named_external_fleets_and_no_other_secret(
+    devcluster_api: Cluster,
+) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", 'api.externalFleets=["rl/policy","a/b"]')
+    on_secrets = {
+        (role["metadata"].get("namespace"), *rule.get("resourceNames", ["all of them"]))
+        for kind in ("Role", "ClusterRole")
+        for role in made.all(kind)
+        if ACCOUNT in role["metadata"]["name"]
+        for rule in role["rules"]
+        if "secrets" in rule["resources"]
+    }
+    bound = {
+        (one["metadata"]["namespace"], one["roleRef"]["name"]) for one in made.all("RoleBinding")
+    }
+    settings = parse_settings(made.container(ACCOUNT)["args"])
+
+    assert on_secrets == {("rl", "policy-admin-token"), ("a", "b-admin-token")}
+    assert {("rl", f"{ACCOUNT}-control-policy"), ("a", f"{ACCOUNT}-control-b")} <= bound
+    assert settings.external_fleets == (("rl", "policy"), ("a", "b"))
+
+
 def test_a_replica_is_confined_and_probed_as_the_operator_is(chart: Rendered) -> None:
     ours, operator = chart.container(ACCOUNT), chart.container()
 

@@ -81,6 +81,8 @@ class FakeCluster:
             "system:serviceaccount:rl:trainer": reads
             | {("patch", "weightversions", "rl", "policy")},
         }
+        self.secrets: dict[str, Json] = {}
+        """By path."""
         self.calls: list[tuple[str, str, Json | None]] = []
         self.fail: Callable[[str], None] = lambda _: None
         """Called with each path; may raise the server's error."""
@@ -112,8 +114,12 @@ class FakeCluster:
             return {"status": answer if user else {"error": "invalid bearer token"}}
         if path == ACCESS_REVIEWS and body is not None:
             asked = body["spec"]["resourceAttributes"]
-            right = (asked["verb"], asked["resource"], asked["namespace"], asked["name"])
+            part = f"/{asked['subresource']}" if "subresource" in asked else ""
+            resource = asked["resource"] + part
+            right = (asked["verb"], resource, asked["namespace"], asked["name"])
             return {"status": {"allowed": right in self.rights.get(body["spec"]["user"], set())}}
         if path == "/api/v1/namespaces/rl/pods" and params is not None:
             return {"items": copy.deepcopy(self.pods)}
+        if path in self.secrets:
+            return copy.deepcopy(self.secrets[path])
         raise NotFound(f"{method} {path}")

@@ -50,6 +50,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* The pods of the RL API, as a peer of a NetworkPolicy. */}}
+{{- define "rlfleet.apiPeer" -}}
+- namespaceSelector:
+    matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}}
+  podSelector:
+    matchLabels: {{- include "rlfleet.apiSelectorLabels" . | nindent 6 }}
+{{- end -}}
+
 {{/* What the RL API may do with fleets, besides the reviews of tokens and rights. */}}
 {{- define "rlfleet.apiRules" -}}
 - apiGroups: [rlfleet.dev]

@@ -48,9 +48,8 @@ def body_digest(body: bytes) -> str:
 def call_signature(token: str, call: SignedCall) -> str:
     """HMAC-SHA256 of a call with the token as the key, 64 hex digits."""
     fields = (call.method, call.path, call.pod_uid, call.instance, call.nonce, call.body_digest)
-    if call.driver:
-        fields += (call.driver,)
-    return _signature(token, _CALL, *fields)
+    named = (call.driver,) if call.driver else ()
+    return _signature(token, _CALL, *fields, *named)
 
 
 def answer_signature(token: str, *, call: str, status: int, body: bytes) -> str:

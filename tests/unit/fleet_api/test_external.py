@@ -1,0 +1,381 @@
+"""The control root of an External fleet: one call reaches all workers. They are real, on fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.admin_servers import TOKEN, AdminServer, admin_servers
+from tests.support.fake_cluster import FLEET_UID, READER, TRAINER, FakeCluster, account, pod
+from tests.support.fake_engine import touched
+from tests.support.tiny import write_tiny
+from tests.support.waiting import eventually_async
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api.fan_out import failure, split_broadcaster, split_init_info, together
+from fleet_api.ports import Target, WorkerReply
+from fleet_api.problems import Problem
+from fleet_worker.protocol import Phase
+
+SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
+NUMBER = 3
+
+
+@pytest.fixture
+def flags() -> list[str]:
+    return ["--external-fleets=rl/other,rl/policy"]
+
+
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet_worker.checkpoint.completeness._LOOK_AGAIN_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def workers(tmp_path: Path, cluster: FakeCluster) -> AsyncIterator[list[AdminServer]]:
+    async with admin_servers(tmp_path, NUMBER) as (made, port):
+        spec = cluster.fleet["spec"]
+        spec |= {"replicas": NUMBER, "serving": {"adminPort": port}}
+        spec["weights"]["management"] = "External"
+        cluster.objects.delete()
+        cluster.pods = [pod(ordinal, podIP=one.address) for ordinal, one in enumerate(made)]
+        for each in cluster.pods:
+            each["metadata"]["uid"] = "uid-0"
+        token = base64.b64encode(f"{TOKEN}\nan-older-one\n".encode()).decode()
+        owners = [{"kind": "InferenceFleet", "uid": FLEET_UID}]
+        cluster.secrets[SECRET] = {
+            "metadata": {"ownerReferences": owners},
+            "data": {"token": token},
+        }
+        cluster.rights["system:serviceaccount:rl:trainer"].add(
+            ("update", "inferencefleets/control", "rl", "policy")
+        )
+        yield made
+
+
+def phases(workers: list[AdminServer]) -> list[Phase]:
+    return [one.admin.harness.state.phase for one in workers]
+
+
+def versions(workers: list[AdminServer]) -> list[str | None]:
+    return [one.admin.harness.state.version for one in workers]
+
+
+async def post(api: Api, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+    return await api.send("POST", path, TRAINER, json=body, **options)
+
+
+async def test_prime_rls_update_reaches_every_worker(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "step_43")
+    status, reply = await post(api, "/pause?mode=keep&clear_cache=false")
+    assert (status, reply) == (200, {"status": "paused", "inflight_requests": 0})
+    assert phases(workers) == [Phase.PAUSED] * NUMBER
+    assert await api.get("/is_paused", TRAINER) == (200, {"is_paused": True})
+
+    status, reply = await post(api, "/update_weights", {"weight_dir": str(folder)})
+    assert (status, reply) == (200, {"status": "ok", "weight_version": "43"})
+    assert await post(api, "/resume") == (200, {"status": "resumed"})
+
+    assert phases(workers) == [Phase.SERVING] * NUMBER
+    assert versions(workers) == ["43"] * NUMBER
+    assert await api.get("/weight_info", TRAINER) == (200, {"weight_version": "43"})
+
+
+async def test_nemo_rls_reload_has_the_results_of_all_workers(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    path = str(write_tiny(tmp_path / "step_44"))
+    body = {"method": "reload_weights", "args": [], "kwargs": {"weights_path": path}}
+
+    assert await post(api, "/collective_rpc", body) == (200, {"results": [None] * NUMBER})
+    body["method"] = "shutdown"
+    assert (await post(api, "/collective_rpc", body))[0] == 400
+    assert await post(api, "/reset_prefix_cache") == (200, {"success": True})
+
+
+async def test_the_token_signs_and_never_leaves(
+    api: Api, workers: list[AdminServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    answers = [await post(api, "/pause?mode=keep")]
+    workers[0].admin.harness.engine.failures["resume"] = [touched()]
+    answers.append(await post(api, "/resume"))
+    cluster_secret = api.cluster.secrets[SECRET]["data"]
+    cluster_secret["token"] = base64.b64encode(b"another-token-of-it").decode()
+    answers.append(await post(api, "/resume"))
+
+    sent = [headers for one in workers for headers in one.headers]
+    assert sent
+    for text in (json.dumps(sent), json.dumps(answers), caplog.text):
+        assert TOKEN not in text
+        assert "another-token-of-it" not in text
+
+
+async def test_every_worker_has_the_caller_as_its_driver(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    await post(api, "/pause?mode=keep")
+
+    drivers = {one.admin.harness.agent.lease.holder for one in workers}
+    assert drivers == {"system:serviceaccount:rl:trainer"}
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+async def test_a_right_to_read_drives_no_worker(api: Api, workers: list[AdminServer]) -> None:
+    status, problem = await api.send("POST", "/pause", READER)
+
+    assert (status, problem["reason"]) == (403, "Forbidden")
+    assert "update inferencefleets/control 'policy'" in problem["detail"]
+    assert [one.calls for one in workers] == [[]] * NUMBER
+
+
+async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.objects.fleet["metadata"]["name"] = "another"
+    api.cluster.rights["system:serviceaccount:rl:trainer"] |= {
+        ("get", "inferencefleets", "rl", "another"),
+        ("update", "inferencefleets/control", "rl", "another"),
+    }
+    status, problem = await api.send("POST", "//fleets/rl/another/pause", TRAINER)
+
+    assert (status, problem["reason"]) == (409, "ExternallyManaged")
+    assert "--external-fleets" in problem["detail"]
+    assert not any("secrets" in path for _, path, _ in api.cluster.calls)
+
+
+async def test_a_second_trainer_is_409_with_the_name_of_the_first(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
+    await post(api, "/pause?mode=keep")
+    status, problem = await api.send("POST", "/pause?mode=keep", "second")
+
+    assert (status, problem["reason"]) == (409, "WorkersRefused")
+    assert "system:serviceaccount:rl:trainer" in problem["detail"]
+    # The first worker decides. The others were not called, so neither trainer has a part of the fleet.
+    assert [one["status"] for one in problem["workers"]] == [409, None, None]
+
+
+async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
+    gate = workers[0].admin.harness.engine.gates["pause keep"] = asyncio.Event()
+    first = asyncio.create_task(post(api, "/pause?mode=keep"))
+
+    async def is_waiting() -> bool:
+        return ("POST", "/pause?mode=keep") in workers[0].calls
+
+    await eventually_async(is_waiting)
+    status, problem = await api.send("POST", "/resume", "second")
+    gate.set()
+
+    assert (status, problem["reason"]) == (409, "HeldByAnother")
+    assert (await first)[0] == 200
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "step_43")
+    await workers[1].close()
+    status, problem = await post(api, "/update_weights", {"weight_dir": str(folder)})
+
+    assert (status, problem["reason"]) == (503, "WorkersUnavailable")
+    assert [one["status"] for one in problem["workers"]] == [200, None, 200]
+    assert problem["workers"][1]["reason"] == "Silent"
+    assert problem["detail"].startswith("2 of 3 workers have followed. policy-1:")
+
+
+async def test_a_refusal_is_final_also_when_another_worker_is_silent(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    await workers[1].close()
+    status, problem = await post(api, "/update_weights", {"weight_dir": "/etc"})
+
+    assert (status, problem["reason"]) == (422, "WorkersRefused")
+    assert versions(workers) == ["base"] * NUMBER
+
+
+async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "step_43")
+    workers[2].admin.harness.engine.failures["load"] = [touched()]
+    body = {"weight_dir": str(folder)}
+
+    status, problem = await post(api, "/update_weights", body)
+    assert (status, problem["reason"]) == (503, "WorkersUnavailable")
+    assert [one["status"] for one in problem["workers"]] == [200, 200, 500]
+
+
+async def test_a_worker_that_has_not_started_is_left_to_the_operator(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    api.cluster.pods[2]["status"]["containerStatuses"] = []
+    folder = write_tiny(tmp_path / "step_43")
+
+    assert (await post(api, "/update_weights", {"weight_dir": str(folder)}))[0] == 200
+    assert workers[2].calls == []
+
+
+async def test_a_fleet_without_a_started_worker_is_503(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.pods = []
+
+    assert (await post(api, "/pause"))[0] == 503
+
+
+async def test_a_pod_that_has_taken_the_address_is_not_believed(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.pods[1]["metadata"]["uid"] = "uid-of-the-pod-before"
+    status, problem = await post(api, "/resume")
+
+    assert (status, problem["workers"][1]["status"]) == (503, None)
+
+
+async def test_a_body_beyond_the_limit_of_its_route_is_413(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    large = {"weight_dir": "/weights/step_43", "padding": "x" * (64 * 1024)}
+
+    assert (await post(api, "/pause", large))[0] == 413
+    assert (await post(api, "/update_weights", large))[0] == 422
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"token": "%"}, {"token": ""}, {"token": base64.b64encode(b"\xff").decode()}],
+)
+async def test_a_secret_without_a_token_is_502(
+    api: Api, workers: list[AdminServer], data: dict[str, str]
+) -> None:
+    api.cluster.secrets[SECRET]["data"] = data
+
+    assert (await post(api, "/pause"))[0] == 502
+
+
+async def test_the_secret_of_an_earlier_fleet_signs_nothing(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.secrets[SECRET]["metadata"]["ownerReferences"] = [{"uid": "before"}]
+
+    assert (await post(api, "/pause"))[0] == 502
+    assert [one.calls for one in workers] == [[]] * NUMBER
+
+
+# --- ranks ----------------------------------------------------------------------------------------
+
+INIT = {"master_address": "10.1.1.1", "master_port": 51216, "rank_offset": 1, "world_size": 13}
+
+
+def target(ordinal: int) -> Target:
+    return Target(f"policy-{ordinal}", f"uid-{ordinal}", "http://10.0.0.1:8081", 4)
+
+
+def test_the_ranks_of_workers_follow_another_in_the_order_of_their_numbers() -> None:
+    parts = split_init_info({"init_info": INIT}, [target(n) for n in range(3)])
+
+    assert [part["init_info"]["rank_offset"] for part in parts] == [1, 5, 9]
+    assert {part["init_info"]["master_port"] for part in parts} == {51216}
+
+
+def test_the_ranks_of_prime_rl_begin_where_it_wants_them() -> None:
+    asked = {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 12}
+
+    parts = split_broadcaster(asked, [target(n) for n in range(3)])
+    assert [part["rank_offset"] for part in parts] == [0, 4, 8]
+
+
+@pytest.mark.parametrize(
+    "info", [{}, {"rank_offset": True, "world_size": 13}, INIT | {"world_size": 12}, "text"]
+)
+def test_ranks_that_do_not_fit_are_422(info: Any) -> None:
+    with pytest.raises(Problem) as refused:
+        split_init_info({"init_info": info}, [target(n) for n in range(3)])
+    assert refused.value.status == 422
+
+
+async def test_a_transfer_needs_every_worker(api: Api, workers: list[AdminServer]) -> None:
+    api.cluster.pods.pop()
+    status, problem = await post(api, "/init_weight_transfer_engine", {"init_info": INIT})
+
+    assert (status, problem["reason"]) == (503, "WorkersMissing")
+
+
+# --- what replies are together --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bodies", "merged"),
+    [
+        ([{"is_paused": True}, {"is_paused": False}], {"is_paused": False}),
+        ([{"aborted": 2}, {"aborted": 3}], {"aborted": 5}),
+        ([{"results": [None]}, {"results": [None]}], {"results": [None, None]}),
+        ([{"weight_version": "1"}, {"weight_version": "1"}], {"weight_version": "1"}),
+        ([{"weight_version": "1"}, {"weight_version": "2"}], {"weight_version": None}),
+        ([{"a": 1}, {"a": "1"}], {"a": None}),
+        ([{"a": 1}, {}], {"a": None}),
+    ],
+)
+def test_replies_together_have_the_fields_of_one(bodies: list[Any], merged: Any) -> None:
+    assert together([WorkerReply(200, body) for body in bodies]) == merged
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        ((200, 404, 404), 404),  # prime-rl waits for the files of an adapter
+        ((200, 409, 500), 409),
+        ((200, 500, 0), 503),
+        ((200, 401, 200), 409),
+        ((200, 413, 200), 409),
+    ],
+)
+def test_a_refusal_of_one_worker_is_that_of_the_fleet(
+    statuses: tuple[int, ...], status: int
+) -> None:
+    replies = [WorkerReply(status, {}) for status in statuses]
+    problem = failure([target(n) for n in range(3)], replies)
+
+    assert problem is not None
+    assert problem.status == status
+    assert ("Retry-After" in problem.headers) == (status == 503)
+
+
+@pytest.mark.parametrize("reason", ["StaleCall", "WrongPod"])
+def test_a_worker_that_was_replaced_in_the_meantime_is_no_refusal(reason: str) -> None:
+    problem = failure([target(0)], [WorkerReply(409, {"error": {"type": reason}})])
+
+    assert problem is not None
+    assert problem.status == 503
+
+
+def test_what_a_worker_says_is_cut() -> None:
+    error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
+    problem = failure([target(0)], [WorkerReply(409, error)])
+
+    assert problem is not None
+    assert len(json.dumps(problem.more)) < 1000
