@@ -7,6 +7,7 @@
     ├── NotFound      the object does not exist (404)
     └── Terminal      the same request fails again until the spec or the cluster changes (400, 403, 422)
         ├── NameTaken      an object of this name belongs to something else
+        ├── KindMissing    the API server does not know the kind of the object
         └── TokenUnusable  the Secret holds no usable admin token
 
 The modules in `clients` map library errors to these.
@@ -52,6 +53,13 @@ class NameTaken(Terminal):
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
         self.may_pass = may_pass
+
+
+class KindMissing(Terminal):
+    """The API server does not know the kind of an object: its CRD is not installed."""
+
+    after_seconds = 30.0
+    """The wait before the next attempt."""
 
 
 class TokenUnusable(Terminal):

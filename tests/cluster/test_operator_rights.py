@@ -14,6 +14,7 @@ import yaml
 from tests.cluster.support.admin import Admin, ApiError
 from tests.cluster.support.fixtures import install
 from tests.cluster.support.operator_process import OperatorProcess
+from tests.cluster.support.pool_crd import POOL, installed_pools, pool_of
 from tests.cluster.support.shared_operator import SharedOperator
 from tests.cluster.support.stage import FLEET, GROUP, Release, Stage
 
@@ -56,6 +57,15 @@ async def _whole_life(stage: Stage) -> None:
         return not await _has_router(stage)
 
     await stage.until(gone, "the router goes with its field")
+    async with installed_pools(stage):
+        await stage.change_fleet(serving={"inferencePool": POOL})
+        await stage.until(partial(pool_of, stage), "the fleet has a pool")
+        await stage.change_fleet(serving={"inferencePool": None})
+
+        async def no_pool() -> bool:
+            return await pool_of(stage) is None
+
+        await stage.until(no_pool, "the pool goes with its field")
 
 
 async def _has_router(stage: Stage) -> bool:

@@ -1,8 +1,11 @@
-"""The router of a fleet on a real API server: made, kept as the spec wants it, shown, and deleted."""
+"""Router and InferencePool of a fleet on a real API server: made, kept, shown, and deleted."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.cluster.support.admin import Json
+from tests.cluster.support.pool_crd import POOL, installed_pools, pool_of
 from tests.cluster.support.stage import FLEET, Stage
 
 NAME = f"{FLEET}-router"
@@ -51,3 +54,38 @@ async def test_a_router_follows_its_field_and_the_status_follows_the_router(stag
         return "router" not in (await stage.fleet())["status"]
 
     await stage.until(silent, "the status has no router")
+
+
+async def test_a_pool_waits_for_its_crd_and_follows_its_field(stage: Stage) -> None:
+    """The CRD is the published one. Nothing else of the fleet waits for it."""
+    serving = {"port": 8000, "adminPort": stage.admin_port, "inferencePool": POOL}
+    await stage.start_operator()
+    await stage.make_fleet(replicas=1, serving=serving)
+
+    async def stalled() -> Json | None:
+        return await stage.condition("Stalled", of="inferencefleets")
+
+    said = await stage.until(stalled, "the missing CRD is reported")
+    assert said["reason"] == "KindNotInstalled"
+    assert "inferencepools of inference.networking.k8s.io/v1" in said["message"]
+
+    async def serves() -> bool:
+        return stage.serving == ["1"]
+
+    await stage.until(serves, "the worker serves nevertheless")
+    async with installed_pools(stage):
+        found = await stage.until(partial(pool_of, stage), "the pool follows the CRD")
+        service = (await stage.objects("services"))[FLEET]
+        assert found["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+        assert found["spec"]["endpointPickerRef"]["kind"] == "Service", "their default"
+
+        async def well() -> bool:
+            return await stalled() is None
+
+        await stage.until(well, "the report ends")
+        await stage.change_fleet(serving={"inferencePool": None})
+
+        async def gone() -> bool:
+            return await pool_of(stage) is None
+
+        await stage.until(gone, "the pool goes with its field")

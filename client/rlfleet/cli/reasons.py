@@ -48,6 +48,7 @@ MEANINGS = {
     "InvalidSpec": "The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field cannot be read.",
     "NameTaken": "The fleet needs a name that an object of another owner has. The operator does not touch that object.",
     "AdminTokenUnusable": "The Secret with the token of the workers' admin ports is missing, or holds no usable token.",
+    "KindNotInstalled": "The spec asks for an object of another project whose CRD is not installed.",
     "WriteRefused": "The API server refuses a request of the operator, or has failed to answer it for a minute.",
     "ReadRefused": "The API server refuses to list or watch objects that the operator follows, so its view may be outdated.",
     "InternalError": "A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's log.",

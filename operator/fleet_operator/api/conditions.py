@@ -147,6 +147,8 @@ class ConditionReason(StrEnum):
     object."""
     ADMIN_TOKEN_UNUSABLE = "AdminTokenUnusable"  # noqa: S105 - a reason
     """The Secret with the token of the workers' admin ports is missing, or holds no usable token."""
+    KIND_NOT_INSTALLED = "KindNotInstalled"
+    """The spec asks for an object of another project whose CRD is not installed."""
     WRITE_REFUSED = "WriteRefused"
     """The API server refuses a request of the operator, or has failed to answer it for a minute."""
     READ_REFUSED = "ReadRefused"

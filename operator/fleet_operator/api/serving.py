@@ -1,6 +1,6 @@
 """How clients reach the workers of a fleet.
 
-Source: Kubernetes core/v1 ServiceSpec.
+Sources: Kubernetes core/v1 ServiceSpec; Gateway API Inference Extension v1, InferencePoolSpec.
 """
 
 from __future__ import annotations
@@ -34,10 +34,25 @@ class ServiceOptions(Resource):
     ) = None
 
 
+class EndpointPickerRef(Resource):
+    """The Service of an endpoint picker, in the fleet's namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    port: Annotated[int, Field(ge=1, le=65_535)] = 9002
+    failure_mode: Literal["FailOpen", "FailClose"] = "FailClose"
+
+
+class InferencePool(Resource):
+    """The workers as a backend of a gateway."""
+
+    endpoint_picker_ref: EndpointPickerRef
+
+
 class Serving(Resource):
-    """Ports of a worker, and the Service before it."""
+    """Ports of a worker, and the objects in front of it."""
 
     port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
     admin_port: Annotated[int, Field(ge=1024, le=65_535)] = 8081
     metrics_port: Annotated[int, Field(ge=1024, le=65_535)] = 8082
     service: ServiceOptions | None = None
+    inference_pool: InferencePool | None = None

@@ -31,6 +31,7 @@ from fleet_operator.core.manifests.differences import holds, owns_more
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NameTaken, NotFound, Retryable, Terminal, TokenUnusable
 from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.inference_pools import InferencePools
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_worker.logs import fields
@@ -65,6 +66,7 @@ class KubeWriter:
         self._metrics = metrics
         self._written: dict[str, _Written] = {}
         self.routers = RouterObjects()
+        self._pools = InferencePools(kube, self._apply, self._delete)
 
     async def change_pod(self, namespace: str, action: PodAction) -> None:
         """Create, delete or quarantine one pod."""
@@ -137,6 +139,8 @@ class KubeWriter:
             title, path = _title(manifest), _path(root, plural, manifest)
             if not self._is_written(path, manifest) or failed(title):
                 writes[title] = partial(self._apply, path, manifest)
+        if (write := self._pools.write(observed)) is not None:
+            writes[f"InferencePool {observed.name}"] = write
         for gone in router.unwanted(observed):
             kind = next(k for k, (_, plural) in ROUTER_KINDS.items() if f"/{plural}/" in gone.path)
             title = f"{kind} {names.router_name(observed.name)}"

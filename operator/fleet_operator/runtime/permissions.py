@@ -11,6 +11,8 @@ import asyncio
 from dataclasses import dataclass
 
 from fleet_operator.api import names
+from fleet_operator.core.manifests.inference_pool import GROUP as POOL_GROUP
+from fleet_operator.core.manifests.inference_pool import PLURAL as POOLS
 from fleet_operator.errors import Terminal
 from fleet_operator.ports import Kube
 
@@ -25,6 +27,7 @@ NEEDED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", ("get", "create", "patch")),
     ("apps", "controllerrevisions", ("get", "list", "create", "delete")),
     ("policy", "poddisruptionbudgets", ("get", "list", "watch", "create", "patch")),
+    (POOL_GROUP, POOLS, ("get", "create", "patch", "delete")),
     ("", "secrets", ("get", "create")),
     ("", "events", ("create",)),
     ("coordination.k8s.io", "leases", ("get",)),

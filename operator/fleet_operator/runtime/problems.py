@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.problems import Defect, Problem
-from fleet_operator.errors import FleetError, NameTaken, Terminal, TokenUnusable
+from fleet_operator.errors import FleetError, KindMissing, NameTaken, Terminal, TokenUnusable
 from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.pod_informer import FleetKey
 
@@ -117,6 +117,8 @@ def problem_of(part: str, error: Exception) -> Problem:
         return Defect(part=part, error=error).problem()
     if isinstance(error, NameTaken):
         return Problem(part=part, reason=ConditionReason.NAME_TAKEN, message=str(error))
+    if isinstance(error, KindMissing):
+        return Problem(part=part, reason=ConditionReason.KIND_NOT_INSTALLED, message=str(error))
     if isinstance(error, TokenUnusable):
         return Problem(
             part=part,

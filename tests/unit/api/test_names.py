@@ -21,6 +21,7 @@ from fleet_operator.core.manifests.children import (
     headless_service,
     service,
 )
+from fleet_operator.core.manifests.inference_pool import inference_pool
 from fleet_operator.core.manifests.router import router_children
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -47,7 +48,8 @@ def test_the_longest_fleet_name_makes_valid_dns_labels(name):
 
 def children(fleet: str) -> set[tuple[str, str]]:
     """Kind and name of everything that is made for a fleet of 20 workers."""
-    observed = replace(make_fleet(router={"image": "router:1"}), name=fleet)
+    serving = {"inferencePool": {"endpointPickerRef": {"name": "epp"}}}
+    observed = replace(make_fleet(router={"image": "router:1"}, serving=serving), name=fleet)
     made = [
         service(observed),
         headless_service(observed),
@@ -56,6 +58,7 @@ def children(fleet: str) -> set[tuple[str, str]]:
         admin_token_secret(observed, "t"),
         *router_children(observed),
     ]
+    made += [pool for pool in [inference_pool(observed)] if pool is not None]
     pods = {("Pod", names.pod_name(fleet, ordinal)) for ordinal in range(20)}
     return {(m["kind"], m["metadata"]["name"]) for m in made} | pods
 

@@ -19,6 +19,7 @@ from fleet_operator.runtime.reconcile import BUSY_SECONDS
 
 CORE = "/api/v1/namespaces/rl"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"
+POOL = "/apis/inference.networking.k8s.io/v1/namespaces/rl/inferencepools/policy"
 REVISIONS = "/apis/apps/v1/namespaces/rl/controllerrevisions"
 REVISION = f"{REVISIONS}/policy-{revisions.revision_of(make_fleet())}"
 REQUESTS = [
@@ -35,6 +36,7 @@ REQUESTS = [
     pytest.param("APPLY", f"{CORE}/configmaps/policy-applied", id="telling the applied version"),
     pytest.param("GET", BUDGET, id="looking at the budget"),
     pytest.param("APPLY", BUDGET, id="making the budget"),
+    pytest.param("GET", POOL, id="looking for a pool that an earlier leader left"),
     pytest.param("GET", FLEET_PATH, id="asking whether the fleet stays"),
     pytest.param("POST", PODS_PATH, id="making a pod"),
     pytest.param("POST", f"{CORE}/events", id="telling an event"),

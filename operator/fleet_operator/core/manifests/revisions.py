@@ -15,7 +15,7 @@ _NOT_OF_PODS: dict[str, Any] = {
     **dict.fromkeys(
         ("replicas", "progress_deadline_seconds", "rollout", "update", "recycle", "router"), True
     ),
-    "serving": {"service"},
+    "serving": {"service", "inference_pool"},
 }
 """Fields of a fleet's spec that change no pod. `update.restartedAt` is added."""
 _REVISIONS: SpecCache[str] = SpecCache()
