@@ -16,7 +16,7 @@ from tests.model.fake_state import digest_of
 from fleet_operator.api import names
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.errors import Conflict
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.metrics import Metrics
 
 
@@ -76,10 +76,10 @@ async def test_the_api_server_refuses_a_status_that_was_decided_on_an_older_flee
     async with AsyncExitStack() as stack:
         client = KubeClient(configuration)
         stack.push_async_callback(client.close)
-        objects = KubeWriter(client, Metrics())
+        statuses = KubeStatuses(client, Metrics())
 
         async def write(observed: int, version: str) -> str:
-            return await objects.write_status(
+            return await statuses.write(
                 names.FLEET_PLURAL,
                 namespace=stage.namespace,
                 name=FLEET,

@@ -5,7 +5,7 @@ objects cannot be read, and the operator has defects.
     the WeightVersion, as stored, as long as one of the two can be written. Pauses are renewed
     meanwhile (promise 8 holds).
 
-Real are `decide`, `runtime.kube_writer` and `runtime.problems`; the API server is played here, without
+Real are `decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems`; the API server is played here, without
 waiting.
 
     python -m tests.model.refusals --histories 20 [--promise 10]
@@ -35,7 +35,8 @@ from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_children import KubeChildren
+from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import PODS, Problems, status_part
@@ -150,7 +151,8 @@ class RefusingSimulation(Simulation):
         """A new leader, which knows of no problem."""
         super().start_operator()
         self.looks.clear()
-        self.objects = KubeWriter(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        self.children = KubeChildren(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        self.pods = KubePods(self.api, Metrics())  # type: ignore[arg-type] - what it uses
         problems = Problems(lambda: self.now)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
         self.leader = RefusedLeader(**given, problems=problems, odd=self.odd)
@@ -172,7 +174,7 @@ class RefusingSimulation(Simulation):
         if self.leader.problems.has(KEY, TEMPLATE):
             self.met.add(f"{TEMPLATE} cannot be recorded")
         assert self.leader.observed is not None
-        for part, write in self.objects.children(self.leader.observed, None).items():
+        for part, write in self.children.due(self.leader.observed, None).items():
             self._attempt(part, write())
         if not any(isinstance(a, CreatePod) for a in decision.pod_actions):
             self._note(PODS, None)
@@ -182,7 +184,7 @@ class RefusingSimulation(Simulation):
         """Carry an action out, if the API server lets it."""
         match action:
             case CreatePod():
-                made = self._attempt(PODS, self.objects.change_pod("rl", action))
+                made = self._attempt(PODS, self.pods.change("rl", action))
                 if f"pods/{action.pod_name}" in self.api.taken:
                     self.met.add(f"{action.pod_name} is taken")
                 elif made:

@@ -31,7 +31,7 @@ MUTANTS = [
     Mutant(
         10,
         "a pod's name that is taken is not looked at",
-        "runtime/kube_writer.py",
+        "runtime/kube_pods.py",
         "await self._check_name(pods, action.manifest)",
         "pass",
     ),

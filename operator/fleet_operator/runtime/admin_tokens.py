@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.store import FleetRecord
 
@@ -18,8 +18,8 @@ from fleet_operator.runtime.store import FleetRecord
 class AdminTokens:
     """Tokens by fleet. Each belongs to one uid of the fleet."""
 
-    def __init__(self, objects: KubeWriter) -> None:
-        self._objects = objects
+    def __init__(self, secrets: KubeSecrets) -> None:
+        self._secrets = secrets
         self._known: dict[FleetKey, tuple[str, str]] = {}
         self._stale: set[FleetKey] = set()
 
@@ -37,7 +37,7 @@ class AdminTokens:
         self._stale |= set(keys)
 
     async def read(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> None:
-        """Read a fleet's Secret, and create it if it does not exist. Errors: those of `Objects.ensure_token`."""
+        """Read a fleet's Secret, and create it if it does not exist. Errors: those of `KubeSecrets`."""
         bare = FleetObserved(
             name=key[1],
             namespace=key[0],
@@ -45,7 +45,7 @@ class AdminTokens:
             generation=record.generation,
             spec=spec,
         )
-        token = await self._objects.ensure_token(bare, known=self.of(key, record.uid) or "")
+        token = await self._secrets.ensure_token(bare, known=self.of(key, record.uid) or "")
         self._known[key] = (record.uid, token)
         self._stale.discard(key)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 from fleet_operator.errors import FleetError
-from fleet_operator.runtime.kube_writer import Write
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
@@ -28,6 +27,9 @@ RETRY_SECONDS = 1.0
 """The wait after a failed write, unless the error names another time."""
 
 Part = tuple[FleetKey, str]
+
+Write = Callable[[], Awaitable[None]]
+"""One write to the API server, skipped if nothing differs."""
 
 
 class BackgroundWrites:

@@ -18,19 +18,25 @@ from fleet_operator.api import names
 from fleet_operator.errors import FleetError, NotFound, Retryable, Terminal
 from fleet_operator.ports import Kube, Leadership, Workers
 from fleet_operator.runtime import health, permissions
+from fleet_operator.runtime.admin_tokens import AdminTokens
 from fleet_operator.runtime.child_watch import ChildWatch
 from fleet_operator.runtime.custom_resources import NO_CRDS, CustomResources
 from fleet_operator.runtime.dispatch import Dispatcher
 from fleet_operator.runtime.epochs import Epochs
 from fleet_operator.runtime.event_recorder import EventRecorder
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_children import KubeChildren
+from fleet_operator.runtime.kube_pods import KubePods
+from fleet_operator.runtime.kube_secrets import KubeSecrets
+from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.leader_guard import LeaderKube, LeaderWorkers
 from fleet_operator.runtime.list_watch import Read
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.other_operators import OtherOperators
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.reconcile import Reconciler
+from fleet_operator.runtime.router_objects import RouterObjects
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
@@ -76,19 +82,20 @@ class Operator:
         scopes: tuple[str | None, ...] = settings.namespaces or (None,)
         self.pods = PodInformer(kube, scopes, self.queue.add, self._note_read)
         self.worker_cache = WorkerCache()
-        self.objects = KubeWriter(kube, metrics)
-        self.children = ChildWatch(
+        self.children, routers = KubeChildren(kube, metrics), RouterObjects()
+        self.child_watch = ChildWatch(
             kube,
             scopes,
-            self.objects.differs,
+            self.children.differs,
             self.queue.add,
             self._note_read,
-            self.objects.routers,
+            routers,
         )
         self.resources = CustomResources(
             self._kube, self.store, settings.namespaces, self._note_read
         )
-        statuses = StatusWriter(self.objects, self.recorder)
+        self.tokens = AdminTokens(KubeSecrets(kube, metrics))
+        statuses = StatusWriter(KubeStatuses(kube, metrics), self.recorder)
         metrics.show_statuses(statuses.shown)
         self.calls = Dispatcher(
             LeaderWorkers(worker_client, lambda: self.lease.held),
@@ -104,7 +111,10 @@ class Operator:
             pods=self.pods,
             worker_cache=self.worker_cache,
             calls=self.calls,
-            objects=self.objects,
+            tokens=self.tokens,
+            children=self.children,
+            routers=routers,
+            pod_writer=PodWriter(KubePods(kube, metrics)),
             statuses=statuses,
             epochs=self.epochs,
             rivals=OtherOperators(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
@@ -149,7 +159,7 @@ class Operator:
                 tasks.append(asyncio.create_task(self._work(), name="queue"))
                 tasks.append(asyncio.create_task(self._sweep(), name="sweep"))
                 tasks.append(asyncio.create_task(self._settle_terms(), name="terms"))
-                tasks.append(asyncio.create_task(self.children.run(), name="children"))
+                tasks.append(asyncio.create_task(self.child_watch.run(), name="children"))
                 watching = asyncio.Event()
                 watches = self.resources.follow(watching, lambda: take_signals(stop))
                 tasks.append(asyncio.create_task(watches, name="watches"))
@@ -212,8 +222,8 @@ class Operator:
         """Reconcile every fleet from time to time, and forget objects that are gone."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.objects.forget_written()
-            self.reconcile.forget_tokens()
+            self.children.forget_written()
+            self.tokens.note_stale(self.store.fleet_keys())
             self.recorder.forget_all_but(set(self.store.fleet_keys()))
             self.worker_cache.forget_all_but(set(self.pods.uids()))
             for key in self.store.fleet_keys():
@@ -229,7 +239,7 @@ class Operator:
                     self.queue.add(key)
 
     def _denied(self, key: FleetKey) -> None:
-        self.reconcile.forget_token(key)
+        self.tokens.note_stale([key])
 
     def _not_live(self) -> str:
         # An answer proves that the loop runs. The Lease has a thread of its own.

@@ -18,7 +18,7 @@ from fleet_operator.core.actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import NameTaken, Retryable, Terminal
 from fleet_operator.runtime.backoff import Backoff
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 
@@ -51,8 +51,8 @@ class _Creation:
 class PodWriter:
     """Writes to pods."""
 
-    def __init__(self, objects: KubeWriter) -> None:
-        self._objects = objects
+    def __init__(self, pods: KubePods) -> None:
+        self._pods = pods
         self._own = UnobservedWrites()
         self._creations: dict[FleetKey, _Creation] = {}
 
@@ -137,7 +137,7 @@ class PodWriter:
     async def _change(self, key: FleetKey, action: PodAction) -> Exception | None:
         namespace, _ = key
         try:
-            await self._objects.change_pod(namespace, action)
+            await self._pods.change(namespace, action)
         except Exception as error:  # noqa: BLE001 - becomes a condition of the fleet
             return error
         self._own.note(key, action)

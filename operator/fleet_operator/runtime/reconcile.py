@@ -8,39 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from fleet_operator.api import names
-from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core.actions import CreatePod, Quarantine
 from fleet_operator.core.decision import Decision, decide
-from fleet_operator.core.facts import Workers
-from fleet_operator.core.fallback_plan import fallback_plan
-from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
-from fleet_operator.core.problems import (
-    Defect,
-    exhausted_epochs,
-    kept_fleet_status,
-    with_problems,
-)
-from fleet_operator.core.unreadable import report_undecided
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.problems import Defect
 from fleet_operator.runtime.admin_tokens import AdminTokens
 from fleet_operator.runtime.background_writes import BackgroundWrites
-from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Caller, Dispatcher, Sent
+from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
+from fleet_operator.runtime.decided_writes import DecidedWrites
+from fleet_operator.runtime.defect_log import DefectLog
+from fleet_operator.runtime.dispatch import Caller, Dispatcher, Sent
 from fleet_operator.runtime.epochs import Epochs
-from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
-from fleet_operator.runtime.kube_writer import KubeWriter, Write
+from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.observer import Observer
 from fleet_operator.runtime.other_operators import OtherOperators, left_to
 from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
-from fleet_operator.runtime.pod_timers import PodTimers
 from fleet_operator.runtime.pod_writer import PodWriter
 from fleet_operator.runtime.problems import PODS, STATUS, Problems, status_part
-from fleet_operator.runtime.rollout_timers import RolloutTimers
+from fleet_operator.runtime.router_objects import RouterObjects
+from fleet_operator.runtime.standstill import RECONCILE, StandStill
+from fleet_operator.runtime.status_parts import StatusParts
 from fleet_operator.runtime.status_writer import NEVER, StatusWriter
 from fleet_operator.runtime.store import FleetRecord, Store
 from fleet_operator.runtime.templates import TEMPLATE, Templates
@@ -50,11 +44,7 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 
 logger = logging.getLogger(__name__)
 
-BUSY_SECONDS = 1.0
-"""The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
 QUICKLY_SECONDS = 0.0
-RECONCILE = "the reconcile"
-_TOKEN = "the admin token"  # noqa: S105 - the name of a part
 
 
 class Reconciler:
@@ -67,7 +57,10 @@ class Reconciler:
         pods: PodInformer,
         worker_cache: WorkerCache,
         calls: Dispatcher,
-        objects: KubeWriter,
+        tokens: AdminTokens,
+        children: KubeChildren,
+        routers: RouterObjects,
+        pod_writer: PodWriter,
         statuses: StatusWriter,
         epochs: Epochs,
         rivals: OtherOperators,
@@ -82,29 +75,54 @@ class Reconciler:
         self._traces = traces
         self._store = store
         self._pods = pods
-        self._worker_cache = worker_cache
         self._calls = calls
-        self._objects = objects
+        self._tokens = tokens
+        self._pod_writer = pod_writer
         self._statuses = statuses
         self._epochs = epochs
         self._rivals = rivals
         self._metrics = metrics
+        self._problems = problems
         self._templates = templates
         self._default_image = default_image
         self._resync_seconds = resync_seconds
         self._requeue = requeue
-        self._tokens = AdminTokens(objects)
-        self._problems = problems
         self._writes = BackgroundWrites(problems, metrics, requeue)
-        self._reported: dict[FleetKey, set[tuple[str, type[Exception]]]] = {}
-        self._watch = RolloutTimers()
-        self._pod_watch = PodTimers()
+        self._parts = StatusParts(statuses, self._writes, problems)
+        self._decided = DecidedWrites(children, pod_writer, problems)
+        self._defects = DefectLog(metrics)
         self._orphans = UnownedWeights()
         self._others: dict[FleetKey, str] = {}
-        self._polled_often: dict[FleetKey, Collection[str]] = {}
-        """Uids of workers whose state is read every `BUSY_SECONDS`: in a rollout all of the fleet."""
-        self._unwritten_since: dict[FleetKey, float] = {}
-        self._pod_changes = PodWriter(objects)
+        self._callers = Callers(
+            tokens=tokens,
+            epochs=epochs,
+            calls=calls,
+            pods=pods,
+            worker_cache=worker_cache,
+            writes=self._writes,
+            resync_seconds=resync_seconds,
+        )
+        self._observer = Observer(
+            rivals.own,
+            store=store,
+            pods=pods,
+            pod_writer=pod_writer,
+            worker_cache=worker_cache,
+            routers=routers,
+            statuses=statuses,
+            epochs=epochs,
+            problems=problems,
+        )
+        self._standstill = StandStill(
+            callers=self._callers,
+            calls=calls,
+            observer=self._observer,
+            statuses=statuses,
+            parts=self._parts,
+            problems=problems,
+            defects=self._defects,
+            resync_seconds=resync_seconds,
+        )
 
     async def __call__(self, key: FleetKey) -> None:
         """Reconcile one fleet, and schedule the next reconcile. Raises nothing except cancellation."""
@@ -112,7 +130,7 @@ class Reconciler:
             with self._metrics.reconciles.time():
                 after_seconds = await self._reconcile(key)
         except Exception as error:  # noqa: BLE001 - a defect in one fleet must not stop the others
-            self._report(key, Defect(part=RECONCILE, error=error))
+            self._defects.note(key, Defect(part=RECONCILE, error=error))
             self._problems.note(key, RECONCILE, error)
             after_seconds = BUSY_SECONDS
             await self._stand_still(key)
@@ -132,35 +150,33 @@ class Reconciler:
         self._orphans.forget(key)
         if other := await self._rivals.driver(record.status.operator):
             return self._leave(key, record, other)
-        if self._others.pop(key, None):
-            self._metrics.left_to_others.set(len(self._others))
+        self._note_driver(key, "")
         if record.spec is None or not self._pods.is_synced(key[0]):
-            return await self._report_undecided(key, record)
-        caller = await self._caller(key, record, record.spec)
+            return self._standstill.report_undecided(key, record, datetime.now(UTC))
+        caller = await self._callers.read(key, record, record.spec)
         if caller is not None:
-            await self._ask(key, caller)
+            await self._callers.ask(caller)
         now = datetime.now(UTC)
-        observed = await self._with_template(key, self._observe(key, record, record.spec))
+        observed = await self._with_template(key, self._observer.observe(key, record, record.spec))
         decision = decide(observed, default_image=self._default_image, now=now)
-        self._report_defects(key, decision.defects)
+        self._defects.note_all(key, decision.defects)
         rollout = decision.rollout
-        for uid, status in decision.weights.items():
-            self._watch.decided(key, uid, status, asyncio.get_running_loop().time())
+        self._observer.note_decided(key, decision.weights)
         if caller is not None:
             caller = replace(caller, trace=self._trace(key, observed, decision, now))
         calling = asyncio.create_task(self._call(key, caller, observed, decision))
         # After the calls, and without waiting: a slow API server must not prolong a pause.
-        self._writes.begin(key, self._writes_of(key, observed, decision))
+        self._writes.begin(key, self._decided.writes(key, observed, decision))
         parts = self._take_statuses(key, observed, decision)
         sent = await calling
-        if not self._leaves_statuses(key, sent):
+        if not self._parts.are_left_to_the_next(key, sent):
             awaited = (
                 {status_part(names.FLEET_KIND, observed.name)} if rollout.waits_for_pin else ()
             )
-            self._writes.begin(key, self._due(key, parts), awaited=awaited)
+            self._parts.write(key, parts, awaited=awaited)
         unsettled = observed.workers.where(lambda f: f.busy or not f.pod.ready)
         polled_often = unsettled if decision.at_rest else observed.workers
-        self._polled_often[key] = {w.pod.uid for w in polled_often}
+        self._callers.poll_often(key, {w.pod.uid for w in polled_often})
         busy = bool(unsettled) or not decision.at_rest
         refused = self._problems.has(key, PODS)
         logger.log(
@@ -216,284 +232,68 @@ class Reconciler:
             return None
         return self._traces.look(key, observed.all_weights, decision.weights, now=now)
 
-    def _writes_of(
-        self, key: FleetKey, observed: FleetObserved, decision: Decision
-    ) -> dict[str, Write]:
-        """The writes other than statuses, by part."""
-        actions = decision.pod_actions
-        if any(self._problems.has(key, part) for part in (_TOKEN, _applied_part(key))):
-            # A new worker would start with a foreign token or ConfigMap.
-            actions = tuple(a for a in actions if not isinstance(a, CreatePod))
-        applied = decision.rollout.applied if decision.is_planned else None
-        has_failed = partial(self._problems.has, key)
-        writes = self._objects.children(observed, applied, failed=has_failed)
-        self._problems.note_gone(key, self._objects.router_parts(observed).difference(writes))
-        if actions or has_failed(PODS):
-            writes[PODS] = partial(self._pod_changes.run, key, actions)
-        return writes
-
-    def _leaves_statuses(self, key: FleetKey, sent: Sent) -> bool:
-        """Whether the next reconcile writes the statuses. It follows at once, with the effect of the calls. So
-        a rollout of a small model costs no write per barrier, and the pin of a version does not wait
-        for an earlier write.
-        """
-        now = asyncio.get_running_loop().time()
-        if sent is Sent.ENDED:
-            since = self._unwritten_since.setdefault(key, now)
-            if now - since <= SETTLE_SECONDS:
-                return True
-        self._unwritten_since.pop(key, None)
-        return False
-
     def _take_statuses(
         self, key: FleetKey, observed: FleetObserved, decision: Decision
     ) -> dict[str, str]:
         """Pass the statuses to the writer. Returns: uids by part."""
-        uid = self._statuses.take_fleet(key, observed.uid, observed.status, decision.fleet)
-        parts = {status_part(names.FLEET_KIND, observed.name): uid}
         for each in observed.all_weights:
-            status = decision.weights[each.uid]
             if isinstance(each, WeightsView):
+                status = decision.weights[each.uid]
                 self._metrics.count_rollouts(key, each.spec.adapter, each.status, status)
-            uid = self._statuses.take_weights(key, each, status)
-            parts[status_part(names.WEIGHTS_KIND, each.name)] = uid
+        parts = self._parts.take_fleet(key, observed.uid, observed.status, decision.fleet)
+        parts |= self._parts.take_weights(key, observed.all_weights, decision.weights)
         self._problems.forget_all_but(key, STATUS, set(parts))
         return parts
 
-    def _due(self, key: FleetKey, parts: Mapping[str, str]) -> dict[str, Write]:
-        """The status writes that are due or have failed, by part. `parts`: uids by part."""
-        return {
-            part: partial(self._statuses.write, uid)
-            for part, uid in parts.items()
-            if self._statuses.is_due(uid) or self._problems.has(key, part)
-        }
-
-    async def _report_undecided(self, key: FleetKey, record: FleetRecord) -> float:
-        """Write the conditions of a fleet whose spec or pods are not read yet, without calls."""
-        problems = self._problems.of(key)
-        unreadable = record.unreadable if record.spec is None else ""
-        if not (problems or unreadable):
-            return BUSY_SECONDS
-        weights = self._all_weights(key)
-        self._statuses.forget_all_but(key, {record.uid, *(w.uid for w in weights)})
-        made = report_undecided(
-            key[1],
-            generation=record.generation,
-            unreadable=unreadable,
-            status=self._statuses.fleet(record),
-            weights=weights,
-            problems=problems,
-            now=datetime.now(UTC),
-        )
-        uid = self._statuses.take_fleet(key, record.uid, record.status, made.fleet)
-        parts = {status_part(names.FLEET_KIND, key[1]): uid}
-        for each in weights:
-            uid = self._statuses.take_weights(key, each, made.weights[each.uid])
-            parts[status_part(names.WEIGHTS_KIND, each.name)] = uid
-        self._writes.begin(key, self._due(key, parts))
-        return min(self._resync_seconds, self._statuses.held_back_seconds(key))
-
     async def _stand_still(self, key: FleetKey) -> None:
-        """After a defect in the reconcile itself: renew pauses, and report the failure. One does not depend
-        on the other.
-        """
         record = self._store.fleet(key)
-        if record is None or record.spec is None or key in self._others:
-            return
-        observed = FleetObserved(
-            name=key[1],
-            namespace=key[0],
-            uid=record.uid,
-            generation=record.generation,
-            spec=record.spec,
-            status=record.status,
-            problems=self._problems.of(key),
-        )
-        for attempt in (self._renew_pauses, self._report_standstill):
-            try:
-                await attempt(key, record, observed)
-            except Exception as error:  # noqa: BLE001 - log it; there is no further fallback
-                self._report(key, Defect(part=f"{RECONCILE} ({attempt.__name__})", error=error))
-
-    async def _renew_pauses(
-        self, key: FleetKey, record: FleetRecord, observed: FleetObserved
-    ) -> None:
-        token = self._tokens.of(key, record.uid)
-        if token is None:
-            return
-        now = asyncio.get_running_loop().time()
-        caller = self._caller_with(key, observed.spec, token)
-        await self._ask(key, caller)
-        workers = Workers([self._worker_cache.view(p, now) for p in self._pods.pods_of(key)])
-        calls = fallback_plan(replace(observed, workers=workers)).step.actions
-        views = {w.pod.uid: w.pod for w in workers}
-        worker_calls = [c for c in calls if not isinstance(c, Quarantine)]
-        await self._calls.act(caller, worker_calls, views)
-
-    async def _report_standstill(
-        self, key: FleetKey, record: FleetRecord, observed: FleetObserved
-    ) -> None:
-        status = with_problems(
-            kept_fleet_status(self._statuses.fleet(record)),
-            record.status.conditions,
-            observed.problems,
-            generation=record.generation,
-            now=datetime.now(UTC),
-        )
-        uid = self._statuses.take_fleet(key, record.uid, record.status, status)
-        self._writes.begin(key, self._due(key, {status_part(names.FLEET_KIND, key[1]): uid}))
-
-    def _report_defects(self, key: FleetKey, defects: Sequence[Defect]) -> None:
-        for defect in defects:
-            self._report(key, defect)
-        known = {(d.part, type(d.error)) for d in defects}
-        self._reported[key] = {r for r in self._reported.get(key, set()) if r in known}
-
-    def _report(self, key: FleetKey, defect: Defect) -> None:
-        """Log a defect with its traceback if it is new. It may repeat every second."""
-        self._metrics.failures.labels("defect").inc()
-        reported = self._reported.setdefault(key, set())
-        known = (defect.part, type(defect.error))
-        logger.log(
-            logging.DEBUG if known in reported else logging.ERROR,
-            "fleet %s/%s: defect in %s",
-            *key,
-            defect.part,
-            exc_info=defect.error,
-            extra=fleet_fields("defect", key, part=defect.part),
-        )
-        reported.add(known)
-
-    def forget_token(self, key: FleetKey) -> None:
-        """Read a fleet's token again, after a worker has refused it."""
-        self._tokens.note_stale([key])
-
-    def forget_tokens(self) -> None:
-        """Read all tokens again, since one may have changed."""
-        self._tokens.note_stale(self._store.fleet_keys())
-
-    async def _caller(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
-        """Token, port and epoch for calls to the fleet's workers; None without a token."""
-        if self._tokens.is_due(key, record.uid):
-            await self._writes.run(key, {_TOKEN: partial(self._tokens.read, key, record, spec)})
-        token = self._tokens.of(key, record.uid)
-        return None if token is None else self._caller_with(key, spec, token)
-
-    def _caller_with(self, key: FleetKey, spec: FleetSpec, token: str) -> Caller:
-        return Caller(
-            key=key,
-            token=token,
-            admin_port=spec.serving.admin_port,
-            epoch=self._epochs.last(key),
-        )
-
-    async def _ask(self, key: FleetKey, caller: Caller) -> None:
-        pods = self._pods.pods_of(key)
-        now = asyncio.get_running_loop().time()
-        polled_often = self._polled_often.get(key, ())
-        ages = {True: BUSY_SECONDS * 0.9, False: self._resync_seconds * 0.9}
-        due = [
-            p
-            for p in pods
-            if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in polled_often])
-        ]
-        await self._calls.ask(caller, due)
-
-    def _observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
-        now = asyncio.get_running_loop().time()
-        seen = self._pod_watch.look(key, self._pods.pods_of(key), now)
-        note_foreign(self._problems, key, [p for p in seen if is_foreign(p, record.uid)])
-        # Of two pods with the same name, the one that is being deleted is not a worker any more.
-        pods = (judged(p, record.uid) for p in self._pod_changes.laid_over(key, seen))
-        # The pods come in order of ordinal.
-        workers = Workers({p.ordinal: self._worker_cache.view(p, now) for p in pods}.values())
-        weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
-        self._watch.forget_all_but(key, {w.uid for w in weights})
-        deaf = exhausted_epochs(self._epochs.beyond(key, (w.pod for w in workers)))
-        unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
-        observed = FleetObserved(
-            name=key[1],
-            namespace=key[0],
-            uid=record.uid,
-            generation=record.generation,
-            spec=spec,
-            status=self._statuses.fleet(record),
-            operator=self._rivals.own,
-            stored_pins=self._statuses.stored_pins(record),
-            weights=weights,
-            workers=workers,
-            unread=unread,
-            unreadable=record.unreadable,
-            problems=(*self._problems.of(key), *deaf),
-            router=self._objects.routers.of(key),
-        )
-        uids = (w.uid for w in observed.all_weights)
-        self._statuses.forget_all_but(key, {record.uid, *uids})
-        return observed
-
-    def _all_weights(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
-        """Every WeightVersion that names the fleet, with its last status."""
-        found: list[WeightsView | UnreadWeights] = []
-        found += [self._statuses.weights(w) for w in self._store.weights_of(key)]
-        found += [self._statuses.weights(u) for u in self._store.unread_of(key)]
-        return found
-
-    def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
-        """The WeightVersion with its last status and the times of its rollout."""
-        known = self._statuses.weights(weights)
-        calling = not self._epochs.is_settling(key)
-        return replace(
-            known, watched=self._watch.look(key, known.uid, known.status, now, calling=calling)
-        )
+        if record is not None and record.spec is not None and key not in self._others:
+            await self._standstill.keep(key, record, record.spec, datetime.now(UTC))
 
     def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
         """Leave a fleet to another operator, and report it once. Returns: seconds to the next look."""
-        if self._others.get(key) != other:
-            self._others[key] = other
+        if self._note_driver(key, other):
             self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
-        self._metrics.left_to_others.set(len(self._others))
-        self._metrics.forget_fleet(key)
         # The next status begins with the one that the other operator has written.
         self._statuses.forget_all_but(key, set())
-        self._watch.forget_all_but(key, ())
-        self._pod_watch.forget(key)
+        self._forget_looks(key)
+        return self._resync_seconds
+
+    def _note_driver(self, key: FleetKey, other: str) -> bool:
+        """Note which other operator drives a fleet; empty for none. Returns: whether that is new."""
+        before = self._others.pop(key, "")
+        if other:
+            self._others[key] = other
+        self._metrics.left_to_others.set(len(self._others))
+        return other != before
+
+    def _forget_looks(self, key: FleetKey) -> None:
+        """Forget what this process has measured and shown of a fleet."""
+        self._metrics.forget_fleet(key)
+        self._observer.forget(key)
+        self._callers.forget_polling(key)
         if self._traces is not None:
             self._traces.forget(key)
-        self._polled_often.pop(key, None)
-        return self._resync_seconds
 
     async def _refuse_orphans(self, key: FleetKey) -> float | None:
         """Report on WeightVersions without a fleet, and forget the fleet."""
-        orphans = self._all_weights(key)
-        self._metrics.forget_fleet(key)
+        orphans = self._observer.all_weights(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
-        self._tokens.forget(key)
+        self._forget_looks(key)
+        self._note_driver(key, "")
         self._problems.forget_fleet(key)
-        self._reported.pop(key, None)
-        self._polled_often.pop(key, None)
-        self._unwritten_since.pop(key, None)
-        self._pod_changes.forget(key)
-        self._templates.forget(key)
-        self._epochs.forget(key)
-        self._watch.forget_all_but(key, ())
-        self._pod_watch.forget(key)
-        if self._traces is not None:
-            self._traces.forget(key)
-        self._others.pop(key, None)
-        self._metrics.left_to_others.set(len(self._others))
+        for part in (
+            self._tokens,
+            self._defects,
+            self._parts,
+            self._pod_writer,
+            self._templates,
+            self._epochs,
+        ):
+            part.forget(key)
         seconds = asyncio.get_running_loop().time()
         made, left_seconds = self._orphans.look(key, orphans, seconds, now=datetime.now(UTC))
-        parts = {
-            status_part(names.WEIGHTS_KIND, o.name): self._statuses.take_weights(
-                key, o, made[o.uid]
-            )
-            for o in orphans
-        }
-        self._writes.begin(key, self._due(key, parts))
+        self._parts.write(key, self._parts.take_weights(key, orphans, made))
         held_back_seconds = self._statuses.held_back_seconds(key)
         after_seconds = min(held_back_seconds, NEVER if left_seconds is None else left_seconds)
         return None if after_seconds == NEVER else after_seconds
-
-
-def _applied_part(key: FleetKey) -> str:
-    return f"ConfigMap {names.applied_config_map_name(key[1])}"

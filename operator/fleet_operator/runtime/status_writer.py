@@ -27,7 +27,7 @@ from fleet_operator.core.events import (
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.errors import Conflict
 from fleet_operator.runtime.event_recorder import EventRecorder, Subject
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.resource_versions import ResourceVersions
 from fleet_operator.runtime.status_metrics import Shown, ShownFleet, ShownWeights
@@ -54,7 +54,7 @@ class _Written(Generic[S]):
 class StatusWriter:
     """Statuses of all objects, by uid."""
 
-    def __init__(self, objects: KubeWriter, recorder: EventRecorder) -> None:
+    def __init__(self, objects: KubeStatuses, recorder: EventRecorder) -> None:
         self._objects = objects
         self._recorder = recorder
         self._fleets: dict[str, _Written[FleetStatus]] = {}
@@ -179,7 +179,7 @@ class StatusWriter:
         status, subject = known.computed, known.subject
         known.sending, known.written_at = status, now
         try:
-            version = await self._objects.write_status(
+            version = await self._objects.write(
                 plural,
                 namespace=subject.namespace,
                 name=subject.name,

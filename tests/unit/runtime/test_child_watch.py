@@ -14,7 +14,7 @@ from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.errors import NameTaken
 from fleet_operator.runtime.child_watch import ChildWatch
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.router_objects import RouterObjects
 
@@ -32,20 +32,20 @@ class Fleet:
         self.cluster = FakeCluster()
         self.cluster.put(FLEET, {"metadata": {"uid": FLEET_UID}})
         kube = self.cluster.client()
-        self.objects = KubeWriter(kube, Metrics())
+        self.children = KubeChildren(kube, Metrics())
         self.changes: list[tuple[str, str]] = []
         self.routers = RouterObjects()
         self.watch = ChildWatch(
             kube,
             (None,),
-            self.objects.differs,
+            self.children.differs,
             self.changes.append,
             lambda _read, _error: None,
             self.routers,
         )
 
     async def reconcile(self) -> None:
-        for write in self.objects.children(OBSERVED, target("1")).values():
+        for write in self.children.due(OBSERVED, target("1")).values():
             await write()
 
 
@@ -110,7 +110,7 @@ def test_own_writes_and_foreign_fields_cause_no_reconcile():
             busy = fleet.cluster.objects[BUDGET] | {"status": {"currentHealthy": 3}}
             fleet.cluster.put(BUDGET, busy)
             await asyncio.sleep(0.01)
-            fleet.objects.forget_written()
+            fleet.children.forget_written()
             await fleet.reconcile()
             await asyncio.sleep(0.01)
             assert fleet.changes == []
@@ -144,7 +144,7 @@ def test_a_router_is_made_again_counted_and_deleted_with_its_field():
 
             async def reconcile(observed) -> None:
                 seen = replace(observed, router=fleet.routers.of(KEY))
-                for write in fleet.objects.children(seen, target("1")).values():
+                for write in fleet.children.due(seen, target("1")).values():
                     await write()
                 await asyncio.sleep(0.01)
 
@@ -175,7 +175,7 @@ def test_a_deployment_of_that_name_with_another_owner_is_left_alone():
     async def story() -> None:
         async with watched() as fleet:
             fleet.cluster.put(ROUTER, foreign)
-            write = fleet.objects.children(routed, target("1"))["Deployment policy-router"]
+            write = fleet.children.due(routed, target("1"))["Deployment policy-router"]
             with pytest.raises(NameTaken):
                 await write()
             assert fleet.cluster.objects[ROUTER]["spec"] == {"replicas": 3}

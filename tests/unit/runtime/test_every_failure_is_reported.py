@@ -203,7 +203,7 @@ LISTED = [
 def test_a_refused_list_or_watch_is_reported_until_it_succeeds(path, resource, verb):
     async def story() -> None:
         async with Rig(replicas=1) as rig:
-            children = asyncio.create_task(rig.operator.children.run())
+            children = asyncio.create_task(rig.operator.child_watch.run())
             await rig.until(lambda: ready(rig))
             method = {"list": "GET", "watch": "WATCH"}[verb]
             rig.kube.refuses = refusing(path, Terminal("403 forbidden"), method)
@@ -338,12 +338,12 @@ def break_decide(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_observing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.operator.reconcile, "_observe", raising)
+    monkeypatch.setattr(rig.operator.reconcile._observer, "observe", raising)
 
 
 def break_objects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.operator.objects, "_apply", raising)
-    rig.operator.objects.forget_written()
+    monkeypatch.setattr(rig.operator.children, "_apply", raising)
+    rig.operator.children.forget_written()
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_an_api_server_that_hangs_does_not_keep_pauses_from_being_renewed(hangs)
             lease._kube = rig.cluster.client()  # it has a connection of its own
             rig.kube.hangs = True
             if hangs == "all":
-                rig.operator.reconcile.forget_tokens()
+                rig.operator.tokens.note_stale([("rl", "policy")])
             await rig.until(lambda: rig.serving == ["2", "2"], seconds=600)
 
     virtual_time.run(story())

@@ -12,7 +12,7 @@ from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.manifests import children, inference_pool, revisions
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.errors import KindMissing, NotFound, Retryable
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import problem_of
 
@@ -35,11 +35,11 @@ class Desk:
 
     def next_leader(self) -> None:
         self.kube = self.cluster.client()
-        self.objects = KubeWriter(self.kube, Metrics())
+        self.children = KubeChildren(self.kube, Metrics())
 
     async def write(self, observed) -> bool:
         """Whether there was a write of the pool."""
-        write = self.objects.children(observed, None).get(PART)
+        write = self.children.due(observed, None).get(PART)
         if write is None:
             return False
         await write()
@@ -75,7 +75,7 @@ async def test_a_pool_that_is_as_it_should_be_is_not_written_again(desk: Desk):
     desk.kube.requests.clear()
 
     await desk.write(ASKED)
-    desk.objects.forget_written()
+    desk.children.forget_written()
     await desk.write(ASKED)
 
     assert [verb for verb, path in desk.kube.requests if path == PATH] == ["GET"]
@@ -108,7 +108,7 @@ async def test_a_pool_of_another_owner_is_left_alone(desk: Desk):
 async def test_a_fleet_without_a_pool_is_looked_at_once(desk: Desk):
     desk.kube.refuses = unknown_kind
     await desk.write(PLAIN)
-    desk.objects.forget_written()
+    desk.children.forget_written()
 
     assert not await desk.write(PLAIN)
 

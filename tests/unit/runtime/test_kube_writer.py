@@ -25,7 +25,9 @@ from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.manifests.pods import build_pod, owner_reference
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import NameTaken, Terminal
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_children import KubeChildren
+from fleet_operator.runtime.kube_pods import KubePods
+from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.metrics import Metrics
 from fleet_worker.admin.bearer import BearerFile
 
@@ -38,12 +40,17 @@ class Desk:
         self.cluster = FakeCluster()
         self.kube = self.cluster.client()
         self.metrics = Metrics()
-        self.objects = KubeWriter(self.kube, self.metrics)
+        self._start()
 
     def restart(self) -> None:
         """Another process goes on, with nothing in memory."""
         self.kube = self.cluster.client()
-        self.objects = KubeWriter(self.kube, self.metrics)
+        self._start()
+
+    def _start(self) -> None:
+        self.pods = KubePods(self.kube, self.metrics)
+        self.children = KubeChildren(self.kube, self.metrics)
+        self.secrets = KubeSecrets(self.kube, self.metrics)
 
     def count(self, kind: str) -> float:
         for line in self.metrics.render().decode().splitlines():
@@ -54,7 +61,7 @@ class Desk:
 
 async def ensure_children(desk: Desk, observed: FleetObserved, applied: Checkpoint | None) -> None:
     """Write every child, one after the other."""
-    for write in desk.objects.children(observed, applied).values():
+    for write in desk.children.due(observed, applied).values():
         await write()
 
 
@@ -70,52 +77,48 @@ def creation() -> CreatePod:
 
 class TestPods:
     async def test_a_pod_is_created(self, desk):
-        await desk.objects.change_pod("rl", creation())
+        await desk.pods.change("rl", creation())
 
         assert desk.cluster.objects[POD_PATH]["spec"]["hostname"] == "policy-0"
         assert desk.count("pod") == 1
 
     async def test_a_pod_whose_name_is_taken_waits_for_the_next_look(self, desk):
-        await desk.objects.change_pod("rl", creation())
-        await desk.objects.change_pod("rl", creation())
+        await desk.pods.change("rl", creation())
+        await desk.pods.change("rl", creation())
 
         assert desk.cluster.version == 101
 
     async def test_a_pod_is_deleted_by_its_uid_only(self, desk):
-        await desk.objects.change_pod("rl", creation())
+        await desk.pods.change("rl", creation())
         uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
-        await desk.objects.change_pod(
-            "rl", DeletePod(pod_name="policy-0", pod_uid="other", reason="")
-        )
+        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid="other", reason=""))
         assert POD_PATH in desk.cluster.objects
-        await desk.objects.change_pod("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
+        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
         assert POD_PATH not in desk.cluster.objects
-        await desk.objects.change_pod("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
+        await desk.pods.change("rl", DeletePod(pod_name="policy-0", pod_uid=uid, reason=""))
 
     async def test_a_quarantine_is_written_where_a_new_operator_finds_it(self, desk):
-        await desk.objects.change_pod("rl", creation())
+        await desk.pods.change("rl", creation())
         uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
         action = Quarantine(pod_name="policy-0", pod_uid=uid, reason="does not answer")
-        await desk.objects.change_pod("rl", action)
+        await desk.pods.change("rl", action)
         written = desk.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "fenced"
         assert pod_view(written).quarantine == "does not answer"
 
     async def test_a_drain_is_written_where_a_new_operator_finds_it_and_taken_back(self, desk):
-        await desk.objects.change_pod("rl", creation())
+        await desk.pods.change("rl", creation())
         uid = desk.cluster.objects[POD_PATH]["metadata"]["uid"]
         begin = BeginDrain(
             pod_name="policy-0", pod_uid=uid, since=NOW, reason="the fleet has 1 replica now"
         )
-        await desk.objects.change_pod("rl", begin)
+        await desk.pods.change("rl", begin)
         written = desk.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "draining"
         assert pod_view(written).drains_since == NOW
-        await desk.objects.change_pod(
-            "rl", EndDrain(pod_name="policy-0", pod_uid=uid, reason="wanted")
-        )
+        await desk.pods.change("rl", EndDrain(pod_name="policy-0", pod_uid=uid, reason="wanted"))
         written = desk.cluster.objects[POD_PATH]
 
         assert written["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
@@ -124,9 +127,9 @@ class TestPods:
     @pytest.mark.parametrize("uid", ["other", None], ids=["made anew", "gone"])
     async def test_a_quarantine_affects_no_other_pod(self, desk, uid):
         if uid is not None:
-            await desk.objects.change_pod("rl", creation())
+            await desk.pods.change("rl", creation())
         action = Quarantine(pod_name="policy-0", pod_uid="other", reason="does not answer")
-        await desk.objects.change_pod("rl", action)
+        await desk.pods.change("rl", action)
 
         stored = desk.cluster.objects.get(POD_PATH)
         assert stored is None or "annotations" not in stored["metadata"]
@@ -145,7 +148,7 @@ class TestPods:
     ):
         orphan = creation()
         del orphan.manifest["metadata"]["ownerReferences"]
-        await desk.objects.change_pod("rl", orphan)
+        await desk.pods.change("rl", orphan)
         if fleet is not None:
             desk.cluster.put(FLEET_PATH, {"metadata": fleet})
         owner = owner_reference(make_fleet()) | {"uid": "fleet-uid"}
@@ -153,7 +156,7 @@ class TestPods:
         action = AdoptPod(
             pod_name="policy-0", pod_uid=uid, owner=owner, reason="it belongs to nobody"
         )
-        await desk.objects.change_pod("rl", action)
+        await desk.pods.change("rl", action)
 
         owners = desk.cluster.objects[POD_PATH]["metadata"].get("ownerReferences", [])
         assert owners == ([owner] if is_adopted else [])
@@ -161,7 +164,7 @@ class TestPods:
     async def test_a_refusal_is_the_callers_to_handle(self, desk):
         desk.kube.error = Terminal("403")
         with pytest.raises(Terminal):
-            await desk.objects.change_pod("rl", creation())
+            await desk.pods.change("rl", creation())
 
 
 def writes(desk) -> list[tuple[str, str]]:
@@ -207,13 +210,13 @@ class TestChildren:
         self, owned
     ):
         await ensure_children(owned, self.OBSERVED, target("41"))
-        owned.objects.forget_written()
+        owned.children.forget_written()
         await ensure_children(owned, self.OBSERVED, target("41"))
         assert len(writes(owned)) == 4
 
         service = "/api/v1/namespaces/rl/services/policy"
         owned.cluster.objects[service]["spec"]["selector"] = {"app": "another"}
-        owned.objects.forget_written()
+        owned.children.forget_written()
         await ensure_children(owned, self.OBSERVED, target("41"))
         assert writes(owned)[4:] == [("APPLY", service)]
 
@@ -271,7 +274,7 @@ class TestChildren:
             owned.cluster.drop(service)
         going = {"uid": FLEET_UID, "deletionTimestamp": "now"}
         owned.cluster.put(FLEET_PATH, {"metadata": going})
-        owned.objects.forget_written()
+        owned.children.forget_written()
         await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert len(writes(owned)) == 4
@@ -325,7 +328,7 @@ class TestObjectsOfOthers:
     ):
         before = owned.cluster.put(path, foreign(path, **metadata))
         errors: list[Exception] = []
-        for write in owned.objects.children(self.OBSERVED, target("41")).values():
+        for write in owned.children.due(self.OBSERVED, target("41")).values():
             try:
                 await write()
             except NameTaken as error:
@@ -366,22 +369,22 @@ class TestObjectsOfOthers:
     async def test_a_pods_name_that_is_taken_is_named(self, owned):
         owned.cluster.put(POD_PATH, foreign(POD_PATH, ownerReferences=[STATEFUL_SET]))
         with pytest.raises(NameTaken, match="belongs to StatefulSet policy"):
-            await owned.objects.change_pod("rl", creation())
+            await owned.pods.change("rl", creation())
 
     async def test_a_pods_name_whose_holder_goes_is_waited_for(self, owned):
         going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         owned.cluster.put(POD_PATH, foreign(POD_PATH, ownerReferences=[STATEFUL_SET], **going))
 
-        await owned.objects.change_pod("rl", creation())
+        await owned.pods.change("rl", creation())
 
 
 async def test_a_token_is_long_and_never_logged(desk, caplog):
     caplog.set_level("DEBUG")
-    token = await desk.objects.ensure_token(make_fleet())
+    token = await desk.secrets.ensure_token(make_fleet())
 
     assert len(token) >= 32
     assert token not in caplog.text
-    assert await desk.objects.ensure_token(make_fleet()) == token
+    assert await desk.secrets.ensure_token(make_fleet()) == token
     assert desk.count("secret") == 1
 
 
@@ -409,7 +412,7 @@ async def test_a_token_that_a_person_wrote_is_read_as_the_workers_read_it(
     secret_of(desk, held)
     (tmp_path / "token").write_bytes(held)
 
-    assert await desk.objects.ensure_token(make_fleet()) == token
+    assert await desk.secrets.ensure_token(make_fleet()) == token
     assert BearerFile(tmp_path / "token").accepts(f"Bearer {token}")
 
 
@@ -420,7 +423,7 @@ async def test_a_token_that_no_header_can_hold_is_reported_without_the_token(des
     """The HTTP library would repeat it in its error, and statuses contain the error."""
     secret_of(desk, held)
     with pytest.raises(Terminal, match="Secret policy-admin-token holds no token") as refused:
-        await desk.objects.ensure_token(make_fleet())
+        await desk.secrets.ensure_token(make_fleet())
 
     assert "schl" not in str(refused.value)
 

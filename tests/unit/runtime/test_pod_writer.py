@@ -15,7 +15,7 @@ from tests.support.virtual_time import now
 from fleet_operator.api import names
 from fleet_operator.core.actions import CreatePod, DeletePod
 from fleet_operator.errors import FleetError, Retryable, Terminal
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_writer import CREATIONS_AT_ONCE, LONGEST_SECONDS, PodWriter
 
@@ -51,7 +51,7 @@ class Server:
         self.refused_at: float | None = None
         self.on_their_way = 0
         self.most_on_their_way = 0
-        self.changes = PodWriter(KubeWriter(self, Metrics()))
+        self.changes = PodWriter(KubePods(self, Metrics()))
 
     async def create(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.sent.append((now(), body["metadata"]["name"]))

@@ -15,7 +15,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.core.manifests import revisions
 from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal, Unknown
-from fleet_operator.runtime.reconcile import BUSY_SECONDS
+from fleet_operator.runtime.callers import BUSY_SECONDS
 
 CORE = "/api/v1/namespaces/rl"
 BUDGET = "/apis/policy/v1/namespaces/rl/poddisruptionbudgets/policy"

@@ -23,7 +23,7 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.errors import Conflict
 from fleet_operator.runtime.event_recorder import EventRecorder
-from fleet_operator.runtime.kube_writer import KubeWriter
+from fleet_operator.runtime.kube_statuses import KubeStatuses
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.problems import Problems
 from fleet_operator.runtime.status_writer import NEVER, PROGRESS_SECONDS, StatusWriter
@@ -48,7 +48,7 @@ class Desk:
         self.kube = self.cluster.client()
         metrics = Metrics()
         self.recorder = EventRecorder(self.kube, metrics, Problems(), instance="test")
-        self.statuses = StatusWriter(KubeWriter(self.kube, metrics), self.recorder)
+        self.statuses = StatusWriter(KubeStatuses(self.kube, metrics), self.recorder)
         self.stored = stored
 
     async def write(self, status: FleetStatus) -> None:
@@ -336,7 +336,9 @@ def test_a_deposed_leader_cannot_write_over_the_status_of_its_successor():
     async def story() -> None:
         deposed = Desk()
         deposed.statuses.fleet(record(deposed))
-        successor = StatusWriter(KubeWriter(deposed.cluster.client(), Metrics()), deposed.recorder)
+        successor = StatusWriter(
+            KubeStatuses(deposed.cluster.client(), Metrics()), deposed.recorder
+        )
         successor.fleet(record(deposed))
         await successor.write(successor.take_fleet(KEY, "fleet-1", BASE, serving(2)))
 

@@ -1,0 +1,94 @@
+"""Token, port and epoch of the calls to a fleet's workers, and how often their states are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from functools import partial
+
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.runtime.admin_tokens import AdminTokens
+from fleet_operator.runtime.background_writes import BackgroundWrites
+from fleet_operator.runtime.dispatch import Caller, Dispatcher
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.store import FleetRecord
+from fleet_operator.runtime.worker_cache import WorkerCache
+
+BUSY_SECONDS = 1.0
+"""The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
+TOKEN = "the admin token"  # noqa: S105 - the name of a part
+_EARLY = 0.9
+"""The share of the maximum age after which a state is read again."""
+
+
+class Callers:
+    """Callers of all fleets.
+
+    Args:
+        tokens: Tokens of the admin ports.
+        epochs: The epoch of each fleet.
+        calls: Sends the reads.
+        pods: The pods of each fleet.
+        worker_cache: Ages of the answers.
+        writes: Reads a token with the API server's help.
+        resync_seconds: The maximum age of an answer while nothing is in progress.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: AdminTokens,
+        epochs: Epochs,
+        calls: Dispatcher,
+        pods: PodInformer,
+        worker_cache: WorkerCache,
+        writes: BackgroundWrites,
+        resync_seconds: float,
+    ) -> None:
+        self._tokens = tokens
+        self._epochs = epochs
+        self._calls = calls
+        self._pods = pods
+        self._worker_cache = worker_cache
+        self._writes = writes
+        self._resync_seconds = resync_seconds
+        self._polled_often: dict[FleetKey, Collection[str]] = {}
+
+    async def read(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
+        """The caller of a fleet, with its token read if that is due; None without a token."""
+        if self._tokens.is_due(key, record.uid):
+            await self._writes.run(key, {TOKEN: partial(self._tokens.read, key, record, spec)})
+        return self.known(key, record, spec)
+
+    def known(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
+        """The caller of a fleet with the last token; None without one."""
+        token = self._tokens.of(key, record.uid)
+        if token is None:
+            return None
+        return Caller(
+            key=key,
+            token=token,
+            admin_port=spec.serving.admin_port,
+            epoch=self._epochs.last(key),
+        )
+
+    def poll_often(self, key: FleetKey, uids: Collection[str]) -> None:
+        """Read the states of these workers every `BUSY_SECONDS`, and of the others at a resync."""
+        self._polled_often[key] = uids
+
+    async def ask(self, caller: Caller) -> None:
+        """Read the states of the workers that are due. Waits for the answers as the dispatcher does."""
+        now = asyncio.get_running_loop().time()
+        polled_often = self._polled_often.get(caller.key, ())
+        ages = {True: BUSY_SECONDS * _EARLY, False: self._resync_seconds * _EARLY}
+        due = [
+            p
+            for p in self._pods.pods_of(caller.key)
+            if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in polled_often])
+        ]
+        await self._calls.ask(caller, due)
+
+    def forget_polling(self, key: FleetKey) -> None:
+        """Forget which workers are polled often."""
+        self._polled_often.pop(key, None)

@@ -1,0 +1,101 @@
+"""Changes one pod in the API server: creates, deletes, quarantines, adopts or drains it.
+
+Every change is guarded by the uid of the pod, and may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from fleet_operator.api import names
+from fleet_operator.core.actions import (
+    AdoptPod,
+    BeginDrain,
+    CreatePod,
+    DeletePod,
+    EndDrain,
+    PodAction,
+    Quarantine,
+)
+from fleet_operator.errors import Conflict, NotFound
+from fleet_operator.ports import Json, Kube
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.ownership import check_owner, fleet_lives
+from fleet_worker.logs import fields
+
+logger = logging.getLogger(__name__)
+
+
+class KubePods:
+    """The pods of all fleets, as this process writes them."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._count = metrics.writes.labels("pod").inc
+
+    async def change(self, namespace: str, action: PodAction) -> None:
+        """Carry an action out.
+
+        Errors: those of the API server, and NameTaken if another owner's pod has the name.
+        """
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        match action:
+            case CreatePod():
+                self._count()
+                try:
+                    await self._kube.create(pods, action.manifest)
+                except Conflict:
+                    # The previous pod is not gone yet, or the watch is late, or the name is taken.
+                    await self._check_name(pods, action.manifest)
+                    return
+            case DeletePod():
+                self._count()
+                await self._kube.delete(f"{pods}/{action.pod_name}", uid=action.pod_uid)
+            case Quarantine() | AdoptPod() | BeginDrain() | EndDrain():
+                if isinstance(action, AdoptPod) and not await fleet_lives(
+                    self._kube, namespace, action.owner
+                ):
+                    return
+                self._count()
+                patch = {"metadata": {"uid": action.pod_uid} | _changes(action)}
+                try:
+                    await self._kube.merge(f"{pods}/{action.pod_name}", patch)
+                except (NotFound, Conflict):
+                    return
+        done = type(action).__name__
+        named = fields(
+            "pod", namespace=namespace, pod=action.pod_name, operation=done, reason=action.reason
+        )
+        logger.info("%s %s: %s", done, action.pod_name, action.reason, extra=named)
+
+    async def _check_name(self, pods: str, manifest: Json) -> None:
+        """Errors: NameTaken if another owner's pod has the name and is not being deleted."""
+        # A list, because the operator may list pods, and may not get one.
+        chosen = {"fieldSelector": f"metadata.name={manifest['metadata']['name']}", "limit": "1"}
+        for found in (await self._kube.get(pods, chosen))["items"]:
+            if "deletionTimestamp" not in found["metadata"]:
+                check_owner(found, manifest)
+
+
+def _changes(action: Quarantine | AdoptPod | BeginDrain | EndDrain) -> dict[str, Any]:
+    """The metadata patch of an action; None removes a key."""
+    match action:
+        case AdoptPod():
+            return {"ownerReferences": [action.owner]}
+        case BeginDrain():
+            written = json.dumps({"since": action.since.isoformat(), "reason": action.reason})
+            return {
+                "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_DRAINING},
+                "annotations": {names.ANNOTATION_DRAIN: written},
+            }
+        case EndDrain():
+            return {
+                "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED},
+                "annotations": {names.ANNOTATION_DRAIN: None},
+            }
+    return {
+        "labels": {names.LABEL_TRAFFIC: names.TRAFFIC_FENCED},
+        "annotations": {names.ANNOTATION_QUARANTINE: json.dumps({"reason": action.reason})},
+    }

@@ -1,0 +1,64 @@
+"""Reads the Secret with the token of a fleet's admin ports, and creates it if it does not exist."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+
+from fleet_operator.api import names
+from fleet_operator.core.manifests.children import admin_token_secret
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.errors import NotFound, Retryable, TokenUnusable
+from fleet_operator.ports import Kube
+from fleet_operator.runtime.metrics import Metrics
+
+TOKEN_BYTES = 32
+
+
+class KubeSecrets:
+    """The Secrets of all fleets."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._count = metrics.writes.labels("secret").inc
+
+    async def ensure_token(self, observed: FleetObserved, *, known: str = "") -> str:
+        """The token of the fleet's admin ports. Creates the Secret if it does not exist.
+
+        `known`: the token that the workers have. It is stored again if the Secret is gone.
+
+        Errors: Retryable while the Secret of an earlier fleet of this name waits for the garbage
+        collector, since pods that mount it would wait forever. TokenUnusable if the Secret holds no
+        usable token.
+        """
+        namespace, name = observed.namespace, names.admin_token_secret_name(observed.name)
+        collection = f"/api/v1/namespaces/{namespace}/secrets"
+        try:
+            secret = await self._kube.get(f"{collection}/{name}")
+        except NotFound:
+            token = known or secrets.token_urlsafe(TOKEN_BYTES)
+            self._count()
+            secret = await self._kube.create(collection, admin_token_secret(observed, token))
+        owners = secret["metadata"].get("ownerReferences", ())
+        if any(o["kind"] == names.FLEET_KIND and o["uid"] != observed.uid for o in owners):
+            raise Retryable(f"Secret {name} belongs to an earlier fleet of this name")
+        if names.ADMIN_TOKEN_KEY not in secret.get("data", {}):
+            raise TokenUnusable(
+                f"Secret {name} has no key {names.ADMIN_TOKEN_KEY!r}: delete the Secret, and the "
+                "operator creates a new one"
+            )
+        token = _first_line(secret["data"][names.ADMIN_TOKEN_KEY])
+        if not (token.isascii() and token.isprintable() and token):
+            raise TokenUnusable(
+                f"Secret {name} holds no token that fits into an HTTP header: delete the Secret, and the "
+                "operator creates a new one"
+            )
+        return token
+
+
+def _first_line(encoded: str) -> str:
+    """The token to send, from the first line that is not empty. Workers accept the token of every line,
+    so that tokens can be rotated without a gap.
+    """
+    lines = base64.b64decode(encoded).decode(errors="replace").splitlines()
+    return next((line.strip() for line in lines if line.strip()), "")

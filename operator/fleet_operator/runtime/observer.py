@@ -1,0 +1,129 @@
+"""Puts together what a decision is made on: a fleet's objects, its workers, and the times of their waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.facts import Workers
+from fleet_operator.core.observed import FleetObserved, UnreadWeights, WeightsView
+from fleet_operator.core.problems import exhausted_epochs
+from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.foreign_pods import is_foreign, judged, note_foreign
+from fleet_operator.runtime.pod_informer import FleetKey, PodInformer
+from fleet_operator.runtime.pod_timers import PodTimers
+from fleet_operator.runtime.pod_writer import PodWriter
+from fleet_operator.runtime.problems import Problems
+from fleet_operator.runtime.rollout_timers import RolloutTimers
+from fleet_operator.runtime.router_objects import RouterObjects
+from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.store import FleetRecord, Store
+from fleet_operator.runtime.worker_cache import WorkerCache
+
+
+class Observer:
+    """Observes fleets.
+
+    Args:
+        operator: The Lease of this process, as `namespace/name`.
+        store: Fleets and WeightVersions.
+        pods: Pods.
+        pod_writer: Writes to pods that the watch has not delivered yet.
+        worker_cache: Last answers of the workers.
+        routers: Objects of routers.
+        statuses: Last computed statuses.
+        epochs: Fleets whose workers refuse calls.
+        problems: Failures of the runtime.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        *,
+        store: Store,
+        pods: PodInformer,
+        pod_writer: PodWriter,
+        worker_cache: WorkerCache,
+        routers: RouterObjects,
+        statuses: StatusWriter,
+        epochs: Epochs,
+        problems: Problems,
+    ) -> None:
+        self._operator = operator
+        self._store = store
+        self._pods = pods
+        self._pod_writer = pod_writer
+        self._worker_cache = worker_cache
+        self._routers = routers
+        self._statuses = statuses
+        self._epochs = epochs
+        self._problems = problems
+        self._rollouts = RolloutTimers()
+        self._waits = PodTimers()
+
+    def observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
+        """A fleet as it is now, without its template."""
+        now = asyncio.get_running_loop().time()
+        seen = self._waits.look(key, self._pods.pods_of(key), now)
+        note_foreign(self._problems, key, [p for p in seen if is_foreign(p, record.uid)])
+        # Of two pods with the same name, the one that is being deleted is not a worker any more.
+        pods = (judged(p, record.uid) for p in self._pod_writer.laid_over(key, seen))
+        # The pods come in order of ordinal.
+        workers = Workers({p.ordinal: self._worker_cache.view(p, now) for p in pods}.values())
+        weights = tuple(self._watched(key, w, now) for w in self._store.weights_of(key))
+        self._rollouts.forget_all_but(key, {w.uid for w in weights})
+        deaf = exhausted_epochs(self._epochs.beyond(key, (w.pod for w in workers)))
+        unread = tuple(self._statuses.weights(u) for u in self._store.unread_of(key))
+        observed = FleetObserved(
+            name=key[1],
+            namespace=key[0],
+            uid=record.uid,
+            generation=record.generation,
+            spec=spec,
+            status=self._statuses.fleet(record),
+            operator=self._operator,
+            stored_pins=self._statuses.stored_pins(record),
+            weights=weights,
+            workers=workers,
+            unread=unread,
+            unreadable=record.unreadable,
+            problems=(*self._problems.of(key), *deaf),
+            router=self._routers.of(key),
+        )
+        uids = (w.uid for w in observed.all_weights)
+        self._statuses.forget_all_but(key, {record.uid, *uids})
+        return observed
+
+    def workers(self, key: FleetKey) -> Workers:
+        """The workers of a fleet by their pods alone."""
+        now = asyncio.get_running_loop().time()
+        return Workers([self._worker_cache.view(p, now) for p in self._pods.pods_of(key)])
+
+    def all_weights(self, key: FleetKey) -> list[WeightsView | UnreadWeights]:
+        """Every WeightVersion that names the fleet, with its last status."""
+        found: list[WeightsView | UnreadWeights] = []
+        found += [self._statuses.weights(w) for w in self._store.weights_of(key)]
+        found += [self._statuses.weights(u) for u in self._store.unread_of(key)]
+        return found
+
+    def note_decided(self, key: FleetKey, weights: Mapping[str, WeightsStatus]) -> None:
+        """Begin to measure what a decision has begun. `weights`: new statuses by uid."""
+        now = asyncio.get_running_loop().time()
+        for uid, status in weights.items():
+            self._rollouts.decided(key, uid, status, now)
+
+    def forget(self, key: FleetKey) -> None:
+        """Forget the times of a fleet that is gone or that another release drives."""
+        self._rollouts.forget_all_but(key, ())
+        self._waits.forget(key)
+
+    def _watched(self, key: FleetKey, weights: WeightsView, now: float) -> WeightsView:
+        """The WeightVersion with its last status and the times of its rollout."""
+        known = self._statuses.weights(weights)
+        calling = not self._epochs.is_settling(key)
+        return replace(
+            known, watched=self._rollouts.look(key, known.uid, known.status, now, calling=calling)
+        )
