@@ -8,7 +8,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.errors import EngineFailure, Fault, Refusal
-from fleet_worker.lifecycle import sleeping
+from fleet_worker.lifecycle import closing, sleeping
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, Weights, description_of
 from fleet_worker.lifecycle.worker import Worker
@@ -56,13 +56,13 @@ async def ensure_quiet(worker: Worker) -> None:
 
     Errors:
         Refusal: `WrongPhase`; the engine of a closed worker still has requests.
-        EngineFailure (untouched): See `Worker.ensure_paused`.
+        EngineFailure (untouched): See `closing.ensure_paused`.
     """
     await sleeping.ensure_awake(worker)
     if worker.phase is Phase.JOINING:
-        await worker.end_requests()
+        await closing.end_requests(worker)
     else:
-        await worker.ensure_paused()
+        await closing.ensure_paused(worker)
 
 
 async def relabel(worker: Worker, label: str, before: str) -> None:

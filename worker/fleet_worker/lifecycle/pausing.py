@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fleet_worker.lifecycle import fencing, sleeping
+from fleet_worker.lifecycle import closing, fencing, sleeping
 from fleet_worker.lifecycle.quiesce import drained
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
@@ -72,7 +72,7 @@ async def expire(worker: Worker) -> None:
         return
     if worker.standing.loaded or not worker.is_open:
         # The new weights were not confirmed by a resume, or a fence has closed the latch.
-        await worker.quiesce(Event.LEASE_EXPIRED)
+        await closing.quiesce(worker, Event.LEASE_EXPIRED)
     else:
         await resume_engine(worker)
         worker.enter(Event.LEASE_EXPIRED)
@@ -100,9 +100,9 @@ async def resume_engine(worker: Worker) -> None:
     except BaseException:
         # The engine may generate already, if only its answer was lost.
         if closed:
-            worker.note_not_idle()
+            closing.note_not_idle(worker)
         else:
-            await worker.ensure_paused()
+            await closing.ensure_paused(worker)
         raise
 
 
@@ -139,7 +139,7 @@ async def _undo_pause(worker: Worker) -> None:
         if worker.is_open:
             worker.enter(Event.PAUSE_FAILED)
         else:
-            worker.note_not_idle()
+            closing.note_not_idle(worker)
 
 
 def _start_lease(

@@ -11,7 +11,7 @@ from fleet_worker.canary.report import Continuation, History, Run, report
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import Position
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.lifecycle import sleeping
+from fleet_worker.lifecycle import closing, sleeping
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
@@ -34,7 +34,7 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
         raise Refusal(Reason.WRONG_PHASE, f"the worker is {worker.phase} and cannot run prompts")
     closed = worker.phase is Phase.JOINING
     if closed and not worker.is_at_rest:
-        await worker.end_requests()
+        await closing.end_requests(worker)
     with worker.working("probe", worker.version):
         try:
             if closed:
@@ -47,7 +47,7 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
         finally:
             if closed:
                 # Behind a closed latch the engine must be idle again.
-                await worker.quiesce(Event.FENCE)
+                await closing.quiesce(worker, Event.FENCE)
     worker.probes.report = found
     log_fields = fields("probed", **found.model_dump())
     _LOG.info("canary prompts were run on version %s", worker.version, extra=log_fields)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.lifecycle import closing
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import PauseMode, Phase, Reason
@@ -70,9 +71,9 @@ async def ensure_awake(worker: Worker, tags: Sequence[str] | None = None) -> boo
         awake = await wake(worker, tags)
     except BaseException:
         if closed:
-            worker.note_not_idle()
+            closing.note_not_idle(worker)
         else:
-            await worker.ensure_paused()
+            await closing.ensure_paused(worker)
         raise
-    await (worker.end_requests() if closed else worker.ensure_paused())
+    await (closing.end_requests(worker) if closed else closing.ensure_paused(worker))
     return awake

@@ -7,7 +7,6 @@ and the metrics read it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,11 +27,9 @@ from fleet_worker.lifecycle.quiesce import Quiescence
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.lifecycle.states import Event, Standing, after
 from fleet_worker.lifecycle.weights import Received, Weights
-from fleet_worker.logs import fields
 from fleet_worker.lora.slots import Adapters
-from fleet_worker.protocol import Epoch, LoadEffect, PauseMode, Phase, Reason, SwapTimings
+from fleet_worker.protocol import Epoch, LoadEffect, Phase, SwapTimings
 
-_LOG = logging.getLogger(__name__)
 _RUNNING = frozenset({Phase.SERVING, Phase.PAUSING, Phase.DRAINING})
 """Phases in which unfinished requests generate."""
 
@@ -191,81 +188,6 @@ class Worker:
         if cut:
             self.cut.set()
         self.changed.set()
-
-    async def quiesce(self, event: Event) -> None:
-        """Close the latch, end all requests, then take the step of `event`.
-
-        If the requests do not end, the worker is closed and not idle (`note_not_idle`).
-
-        Errors:
-            Refusal: The step does not fit. The latch is closed; nothing else has changed.
-            EngineFailure: The engine still has requests.
-        """
-        self.close_latch()  # again, because an admission may have opened it meanwhile
-        after(self.standing, event)
-        try:
-            with self.working("fence"):
-                await self.quiescence.reach(self.engine)
-        except BaseException:
-            self.note_not_idle()
-            raise
-        finally:
-            self.cut.clear()
-            self.lease = None
-        self.kept.clear()
-        self.enter(event)
-
-    def note_not_idle(self) -> None:
-        """Record that the engine may still have requests behind the closed latch.
-
-        The watch tries again to end them, and ends the process if they do not end.
-        """
-        if self.phase is Phase.DRAINING:
-            return
-        self.enter(Event.NOT_AT_REST)
-        if self.not_at_rest_since is None:
-            self.not_at_rest_since = self.clock()
-            _LOG.error(
-                "the latch is closed, but the engine may still have requests; the worker tries again"
-                " to end them",
-                extra=fields("not_at_rest", unfinished=self.engine.unfinished()),
-            )
-
-    async def end_requests(self) -> None:
-        """End the requests that a closed worker still has. Under the lock.
-
-        Errors:
-            Refusal: `WrongPhase`; the engine still has requests.
-        """
-        try:
-            await self.quiesce(Event.FENCE)
-        except EngineFailure as failure:
-            raise Refusal(
-                Reason.WRONG_PHASE,
-                f"the worker cannot end the requests behind its closed latch ({failure.message}). It"
-                " tries again, and ends its process if that does not succeed",
-            ) from failure
-
-    async def ensure_paused(self) -> None:
-        """Pause the engine of a paused worker again, in the mode of its pause. Under the lock.
-
-        Called before weights change, and after a resume that failed midway.
-
-        Errors:
-            EngineFailure: The engine failed; the worker is closed and not idle.
-        """
-        lease = self.lease
-        aborts = lease is not None and lease.mode is PauseMode.ABORT
-        try:
-            await self.engine.pause(
-                PauseMode.ABORT if aborts else PauseMode.KEEP,
-                keep_cache=lease is not None and lease.cache_kept,
-            )
-        except BaseException:
-            self.close_latch()
-            self.lease = None
-            self.note_not_idle()
-            raise
 
     def note_opened(self, version: str, started: float) -> None:
         """Record that the worker serves, after a resume that began at `started`."""

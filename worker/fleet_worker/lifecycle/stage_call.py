@@ -1,0 +1,57 @@
+"""One call to stage a version. Weights in the engine are not staged again, and refusals are kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fleet_worker.checkpoint.reference import resolved
+from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.refused_stages import with_refusal
+from fleet_worker.lifecycle.weights import Weights
+from fleet_worker.lifecycle.worker import Worker
+from fleet_worker.protocol import Reason, StageRequest
+
+
+async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = False) -> str:
+    """Stage a version, unless the engine has it. Returns the digest. See `Agent.stage`."""
+    try:
+        # By its commit: a branch that has moved would look like the same source.
+        source = await worker.staging.threads.run(partial(resolved, request.source))
+        request = request.model_copy(update={"source": source})
+        if (digest := await _digest_if_in_engine(worker, request)) is not None:
+            return digest
+        staged = await worker.staging.stage(request, by_directory=by_directory)
+    except Refusal as refusal:
+        if refusal.reason is not Reason.SUPERSEDED:
+            fault = worker.fault(
+                request.version,
+                refusal,
+                run_id=request.run_id,
+                source=str(request.source),
+            )
+            worker.refused_stages = with_refusal(worker.refused_stages, fault)
+        raise
+    worker.refused_stages = ()
+    if staged.stage_seconds is not None:
+        worker.metrics.staged(staged.stage_seconds)
+    return staged.digest
+
+
+async def _digest_if_in_engine(worker: Worker, request: StageRequest) -> str | None:
+    """The digest of the engine's weights, if the request is for them.
+
+    If the request has no digest, the files must be unchanged: rewritten files are staged again.
+    """
+    good = worker.good
+    if worker.version is None or not isinstance(good, Weights) or not good.fulfils(request):
+        return None
+    if request.digest is None:
+        try:
+            roots = worker.staging.rules.roots
+            await worker.staging.threads.run(
+                partial(good.checkpoint.check_same_on_disk, roots),
+                store=roots.root_of(good.checkpoint.path),
+            )
+        except Refusal:
+            return None
+    return good.digest
