@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Self
 
 from rlfleet import rollout as core
+from rlfleet.access import find_access
 from rlfleet.errors import NotFound, Unavailable
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kube import AsyncKube
-from rlfleet.kubeconfig import load_access
 from rlfleet.metrics import metrics
 from rlfleet.ports import Json, Kind, Place
 from rlfleet.resources import FleetStatus, HistoryEntry, InferenceFleet, WeightVersion
+from rlfleet.rl_access import RlAccess
+from rlfleet.rl_api import AsyncRlApi
 from rlfleet.rollout import Asked, Rollout, outcome, rollout_of, unfinished
 
 
@@ -32,15 +34,31 @@ class AsyncWeights:
         name: str,
         *,
         namespace: str | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca: str | Path | None = None,
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         field_manager: str = "trainer",
         objects: Place | None = None,
     ) -> None:
         self.name = name
-        self._place: Place = objects or AsyncKube(
-            load_access(kubeconfig, context=context, namespace=namespace), field_manager
-        )
+        if objects is None:
+            access = find_access(
+                namespace=namespace,
+                url=url,
+                token=token,
+                token_file=token_file,
+                ca=ca,
+                kubeconfig=kubeconfig,
+                context=context,
+            )
+            if isinstance(access, RlAccess):
+                objects = AsyncRlApi(access, name)
+            else:
+                objects = AsyncKube(access, field_manager)
+        self._place = objects
         self._changes = self._place.changes(name)
 
     async def __aenter__(self) -> Self:

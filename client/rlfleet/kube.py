@@ -11,22 +11,20 @@ import copy
 import dataclasses
 import json
 import math
-import ssl
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import httpx
 
-from rlfleet.errors import NotConfigured, RlfleetError, Unavailable
+from rlfleet.errors import RlfleetError
 from rlfleet.kube_answers import Lines, change_of, failure, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
 from rlfleet.ports import Change, Changes, Json, Kind
 from rlfleet.resources import API_VERSION
+from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
 
-_CONNECT_SECONDS = 10.0
-_ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 5.0
 """So much later than asked for may a watch end."""
 
@@ -85,7 +83,7 @@ class _Kube:
         body: Json | None = None,
         *,
         media: str = "",
-        read_seconds: float = _ANSWER_SECONDS,
+        read_seconds: float = ANSWER_SECONDS,
     ) -> dict[str, Any]:
         """Arguments for httpx. `path`: of a kind of ours, or from the root if it begins with `/`."""
         access = self._access
@@ -104,7 +102,7 @@ class _Kube:
             "params": params,
             "headers": headers,
             "content": None if body is None else json.dumps(body),
-            "timeout": httpx.Timeout(_CONNECT_SECONDS, read=read_seconds),
+            "timeout": httpx.Timeout(CONNECT_SECONDS, read=read_seconds),
             "extensions": {"sni_hostname": access.server_name} if access.server_name else {},
         }
 
@@ -120,14 +118,7 @@ class _Kube:
         return self._request(token, "GET", kind, params, read_seconds=seconds + _GRACE_SECONDS)
 
     def _broken(self, error: httpx.TransportError) -> RlfleetError:
-        """The error for a failure to send or to receive."""
-        message = f"{self._access.server} does not answer: {type(error).__name__} {error}".rstrip()
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, (ssl.SSLCertVerificationError, httpx.UnsupportedProtocol)):
-                return NotConfigured(f"{message}; check server and authority in the kubeconfig")
-            cause = cause.__cause__ or cause.__context__
-        return Unavailable(message)
+        return broken(error, self._access.server, "check server and authority in the kubeconfig")
 
 
 class BlockingKube(_Kube):

@@ -6,12 +6,14 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Self
 
+from rlfleet.access import find_access
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.follow import Event
 from rlfleet.kube import BlockingKube
-from rlfleet.kubeconfig import load_access
 from rlfleet.ports import Place, run_blocking
 from rlfleet.resources import FleetStatus, HistoryEntry, WeightVersion
+from rlfleet.rl_access import RlAccess
+from rlfleet.rl_api import BlockingRlApi
 from rlfleet.rollout import Rollout
 
 
@@ -19,16 +21,23 @@ class Weights:
     """One WeightVersion: what a trainer publishes to. It may be used by several threads.
 
     Args:
-        name: Of the WeightVersion.
-        namespace: Where it is; that of the context, or of the pod, by default.
+        name: Of the WeightVersion. By a URL, that of the fleet.
+        namespace: Where it is; that of the context, or of the pod, by default. By a URL,
+            `$RLFLEET_NAMESPACE` or that of the pod.
+        url: Of the RL API, by default `$RLFLEET_API_URL`. With neither, the Kubernetes API is used.
+        token: For the RL API, by default `$RLFLEET_API_TOKEN`.
+        token_file: A file with the token, read before each request; by default
+            `$RLFLEET_API_TOKEN_FILE`.
+        ca: A file of certificates in PEM that the RL API's own must come from, by default
+            `$RLFLEET_API_CA_FILE`, then the system's.
         kubeconfig: A file; by default `$KUBECONFIG`, then the pod's service account, then
-            `~/.kube/config`.
+            `~/.kube/config`. With it or `context`, `$RLFLEET_API_URL` counts for nothing.
         context: Of the kubeconfig; its current one by default.
         field_manager: Under this name the API server records the fields that are written.
         objects: Another place than the Kubernetes API, with blocking methods.
 
     Errors of every method besides its own: NotConfigured at the beginning, NotFound, Forbidden, and
-    Unavailable where the API server does not answer for a minute.
+    Unavailable where the API server or the RL API does not answer for a minute.
 
     >>> with Weights("policy", namespace="rl") as weights:
     ...     print(weights.current().spec.version)
@@ -40,14 +49,29 @@ class Weights:
         name: str,
         *,
         namespace: str | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca: str | Path | None = None,
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         field_manager: str = "trainer",
         objects: Place | None = None,
     ) -> None:
-        objects = objects or BlockingKube(
-            load_access(kubeconfig, context=context, namespace=namespace), field_manager
-        )
+        if objects is None:
+            access = find_access(
+                namespace=namespace,
+                url=url,
+                token=token,
+                token_file=token_file,
+                ca=ca,
+                kubeconfig=kubeconfig,
+                context=context,
+            )
+            if isinstance(access, RlAccess):
+                objects = BlockingRlApi(access, name)
+            else:
+                objects = BlockingKube(access, field_manager)
         self.name = name
         self._weights = AsyncWeights(name, objects=objects)
 

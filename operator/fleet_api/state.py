@@ -5,8 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_api.fleets import Fleet
-from rlfleet.resources import Resource, WeightVersion
+from rlfleet.resources import RETRY, Resource, WeightVersion
 from rlfleet.rollout import Rollout
+
+_SHOWN = (
+    "observedGeneration",
+    "desiredVersion",
+    "desiredRunID",
+    "phaseStartedAt",
+    "retried",
+    "startedAt",
+    "applied",
+    "workers",
+    "workersApplied",
+    "laggards",
+    "timings",
+    "effect",
+    "supersededVersions",
+    "history",
+    "conditions",
+)
+"""Fields of the status of a WeightVersion: those that the client reads."""
 
 
 def state_of(fleet: Fleet, weights: WeightVersion | None) -> dict[str, Any]:
@@ -18,11 +37,17 @@ def state_of(fleet: Fleet, weights: WeightVersion | None) -> dict[str, Any]:
         "model": fleet.spec.model.name,
         "management": fleet.spec.weights.management,
         "endpoint": status.endpoint,
+        "generation": fleet.generation,
         "replicas": fleet.spec.replicas,
+        "pods": status.replicas,
+        "readyReplicas": status.ready_replicas,
         "workers": status.workers.to_json(),
         "versions": [version.to_json() for version in status.versions],
         "laggards": [laggard.to_json() for laggard in status.laggards],
         "observed": status.observed_generation >= fleet.generation,
+        "observedGeneration": status.observed_generation,
+        "desiredVersion": status.desired_version,
+        "appliedVersion": status.applied_version,
         "conditions": [condition.to_json() for condition in status.conditions],
         "weights": None if weights is None else weights_of(weights),
     }
@@ -53,6 +78,10 @@ def weights_of(weights: WeightVersion) -> dict[str, Any]:
     spec, shown = _dump(weights.spec), _dump(status)
     return {
         "name": weights.metadata.name,
+        "uid": weights.metadata.uid,
+        "generation": weights.metadata.generation,
+        "resourceVersion": weights.metadata.resource_version,
+        "retry": weights.metadata.annotations.get(RETRY, ""),
         "desired": {
             key: spec[key]
             for key in ("version", "runID", "source", "digest", "rollbackTo")
@@ -62,11 +91,7 @@ def weights_of(weights: WeightVersion) -> dict[str, Any]:
         "observed": weights.is_observed,
         "phase": status.phase,
         "appliedVersion": status.applied_version,
-        **{
-            key: shown[key]
-            for key in ("applied", "workers", "timings", "effect", "history", "conditions")
-            if key in shown
-        },
+        **{key: shown[key] for key in _SHOWN if key in shown},
     }
 
 

@@ -1,0 +1,142 @@
+"""Objects and errors from answers of the RL API.
+
+Source: docs/reference/rl-api.md. Its documents have the fields of the resources, so each becomes the
+object that it was made of, as far as the client reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from pydantic import ConfigDict, ValidationError
+
+from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Superseded, Unavailable
+from rlfleet.ports import Json
+from rlfleet.resources import RETRY, Resource
+
+_MOST_WORDS = 2000
+"""Characters of an answer in a message."""
+_KNOWN: dict[int | str, type[RlfleetError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    "AccountForbidden": Forbidden,
+    "UnreadableFleet": RlfleetError,
+}
+"""HTTP status, or reason → what it is for the caller; another attempt changes none of these."""
+
+
+class _Document(Resource):
+    """Base of documents: all other fields are kept as they come."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Weights(_Document):
+    """The WeightVersion in a document."""
+
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    retry: str = ""
+    suspended: bool
+    desired: dict[str, Any]
+
+
+class _State(_Document):
+    """The document of `GET state`."""
+
+    generation: int
+    replicas: int
+    pods: int
+    weights: _Weights | None
+
+
+def state_of(document: Json, namespace: str, fleet: str) -> tuple[Json, Json | None]:
+    """The objects InferenceFleet and WeightVersion of a state; None without a WeightVersion.
+
+    Errors: RlfleetError, if the document is of another release.
+    """
+    try:
+        state = _State.model_validate(document)
+    except ValidationError as error:
+        raise _unknown(error) from error
+    found = {
+        "metadata": {"name": fleet, "namespace": namespace, "generation": state.generation},
+        "spec": {"replicas": state.replicas},
+        "status": document | {"replicas": state.pods},
+    }
+    weights = document["weights"]
+    return found, None if weights is None else weights_of(weights, namespace, fleet)
+
+
+def weights_of(document: Json, namespace: str, fleet: str) -> Json:
+    """The object WeightVersion of the answer to a change, or of the part `weights` of one."""
+    shown = document.get("weights", document)
+    try:
+        weights = _Weights.model_validate(shown)
+    except ValidationError as error:
+        raise _unknown(error) from error
+    return {
+        "metadata": {
+            "name": weights.name,
+            "namespace": namespace,
+            "uid": weights.uid,
+            "generation": weights.generation,
+            "resourceVersion": weights.resource_version,
+            "annotations": {RETRY: weights.retry} if weights.retry else {},
+        },
+        "spec": {**weights.desired, "fleetRef": {"name": fleet}, "suspend": weights.suspended},
+        "status": shown,
+    }
+
+
+def document_of(answer: httpx.Response, version: str) -> Json:
+    """The document of an answer. `version`: the requested one. Errors: those of `Changes`."""
+    if not answer.is_success:
+        raise failure(answer, version)
+    found = _json(answer)
+    if found is None:
+        raise RlfleetError("the answer is no document of the RL API; check the address")
+    return found
+
+
+def failure(answer: httpx.Response, version: str) -> RlfleetError:
+    """The error for an answer that is no success. Something between may have sent it."""
+    code, problem = answer.status_code, _json(answer) or {}
+    reason = str(problem.get("reason") or "")
+    message = str(problem.get("detail") or f"HTTP {code}")[:_MOST_WORDS]
+    if reason == "Superseded":
+        return Superseded(version, "another version")
+    if code in {409, 422} and reason not in {"", "IdempotencyKeyReused"}:
+        return Refused(version, "Invalid" if reason == "InvalidBody" else reason, message)
+    if code == 404 and not reason:
+        return NotFound(f"there is no RL API at this address ({message}); check the address")
+    if code in {408, 429} or (code >= 500 and reason not in _KNOWN):
+        return Unavailable(message, retry_after_seconds=_retry_after(answer))
+    known = _KNOWN.get(reason) or _KNOWN.get(code)
+    return known(message) if known else RlfleetError(f"the RL API answers {code}: {message}")
+
+
+def _json(answer: httpx.Response) -> Json | None:
+    try:
+        found = answer.json()
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    wait = answer.headers.get("retry-after", "")
+    return float(wait) if wait.isdecimal() else None
+
+
+def _unknown(error: ValidationError) -> RlfleetError:
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return RlfleetError(
+        f"the client cannot read the document of the RL API ({where}: {first['msg']}); "
+        "install the client and the RL API of one release"
+    )

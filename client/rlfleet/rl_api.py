@@ -1,0 +1,205 @@
+"""One fleet of the RL API as a place of objects, blocking and for asyncio.
+
+Source: docs/reference/rl-api.md. No request waits for an outcome, since proxies end long ones: the
+client looks at the state, and decides as it does with the Kubernetes API. Each change has an
+`Idempotency-Key`, so a repetition after a lost answer changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from rlfleet.errors import NotFound, Superseded
+from rlfleet.follow import patiently
+from rlfleet.ports import Change, Changes, GoneError, Json, Kind
+from rlfleet.rl_access import RlAccess
+from rlfleet.rl_answers import document_of, state_of, weights_of
+from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
+
+LOOK_SECONDS = 0.5
+"""Between two looks of a watch: the RL API permits 50 requests a second to each address."""
+_ABSENT = "absent"
+"""The version of a state without a WeightVersion."""
+_TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
+
+
+class _RlApi:
+    """The common part of both ways of sending. It is `Place` and `Changes` at once.
+
+    Names of objects in arguments mean the one fleet and its WeightVersion.
+    """
+
+    def __init__(self, access: RlAccess, fleet: str) -> None:
+        self._access = access
+        self._fleet = fleet
+        names = "/".join(quote(name, safe="") for name in (access.namespace, fleet))
+        self._root = f"{access.url}/fleets/{names}/v1/rl/"
+
+    @property
+    def namespace(self) -> str:
+        """See `Place`, also for what follows."""
+        return self._access.namespace
+
+    def monotonic(self) -> float:
+        """The machine's."""
+        return time.monotonic()
+
+    def changes(self, name: str) -> Changes:  # noqa: ARG002 - see the class
+        """As requests."""
+        return self
+
+    async def get(self, kind: Kind, name: str) -> Json:  # noqa: ARG002
+        """GET state."""
+        fleet, weights = await self._state()
+        if kind is Kind.FLEETS:
+            return fleet
+        if weights is None:
+            raise NotFound(
+                f"no WeightVersion in namespace {self.namespace!r} names fleet {self._fleet!r}; "
+                "create one with kubectl, since the RL API creates none"
+            )
+        return weights
+
+    async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:  # noqa: ARG002
+        """GET state."""
+        _, weights = await self._state()
+        if weights is None:
+            return None, _ABSENT
+        return weights, weights["metadata"]["resourceVersion"]
+
+    async def all(self, kind: Kind) -> Sequence[Json]:
+        """GET state."""
+        fleet, weights = await self._state()
+        found = fleet if kind is Kind.FLEETS else weights
+        return [] if found is None else [found]
+
+    async def watch(
+        self, kind: Kind, name: str, resource_version: str, seconds: float
+    ) -> AsyncGenerator[Change]:
+        """GET state, repeatedly. Errors: GoneError where the object is another one, or gone."""
+        end, since, uid = self.monotonic() + seconds, resource_version, ""
+        while (left := end - self.monotonic()) > 0:
+            await self.sleep(min(LOOK_SECONDS, left))
+            found, now = await self.list(kind, name)
+            if now == since == _ABSENT:
+                continue
+            if found is None or since == _ABSENT or uid not in {"", found["metadata"]["uid"]}:
+                raise GoneError("the WeightVersion was created or deleted")
+            uid = found["metadata"]["uid"]
+            if now != since:
+                since = now
+                yield Change("MODIFIED", found)
+
+    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:  # noqa: ARG002
+        """PUT weights. It creates no object."""
+        body = {name: value for name, value in spec.items() if value is not None}
+        if "source" in body:
+            body["source"] = {"path": body["source"]["path"]}
+        return await self._change("PUT", "weights", body | {"wait": False}, deadline)
+
+    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+        """POST rollback."""
+        body: Json = {"version": version, "wait": False}
+        if path:
+            body["source"] = {"path": path}
+        return await self._change("POST", "rollback", body, deadline)
+
+    async def retry(self, deadline: float | None) -> Json:
+        """POST retry."""
+        return await self._change("POST", "retry", {"wait": False}, deadline)
+
+    async def suspend(self, *, suspended: bool, deadline: float | None) -> Json:
+        """POST suspend or resume."""
+        return await self._change("POST", "suspend" if suspended else "resume", {}, deadline)
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Place`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """See `Place`."""
+        raise NotImplementedError
+
+    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
+        """Send a request of httpx."""
+        raise NotImplementedError
+
+    async def _state(self) -> tuple[Json, Json | None]:
+        return state_of(await self._send("GET", "state"), self.namespace, self._fleet)
+
+    async def _change(self, method: str, path: str, body: Json, deadline: float | None) -> Json:
+        key = uuid.uuid4().hex
+        try:
+            answer = await patiently(self, lambda: self._send(method, path, body, key), deadline)
+        except Superseded as error:
+            now = await patiently(self, lambda: self.get(Kind.WEIGHTS, ""), deadline)
+            raise Superseded(error.version, now["spec"]["version"]) from error
+        return weights_of(answer, self.namespace, self._fleet)
+
+    async def _send(
+        self, method: str, path: str, body: Json | None = None, key: str | None = None
+    ) -> Json:
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Bearer {self._access.token()}",
+        }
+        if key is not None:
+            headers |= {"Content-Type": "application/json", "Idempotency-Key": key}
+        request: dict[str, Any] = {
+            "method": method,
+            "url": self._root + path,
+            "headers": headers,
+            "content": None if body is None else json.dumps(body),
+        }
+        try:
+            answer = await self._exchange(request)
+        except httpx.TransportError as error:
+            remedy = "check the address of the RL API, and its authority"
+            raise broken(error, self._access.url, remedy) from error
+        return document_of(answer, str((body or {}).get("version", "?")))
+
+
+class BlockingRlApi(_RlApi):
+    """Sends from the caller's thread; its coroutines never suspend."""
+
+    def __init__(self, access: RlAccess, fleet: str) -> None:
+        super().__init__(access, fleet)
+        self._http = httpx.Client(verify=access.tls, timeout=_TIMEOUT)
+
+    async def sleep(self, seconds: float) -> None:
+        """Blocks."""
+        time.sleep(seconds)  # noqa: ASYNC251 - as everything here
+
+    async def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
+        return self._http.request(**request)
+
+
+class AsyncRlApi(_RlApi):
+    """Sends on the running event loop of asyncio."""
+
+    def __init__(self, access: RlAccess, fleet: str) -> None:
+        super().__init__(access, fleet)
+        self._http = httpx.AsyncClient(verify=access.tls, timeout=_TIMEOUT)
+
+    async def sleep(self, seconds: float) -> None:
+        """Lets other tasks run."""
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
+
+    async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
+        return await self._http.request(**request)
