@@ -10,6 +10,7 @@ docs/how-to/publish-from-python.md has the rest.
 
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.callback import publish_every
+from rlfleet.demands import AsyncDemandTransport, DemandTransport
 from rlfleet.errors import (
     Forbidden,
     IncompleteReply,
@@ -35,7 +36,9 @@ from rlfleet.sampling import (
 from rlfleet.weights import Weights
 
 __all__ = [
+    "AsyncDemandTransport",
     "AsyncWeights",
+    "DemandTransport",
     "Event",
     "FleetStatus",
     "Forbidden",

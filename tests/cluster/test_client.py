@@ -327,7 +327,7 @@ async def test_a_namespace_that_does_not_exist_is_named(stage: Stage) -> None:
 # --- the pages ------------------------------------------------------------------------------------
 
 PAGE = "docs/how-to/publish-from-python.md"
-ELSEWHERE = ("import wandb", "from openai", "# By the URL")
+ELSEWHERE = ("import wandb", "from openai", "import httpx", "# By the URL")
 """First words of blocks of the page that need other libraries or the RL API; unit tests run what they call."""
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rlfleet.ports import Json, Objects
+from rlfleet.ports import Json, Place
 
 
-class Api(Objects, Protocol):
-    """The objects of one namespace, and every other path of the API server.
+class Api(Place, Protocol):
+    """The objects of one namespace, and every other path of the API server where there is one.
 
     Errors of both methods: NotFound, Forbidden, Unavailable, Refused.
     """

@@ -8,13 +8,15 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from rlfleet.cli import show
+from rlfleet.cli import rl_api, show
+from rlfleet.cli.audit import audit
 from rlfleet.cli.check import check
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
 from rlfleet.cli.logs import logs
 from rlfleet.cli.publish import publish
+from rlfleet.cli.record import record
 from rlfleet.cli.report import report
 from rlfleet.cli.retry import retry
 from rlfleet.cli.rollback import rollback
@@ -61,10 +63,10 @@ class Verbs(TyperGroup):
 
 app = typer.Typer(
     cls=Verbs,
-    help="Publish weights to inference fleets, and see what the fleets do.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.callback()(rl_api.options)
 for verb in (
     status,
     watch,
@@ -82,5 +84,7 @@ for verb in (
     doctor,
     validate,
     check,
+    record,
+    audit,
 ):
     app.command()(verb)

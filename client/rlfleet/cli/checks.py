@@ -7,7 +7,7 @@ from enum import StrEnum
 from rlfleet.resources import Resource
 
 CHECKS_FAILED = 10
-"""Exit code of `doctor`, `validate` and `check` if a check fails."""
+"""Exit code of `doctor`, `validate`, `check` and `audit` if a check fails, and of `record`."""
 
 
 class Result(StrEnum):

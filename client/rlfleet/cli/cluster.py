@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from rlfleet.access import find_access
+from rlfleet.cli import rl_api
 from rlfleet.cli.api import Api
 from rlfleet.cli.pods import LABEL_FLEET, LABEL_ORDINAL, MANAGED
-from rlfleet.errors import NotFound
+from rlfleet.errors import NotConfigured, NotFound
 from rlfleet.follow import patiently
 from rlfleet.kube import BlockingKube
 from rlfleet.kubeconfig import load_access
-from rlfleet.ports import Json, Kind, Objects, run_blocking
+from rlfleet.ports import Json, Kind, Place, run_blocking
 from rlfleet.resources import InferenceFleet, WeightVersion
+from rlfleet.rl_access import URL, RlAccess
 
 FIELD_MANAGER = "rlfleet-cli"
 _PATIENCE_SECONDS = 10.0
@@ -30,10 +34,36 @@ def connect(
     everywhere: bool = False,
 ) -> Api:
     """The API server, with the objects of a namespace, or of all. Errors: NotConfigured."""
+    if rl_api.named().url is not None:
+        raise NotConfigured("this verb needs the Kubernetes API; leave out --url")
     access = load_access(kubeconfig, context=context, namespace=namespace)
     if everywhere:
         access = dataclasses.replace(access, namespace="")
     return BlockingKube(access, FIELD_MANAGER)
+
+
+def connect_fleet(
+    name: str | None, namespace: str | None, context: str | None, kubeconfig: str | None
+) -> Api:
+    """The place of one fleet: the RL API, if options or the environment name it. Errors: NotConfigured."""
+    api = rl_api.named()
+    if api.url is None and (kubeconfig or context or not os.environ.get(URL)):
+        return connect(namespace, context, kubeconfig)
+    access = find_access(
+        namespace=namespace,
+        url=api.url,
+        token_file=api.token_file,
+        ca=api.ca,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
+    if not isinstance(access, RlAccess):
+        return BlockingKube(access, FIELD_MANAGER)
+    if name is None:
+        raise NotConfigured("the RL API shows one fleet; name the fleet")
+    place = rl_api.FleetOfRlApi(access, name)
+    api.closing.callback(lambda: run_blocking(place.close()))
+    return place
 
 
 def now() -> datetime:
@@ -41,19 +71,19 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def all_weights(objects: Objects) -> list[WeightVersion]:
+def all_weights(objects: Place) -> list[WeightVersion]:
     """Every WeightVersion of the namespace."""
     found = _read(objects, lambda: objects.all(Kind.WEIGHTS))
     return [WeightVersion.model_validate(one) for one in found]
 
 
-def all_fleets(objects: Objects) -> list[InferenceFleet]:
+def all_fleets(objects: Place) -> list[InferenceFleet]:
     """Every fleet of the namespace."""
     found = _read(objects, lambda: objects.all(Kind.FLEETS))
     return [InferenceFleet.model_validate(one) for one in found]
 
 
-def fleet_of(objects: Objects, weights: WeightVersion) -> InferenceFleet | None:
+def fleet_of(objects: Place, weights: WeightVersion) -> InferenceFleet | None:
     """The fleet of a WeightVersion, if it exists."""
     try:
         found = _read(objects, lambda: objects.get(Kind.FLEETS, weights.spec.fleet_ref.name))
@@ -62,7 +92,7 @@ def fleet_of(objects: Objects, weights: WeightVersion) -> InferenceFleet | None:
     return InferenceFleet.model_validate(found)
 
 
-def find(objects: Objects, name: str | None) -> WeightVersion:
+def find(objects: Place, name: str | None) -> WeightVersion:
     """The WeightVersion that a name means; without a name, the only one of the namespace.
 
     A fleet's name means the WeightVersion of its base weights.
@@ -102,7 +132,7 @@ def pods_of(api: Api, fleet: InferenceFleet) -> Sequence[Json]:
     return sorted(found, key=lambda p: int(p["metadata"]["labels"].get(LABEL_ORDINAL, 0)))
 
 
-def _read(objects: Objects, call: Callable[[], Awaitable[T]]) -> T:
+def _read(objects: Place, call: Callable[[], Awaitable[T]]) -> T:
     """Read from the API server. Errors: Unavailable, after 10 seconds without an answer."""
     return run_blocking(patiently(objects, call, objects.monotonic() + _PATIENCE_SECONDS))
 

@@ -26,7 +26,7 @@ def explain(
     """Say what holds a rollout right now and what to do, or what a reason means."""
     found = meaning_of(subject) if subject else None
     if found is None:
-        objects = cluster.connect(namespace, context, kubeconfig)
+        objects = cluster.connect_fleet(subject, namespace, context, kubeconfig)
         weights = cluster.find(objects, subject)
         found = explanation_of(weights, cluster.fleet_of(objects, weights), cluster.now())
     shown = found

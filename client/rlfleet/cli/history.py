@@ -15,7 +15,7 @@ def history(
     output: Format = Output.TABLE,
 ) -> None:
     """Show the last rollouts, newest first, with their durations and longest pauses."""
-    weights = cluster.find(cluster.connect(namespace, context, kubeconfig), name)
+    weights = cluster.find(cluster.connect_fleet(name, namespace, context, kubeconfig), name)
     entries = rollouts(weights)
     rows = [
         [

@@ -42,7 +42,7 @@ def publish(
     output: Format = Output.TABLE,
 ) -> None:
     """Ask a fleet for a version of its weights."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name or create_for, namespace, context, kubeconfig)
     target = name or create_for if create_for else cluster.find(objects, name).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(

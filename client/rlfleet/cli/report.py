@@ -23,7 +23,7 @@ def report(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Write a self-contained HTML page about the rollout of the desired version."""
-    api = cluster.connect(namespace, context, kubeconfig)
+    api = cluster.connect_fleet(name, namespace, context, kubeconfig)
     weights = cluster.find(api, name)
     text = page(weights, cluster.fleet_of(api, weights), cluster.now())
     if file is None:

@@ -26,7 +26,7 @@ def retry(
     output: Format = Output.TABLE,
 ) -> None:
     """Try an abandoned version again."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(

@@ -36,7 +36,7 @@ def rollback(
     output: Format = Output.TABLE,
 ) -> None:
     """Go back to an earlier version of the run."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
     weights = Weights(target, objects=objects)
     outcome.report(

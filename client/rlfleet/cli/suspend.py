@@ -16,7 +16,7 @@ def suspend(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Begin no rollout until `resume`. A pause that has begun is completed."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
     Weights(target, objects=objects).suspend()
     show.console().print(
@@ -31,7 +31,7 @@ def resume(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Let rollouts continue."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
     Weights(target, objects=objects).resume()
     show.console().print(f"{escape(target)}: rollouts continue")

@@ -28,7 +28,7 @@ def undo(
     output: Format = Output.TABLE,
 ) -> None:
     """Go back to the last version of the run that was applied and is not the desired one."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     seen = cluster.find(objects, name)
     target, version = seen.metadata.name, version_before(seen)
     if version is None:

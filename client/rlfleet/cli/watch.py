@@ -15,7 +15,7 @@ from rlfleet.cli import cluster, show
 from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
 from rlfleet.cli.view import FleetView, fleet_view
 from rlfleet.errors import NotFound, Refused
-from rlfleet.ports import Objects
+from rlfleet.ports import Place
 from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
 
 CELLS = {
@@ -43,7 +43,7 @@ def watch(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Follow one fleet until Ctrl-C. In a pipe it prints one line for each change."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     target = cluster.find(objects, name).metadata.name
     console = show.console()
     looks = _looks(objects, target, interval, until_applied=until_applied)
@@ -59,7 +59,7 @@ def watch(
 
 
 def _looks(
-    objects: Objects, name: str, interval: float, *, until_applied: bool
+    objects: Place, name: str, interval: float, *, until_applied: bool
 ) -> Iterator[FleetView]:
     """Look at the fleet repeatedly. Errors: Refused, with `until_applied`."""
     while True:

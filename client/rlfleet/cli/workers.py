@@ -25,7 +25,7 @@ def workers(
     output: Format = Output.TABLE,
 ) -> None:
     """Show each worker's pod, how many are in each state, their versions, and lagging workers."""
-    objects = cluster.connect(namespace, context, kubeconfig)
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     weights = cluster.find(objects, name)
     fleet = cluster.fleet_of(objects, weights)
     if fleet is None:

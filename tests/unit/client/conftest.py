@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.support.fake_objects import Call, FakeObjects
+from tests.support.rl_api import RlApi, rl_api
 
 from rlfleet import AsyncWeights, Weights
+from rlfleet import rl_api as client
 
 
 def blocking(objects: FakeObjects, method: str, *arguments: Any, **options: Any) -> Any:
@@ -23,3 +26,10 @@ def on_a_loop(objects: FakeObjects, method: str, *arguments: Any, **options: Any
 @pytest.fixture(params=[blocking, on_a_loop], ids=["blocking", "asyncio"])
 def call(request: pytest.FixtureRequest) -> Call:
     return request.param
+
+
+@pytest.fixture
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RlApi]:
+    monkeypatch.setattr(client, "LOOK_SECONDS", 0.01)
+    async with rl_api() as made:
+        yield made

@@ -7,12 +7,15 @@ import asyncio
 import doctest
 import inspect
 import io
+import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from tests.support import fake_modules
 from tests.support.fake_objects import FakeObjects
@@ -61,6 +64,29 @@ def run(example: doctest.Example, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+class FakeWorker(BaseHTTPRequestHandler):
+    """Meets every demand."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FakeWorker) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 class FakeTrainer:
     """Of transformers: 20 steps."""
 
@@ -77,7 +103,7 @@ class FakeTrainer:
 
 @pytest.mark.parametrize(("name", "thing"), [pytest.param(*d, id=d[0]) for d in documented()])
 def test_an_example_runs(
-    name: str, thing: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, thing: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
 ) -> None:
     fake_modules.install(monkeypatch, {"transformers": {"TrainerCallback": object}})
     objects = FakeObjects()
@@ -89,7 +115,7 @@ def test_an_example_runs(
     names = {n: getattr(rlfleet, n) for n in rlfleet.__all__}
     names |= {"Weights": connected(rlfleet.Weights), "Trainer": FakeTrainer}
     names |= {"AsyncWeights": connected(rlfleet.AsyncWeights), "reply": REPLY}
-    names |= {"directory": tmp_path, "print": print}
+    names |= {"directory": tmp_path, "print": print, "httpx": httpx, "endpoint": endpoint}
     names["weights"] = names["AsyncWeights" if is_async else "Weights"]("policy", namespace="rl")
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from tests.support.fake_cluster import READER, TRAINER, FakeCluster
+from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import patches
 from tests.support.pages import ROOT, blocks
+from tests.support.rl_api import RlApi as Api
 
-from fleet_api.lifecycle import Lifecycle
-from fleet_api.main import build
-from fleet_api.settings import parse_settings
 from rlfleet import (
     AsyncWeights,
     Forbidden,
@@ -32,45 +28,9 @@ from rlfleet import (
     Unavailable,
     Weights,
 )
-from rlfleet import rl_api as client
+from rlfleet.ports import Kind
 
 Use = Callable[..., Any]
-
-
-class Api:
-    """The RL API on a port of the loopback. A look at the state lets the operator act."""
-
-    def __init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.requests: list[str] = []
-        self.odd: deque[tuple[str, web.Response]] = deque()
-        """Method and answer of something before the API, which answers after it in its place."""
-        self.url = ""
-
-    @property
-    def objects(self) -> Any:
-        return self.cluster.objects
-
-    @web.middleware
-    async def between(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        self.requests.append(f"{request.method} {request.path}")
-        response = await handler(request)
-        if request.method == "GET":
-            self.objects._acts()
-        if self.odd and self.odd[0][0] == request.method:
-            return self.odd.popleft()[1]
-        return response
-
-
-@pytest.fixture
-async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    monkeypatch.setattr(client, "LOOK_SECONDS", 0.01)
-    made = Api()
-    app = build(parse_settings(["--requests-per-second=10000"]), made.cluster, Lifecycle())
-    app.middlewares.insert(0, made.between)
-    async with TestServer(app) as server:
-        made.url = str(server.make_url("/"))
-        yield made
 
 
 async def blocking(api: Api, method: str, *arguments: Any, **options: Any) -> Any:
@@ -211,7 +171,7 @@ async def test_a_watch_shows_changes_deletion_and_a_new_object(api: Api) -> None
 async def test_an_answer_that_is_lost_makes_no_second_change(api: Api, call: Use) -> None:
     api.odd.append(("PUT", web.Response(status=504, text="a proxy gave up")))
 
-    assert (await call(api, "publish", "43")).applied
+    assert (await call(api, "publish", "43", timeout_seconds=20)).applied
     assert [r for r in api.requests if r.startswith("PUT")] == [
         "PUT /fleets/rl/policy/v1/rl/weights"
     ] * 2
@@ -232,7 +192,7 @@ async def test_a_repetition_brings_no_old_version_back(api: Api, call: Use) -> N
 
     api.objects.patch = patch
     with pytest.raises(Superseded) as superseded:
-        await call(api, "publish", "43")
+        await call(api, "publish", "43", timeout_seconds=20)
 
     assert superseded.value.by == "44"
     assert api.objects.weights["spec"]["version"] == "44"
@@ -287,7 +247,7 @@ async def test_a_port_without_a_server_is_unavailable(unused_tcp_port: int) -> N
     url = f"http://127.0.0.1:{unused_tcp_port}"
     async with AsyncWeights("policy", namespace="rl", url=url, token=TRAINER) as weights:
         with pytest.raises(Unavailable, match="does not answer"):
-            await weights._place.get(client.Kind.WEIGHTS, "policy")
+            await weights._place.get(Kind.WEIGHTS, "policy")
 
 
 # --- where it is ----------------------------------------------------------------------------------
@@ -346,7 +306,7 @@ async def test_a_named_kubeconfig_goes_before_the_environment(
 # --- the page -------------------------------------------------------------------------------------
 
 PAGE = "docs/how-to/publish-from-python.md"
-OTHER_LIBRARIES = ("import wandb", "from openai")
+OTHER_LIBRARIES = ("import wandb", "from openai", "import httpx")
 """First words of blocks of other libraries; test_examples.py and test_sampling.py run what they call."""
 
 

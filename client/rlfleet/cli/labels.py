@@ -1,0 +1,67 @@
+"""The labels of recorded tokens against the versions that a fleet has pinned: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rlfleet.cli.checks import Check, Result
+from rlfleet.resources import PinnedWeights
+from rlfleet.sampling import WeightSpan
+
+_ALGORITHM = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights as a span names them. `digest`: its beginning, in hex; None without one."""
+
+    run_id: str | None
+    version: str
+    digest: str | None
+
+    @property
+    def words(self) -> str:
+        """The name that the worker's audit gives them."""
+        run = "" if self.run_id is None else f"{self.run_id}/"
+        return f"{run}{self.version}{'' if self.digest is None else f'@{self.digest}'}"
+
+
+def tokens_of(spans: Iterable[WeightSpan]) -> dict[Weights, int]:
+    """The number of tokens under each label, of base weights only."""
+    found: dict[Weights, int] = {}
+    for span in spans:
+        weights = Weights(span.run_id, span.version, span.digest)
+        found[weights] = found.get(weights, 0) + span.end - span.start
+    return found
+
+
+def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) -> Iterator[Check]:
+    """One check for each label.
+
+    Args:
+        tokens: Of `tokens_of`.
+        pinned: Of the fleet's status: the digest of each version of a run since it was first seen.
+    """
+    digests = {(pin.run_id, pin.version): pin.digest for pin in pinned}
+    for weights, number in sorted(tokens.items(), key=lambda item: item[0].words):
+        subject = f"{weights.words} ({number} tokens)"
+        known = digests.get((weights.run_id, weights.version))
+        if known is None:
+            message = "the fleet has no record of this version; it keeps the last 100"
+            yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
+        elif weights.digest is None:
+            message = f"the label has no digest; the fleet has pinned {known}"
+            yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
+        elif not known.removeprefix(_ALGORITHM).startswith(weights.digest):
+            yield Check(
+                subject=subject,
+                result=Result.FAIL,
+                message=f"the fleet has pinned other bytes for this version: {known}",
+                remedy="do not train on these tokens: they are of another fleet, or their labels are wrong",
+            )
+        else:
+            yield Check(subject=subject, result=Result.OK, message=f"the fleet has pinned {known}")
+
+
+_LOOK = "compare the tokens with the checkpoint itself: python -m fleet_worker audit"

@@ -1,0 +1,52 @@
+"""The RL API's real application over a fake API server, for clients by its URL."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.fake_cluster import FakeCluster
+
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.main import build
+from fleet_api.settings import parse_settings
+
+
+class RlApi:
+    """The RL API on a port of the loopback. A look at the state lets the operator act."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.requests: list[str] = []
+        self.odd: deque[tuple[str, web.Response]] = deque()
+        """Method and answer of something before the API, which answers after it in its place."""
+        self.url = ""
+
+    @property
+    def objects(self) -> Any:
+        return self.cluster.objects
+
+    @web.middleware
+    async def between(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.requests.append(f"{request.method} {request.path}")
+        response = await handler(request)
+        if request.method == "GET":
+            self.objects._acts()
+        if self.odd and self.odd[0][0] == request.method:
+            return self.odd.popleft()[1]
+        return response
+
+
+@asynccontextmanager
+async def rl_api() -> AsyncIterator[RlApi]:
+    """The RL API with fleet `policy` in namespace `rl`."""
+    made = RlApi()
+    app = build(parse_settings(["--requests-per-second=10000"]), made.cluster, Lifecycle())
+    app.middlewares.insert(0, made.between)
+    async with TestServer(app) as server:
+        made.url = str(server.make_url("/"))
+        yield made
