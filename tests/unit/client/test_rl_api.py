@@ -106,8 +106,11 @@ async def test_a_rollout_that_goes_on_times_out_and_the_version_stays_desired(
     api.objects._obeys = False
     api.objects.script.append(lambda: api.objects.look("Staging"))
 
+    await call(api, "publish", "43", wait=False)
+    await call(api, "current")
+
     with pytest.raises(TimedOut, match="phase Staging"):
-        await call(api, "publish", "43", timeout_seconds=0.3)
+        await call(api, "wait", timeout_seconds=0.3)
     assert (await call(api, "current")).spec.version == "43"
 
 
