@@ -22,9 +22,9 @@ class Availability:
     """Fields:
 
     taken: uids of pods that operators have taken away.
-    held_back: revision → pods of others that waited for a gate when its template was recorded, as
-        far as the leader could know.
-    planned: uid of a worker that is to go by plan → since when, and its drain timeout in seconds.
+    held_back: revision → number of pods of other revisions that waited for a gate when its template
+        was recorded, as far as the leader could know.
+    planned: uid of a worker that a plan removes → since when, and its drain timeout in seconds.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -36,8 +36,8 @@ class Availability:
     def note_leaving(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be drained or deleted.
 
-        Actions that a frozen leader had already decided do not count: the API server knows no epochs,
-        and its successor learns of them late. The real process checks before every write that it is
+        Actions that a frozen leader had decided before do not count. The API server knows no epochs,
+        and the next leader sees them late. The real process checks before every write that it is
         the leader (`runtime.leader_guard`), which is not simulated.
         """
         observed = leader.observed
@@ -47,7 +47,7 @@ class Availability:
         if leader is not self.sim.leader:
             return
         known = pod.uid in self.taken
-        if not pod.ended:  # else it was taken away before
+        if not pod.ended:  # else it did not serve any more
             self.taken.add(pod.uid)
         if known or observed is None or not self.sim.serves(pod) or pod.quarantine or pod.ended:
             return
@@ -59,9 +59,9 @@ class Availability:
         admitted = {w.pod.uid for w in observed.workers if w.state and w.state.admitted}
         seen = {w.pod.uid for w in observed.workers if w.pod.ready}
         if pod.uid not in seen | admitted:
-            return  # it has come back to clients, and the operator cannot know yet
+            return  # clients reach it again, and the operator cannot know that yet
         if observed.template is None and len(living) <= spec.replicas:
-            self.sim.fail(4, f"{pod.name} is taken away, and no successor of it can be made")
+            self.sim.fail(4, f"{pod.name} is taken away, and no successor can be created")
         least = spec.replicas - unavailable - self._never_let_in(observed)
         self._enough_serve(least, seen, f"{pod.name} is taken away")
 
@@ -71,13 +71,13 @@ class Availability:
         self.held_back[revision] = sum(p.revision != revision for p in waiting)
 
     def _never_let_in(self, observed: FleetObserved) -> int:
-        """How many pods wait for a gate, and did already before the template was changed."""
+        """How many pods have waited for a gate since before the template was changed."""
         before = self.held_back.get(observed.template.revision, 0) if observed.template else 0
         return min(before, sum(w.pod.facts.gated and not w.pod.deleting for w in observed.workers))
 
     def note_cluster_drain(self, pod: FakePod) -> None:
-        """The cluster is about to delete a pod, as when its node is drained. Work on its weights ends
-        first, which is not simulated.
+        """The cluster is about to delete a pod, for example to drain its node. In reality a load
+        ends first, which is not simulated.
         """
         work = pod.worker.work
         if work is None or work.step == "drain":
@@ -85,7 +85,7 @@ class Availability:
             self.planned.setdefault(pod.uid, (self.sim.now, seconds))
 
     def note_staying(self, pod: FakePod) -> None:
-        """A pod that was to go stays."""
+        """The operator ends a drain, and the pod stays."""
         self.taken.discard(pod.uid)
         self.planned.pop(pod.uid, None)
 
@@ -99,7 +99,7 @@ class Availability:
         if not gradual or not isinstance(flight.action, Apply) or observed is None:
             return
         if flight.epoch.term != leader.term or flight.sent_at < self.sim.now:
-            return  # what an older leader has sent, or what was decided on what is not so any more
+            return  # an older leader has sent it, or the fleet has changed since the decision
         if not self.sim.serves(pod) or pod.worker.staged != flight.action.version:
             return
         gated = sum(w.pod.wait is not None for w in observed.workers)
@@ -118,7 +118,7 @@ class Availability:
     def _enough_serve(
         self, least: int, seen: set[str], what: str, *, but: FakePod | None = None
     ) -> None:
-        """Count workers that serve now, or did when the operator looked and removed none of them."""
+        """Count workers that serve now, or served when the operator looked, without removed ones."""
         away = self.taken | ({but.uid} if but else set())
         there = {p.uid for p in self.sim.pods.values() if self.sim.serves(p)} | seen
         count = len(there - away)

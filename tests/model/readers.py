@@ -1,6 +1,6 @@
 """Promise 14: no more than `rollout.maxStaging` workers read one checkpoint at once.
 
-Asked whenever the leader sends a call that makes a worker read.
+Checked whenever the leader sends a call that makes a worker read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fleet_operator.core.worker_view import WorkerView
 
 PROBE_SECONDS = 10.0
-"""So long may a worker be silent before the kubelet has seen it, too."""
+"""A worker may be silent for this long before the kubelet has noticed it."""
 
 
 class Readers:
@@ -39,7 +39,7 @@ class Readers:
             self.asked[flight.action.pod_uid] = flight
 
     def note_sent(self, leader: Leader, call: WorkerCall) -> None:
-        """A call is about to leave an operator: one more worker may read what it asks for."""
+        """A call is about to leave an operator. With it, one more worker may read a checkpoint."""
         observed, desired = leader.observed, leader.desired
         reads = isinstance(call, Stage | PutLora)
         if leader is not self.sim.leader or not reads or observed is None or desired is None:
@@ -54,7 +54,7 @@ class Readers:
             if w.pod.uid != call.pod_uid and self._reads(leader, w, call)
         ]
         if len(others) >= most:
-            which = f"{call.pod_name} is to {call.work}, which {', '.join(others)} read already"
+            which = f"{call.pod_name} gets {call.work} while {', '.join(others)} still read"
             self.sim.fail(14, f"{which}; at most {most} may at once")
 
     def _reads(self, leader: Leader, worker: WorkerView, call: Stage | PutLora) -> bool:
@@ -77,7 +77,7 @@ class Readers:
 
 
 def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:
-    """The settings by which a call is made: of the base weights, or of an adapter."""
+    """The settings in force for a call: those of the base weights, or those of an adapter."""
     fleet = desired.fleet_spec.rollout
     if not isinstance(call, PutLora):
         return desired.base_spec.rollout.over(fleet) if desired.base_spec else fleet
