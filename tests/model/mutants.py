@@ -410,6 +410,14 @@ MUTANTS = [
         story="a_store_that_serves_one_worker_at_a_time",
     ),
     Mutant(
+        6,
+        "the wait for workers that cannot join hides the reason why they cannot",
+        "core/strategies/gradual.py",
+        "if beyond and blocked and at_once is not None and step.problem is None:",
+        "if beyond and blocked and at_once is not None:",
+        story="a_worker_that_no_version_lets_in",
+    ),
+    Mutant(
         11,
         "an operator believes any pod that has the address",
         "core/answers.py",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.builders import NOW, AWorker, make_view, make_worker, texts_of
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.strategies import in_flight, rolling
 from fleet_worker.protocol import Operation, Reason
@@ -284,6 +285,15 @@ class TestRolloutsThatCannotProceed:
             "policy-0, policy-1 wait for version 42: 1 worker does not serve, and maxUnavailable "
             "is 1."
         )
+
+    def test_workers_that_cannot_join_are_reported_instead_of_the_wait_for_them(self):
+        mismatch = Reason.DIGEST_MISMATCH
+        refuses = make_worker(1).joining("base").refused("42", mismatch).refused("41", mismatch)
+        problem = self.problem(staged(0), refuses, seconds=900 + 2 * 600 + 1)
+
+        assert problem is not None
+        assert problem.reason is ConditionReason.DIGEST_MISMATCH
+        assert problem.message.startswith("1 worker cannot join at version 41")
 
     def test_a_swap_that_fails_repeatedly_is_reported_and_retried(self):
         problem = self.problem(staged(0), new(1), seconds=900 + 2 * 600 + 1)

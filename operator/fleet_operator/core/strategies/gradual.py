@@ -18,12 +18,14 @@ Failures:
 * Up to `maxFailures` workers keep the version that they have.
 
 Stalled reports these cases, and also when no other worker can swap, when too few workers
-serve for a swap, and when swaps keep failing.
+serve for a swap, and when swaps keep failing. If too few workers serve because others cannot join,
+it reports the reason why they cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 from fleet_operator.api.weights import RolloutPhase
@@ -41,7 +43,7 @@ from fleet_operator.core.messages import (
     unready,
     why,
 )
-from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
     closed_by_load,
@@ -85,7 +87,11 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     all_failed = bool(behind) and not without(behind, failed)
     if all_failed:
         problem = problem or problem_of_stragglers(behind, goal)
-    problem = problem or _overdue(view, goal, behind, at_once)
+    beyond = behind if _lasts_too_long(view, behind, at_once) else NO_WORKERS
+    missing = view.replicas - view.members.count(lambda f: f.standing is Standing.OPEN)
+    blocked = at_once is not None and missing >= at_once
+    if beyond and not blocked:
+        problem = problem or problem_of_stragglers(beyond, goal)
     taken = Step(
         goal=goal,
         phase=phase,
@@ -96,7 +102,12 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         holds_requests=behind.any(lambda f: _is_away(f) or bool(f.operation))
         or any(isinstance(a, Apply) for a in actions),
     )
-    return with_joiners(view, taken, _admission(view, goal, stopped=stopped))
+    step = with_joiners(view, taken, _admission(view, goal, stopped=stopped))
+    if beyond and blocked and at_once is not None and step.problem is None:
+        # Workers that cannot join are a cause of the wait, so their problem comes before it.
+        waits = problem_of_missing(missing, at_once, beyond, goal)
+        return replace(step, problem=waits)
+    return step
 
 
 def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
@@ -180,21 +191,14 @@ def _is_stuck(worker: WorkerView, view: RolloutView) -> bool:
     return seconds > view.settings.timeouts.load_seconds + drain
 
 
-def _overdue(
-    view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None
-) -> RolloutProblem | None:
-    """The problem that a rollout lasts longer than all of its groups together may. It continues."""
+def _lasts_too_long(view: RolloutView, behind: Workers, at_once: int | None) -> bool:
+    """Whether a rollout lasts longer than all of its groups together may. It continues."""
     timeouts, groups = view.settings.timeouts, ceil(view.replicas / (at_once or view.replicas or 1))
     limit = view.staging_seconds() + groups * timeouts.load_seconds
-    if not (
+    return bool(
         late(view, RolloutPhase.STAGING, limit, behind)
         or late(view, RolloutPhase.LOADING, limit, behind)
-    ):
-        return None
-    missing = view.replicas - view.members.count(lambda f: f.standing is Standing.OPEN)
-    if at_once is not None and missing >= at_once:
-        return problem_of_missing(missing, at_once, behind, goal)
-    return problem_of_stragglers(behind, goal)
+    )
 
 
 def _note(view: RolloutView, goal: Checkpoint, behind: Workers, waiting: Workers) -> str:
