@@ -12,8 +12,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from fleet_api import audit
-from fleet_api.calls import AUDITED, PREFIX, Audited, Gate
-from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
+from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
+from fleet_api.limits import MOST_BODY_BYTES, Limits
 from fleet_api.problems import Problem, of_error, of_http
 from fleet_api.route import READING_METHODS, Route
 from rlfleet.errors import RlfleetError
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CLIENT_LEFT = 499
 """The status in the audit of a request whose client closed the connection, as nginx writes it."""
+PROXIED = web.AppKey("proxied", set[str])
+"""Paths of routes that are passed on, with the placeholders of their parameters."""
 HEALTH_PATHS = frozenset({"/livez", "/readyz"})
 
 
@@ -30,11 +32,19 @@ def application(
     routes: Iterable[Route],
     gate: Gate,
     *,
-    rate: Rate,
-    places: Places,
+    limits: Limits,
+    proxied: Limits,
     not_ready: Callable[[], str],
 ) -> web.Application:
-    """Build the application. `not_ready`: the problem; empty without one."""
+    """Build the application.
+
+    Args:
+        routes: Of fleets.
+        gate: Lets authorized requests through.
+        limits: Of requests that the RL API answers.
+        proxied: Of requests that it passes on.
+        not_ready: The problem; empty without one.
+    """
 
     async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -44,14 +54,18 @@ def application(
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
 
     app = web.Application(
-        client_max_size=MOST_BODY_BYTES, middlewares=[_audited, _explained, _limited(rate, places)]
+        client_max_size=MOST_BODY_BYTES,
+        middlewares=[_audited, _explained, _limited(limits, proxied)],
     )
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
+    app[PROXIED] = set()
     for route in routes:
-        app.router.add_route(
-            route.method, PREFIX + route.path, gate.to(route.handler, route.access)
-        )
+        handle = gate.to(route.handler, route.access)
+        for prefix in (PREFIX, PATH_KEY + PREFIX):
+            app.router.add_route(route.method, prefix + route.path, handle)
+            if route.is_proxied:
+                app[PROXIED].add(prefix + route.path)
     return app
 
 
@@ -70,7 +84,8 @@ async def _audited(request: web.Request, handler: Handle) -> web.StreamResponse:
         return response
     finally:
         resource = request.match_info.route.resource
-        if request.method not in READING_METHODS and resource is not None:
+        is_passed_on = _is_proxied(request) and not audited.reason
+        if request.method not in READING_METHODS and resource is not None and not is_passed_on:
             found = request.match_info
             audit.write(
                 request_id=request_id,
@@ -112,13 +127,19 @@ def _problem_of(error: Exception, method: str) -> Problem:
             return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", message)
 
 
-def _limited(rate: Rate, places: Places) -> Middleware:
+def _is_proxied(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in request.app[PROXIED]
+
+
+def _limited(limits: Limits, proxied: Limits) -> Middleware:
     @web.middleware
     async def limited(request: web.Request, handler: Handle) -> web.StreamResponse:
         if request.path in HEALTH_PATHS:
             return await handler(request)
-        rate.take(request.remote or "")
-        with places.one():
+        which = proxied if _is_proxied(request) else limits
+        which.rate.take(request.remote or "")
+        with which.places.one():
             return await handler(request)
 
     return limited

@@ -78,8 +78,8 @@ class Authenticator:
             raise unauthorized(f"there is no bearer token; {_REMEDY}")
         if not _TOKEN.fullmatch(token):
             raise unauthorized(f"the bearer token is malformed; {_REMEDY}")
-        if self._keys.allow(token, namespace, fleet):
-            return Caller(name=f"key:{namespace}/{fleet}", fleet=(namespace, fleet))
+        if (holder := self._holder(token, namespace, fleet)) is not None:
+            return holder
         digest = hashlib.sha256(token.encode()).digest()
         known = self._reviews.get(digest)
         if known is None:
@@ -89,6 +89,23 @@ class Authenticator:
         if isinstance(known, str):
             raise unauthorized(f"{known}; {_REMEDY}")
         return known
+
+    def holder(self, key: str, namespace: str, fleet: str) -> Caller:
+        """The caller with this static key in the path. A token of the cluster works nowhere but in a header.
+
+        Errors: Problem 401.
+        """
+        found = self._holder(key, namespace, fleet) if _TOKEN.fullmatch(key) else None
+        if found is None:
+            raise unauthorized(
+                "the path has no valid key of this fleet; send one of its static keys"
+            )
+        return found
+
+    def _holder(self, key: str, namespace: str, fleet: str) -> Caller | None:
+        if not self._keys.allow(key, namespace, fleet):
+            return None
+        return Caller(name=f"key:{namespace}/{fleet}", fleet=(namespace, fleet))
 
     async def _review(self, token: str) -> Caller | str:
         """The caller of a token, or why it is refused."""

@@ -15,6 +15,7 @@ from fleet_api.authentication import Authenticator, Caller
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.fleets import Fleet, Fleets, check_name
 from fleet_api.problems import Problem
+from fleet_api.ttl_cache import TtlCache
 from rlfleet.ports import Kind
 from rlfleet.resources import WeightVersion
 
@@ -23,6 +24,7 @@ class Access(StrEnum):
     """Rights that a route needs besides `get` on the fleet."""
 
     FLEET = "nothing more"
+    PROXY = "nothing more; the fleet may be seconds old, since there are many such requests"
     READ_WEIGHTS = "get on the fleet's WeightVersion"
     WRITE_WEIGHTS = "patch on the fleet's WeightVersion"
     DRIVE = "patch on the fleet's WeightVersion, or update on the fleet's control if it is External"
@@ -84,6 +86,10 @@ class Call:
         )
 
 
+FLEET_SECONDS = 5.0
+MOST_FLEETS = 256
+PATH_KEY = "/t/{key}"
+"""Before the prefix, for clients that send no headers: a static key."""
 PREFIX = "/fleets/{namespace}/{name}"
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -92,9 +98,15 @@ class Gate:
     """Lets authorized requests through."""
 
     def __init__(
-        self, fleets: Fleets, authenticator: Authenticator, authorizer: Authorizer
+        self,
+        fleets: Fleets,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        *,
+        monotonic: Callable[[], float],
     ) -> None:
         self._fleets = fleets
+        self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MOST_FLEETS, monotonic)
         self._authenticator = authenticator
         self._authorizer = authorizer
 
@@ -110,8 +122,12 @@ class Gate:
         # Nothing about a fleet, not even its existence, is read for a caller without the right.
         namespace = check_name(request.match_info["namespace"], "namespace")
         name = check_name(request.match_info["name"], "fleet")
-        authorization = request.headers.get("Authorization", "")
-        caller = await self._authenticator.caller(authorization, namespace, name)
+        path_key = request.match_info.get("key")
+        if path_key is not None:
+            caller = self._authenticator.holder(path_key, namespace, name)
+        else:
+            authorization = request.headers.get("Authorization", "")
+            caller = await self._authenticator.caller(authorization, namespace, name)
         request[AUDITED].caller = caller.name
         key = (namespace, name)
 
@@ -119,7 +135,7 @@ class Gate:
             await self._authorizer.require(caller, right, key)
 
         await require(Right("get", Kind.FLEETS, namespace, name))
-        fleet = await self._fleets.fleet(namespace, name)
+        fleet = await self._fleet(namespace, name, access)
         weights = None
         if access.drives and fleet.is_external:
             await require(right_to_drive(fleet))
@@ -128,6 +144,14 @@ class Gate:
         if weights is not None:
             await require(right_on(weights, access.verb, fleet))
         return Call(request=request, caller=caller, fleet=fleet, weights=weights, require=require)
+
+    async def _fleet(self, namespace: str, name: str, access: Access) -> Fleet:
+        key = (namespace, name)
+        fleet = self._seen.get(key) if access is Access.PROXY else None
+        if fleet is None:
+            fleet = await self._fleets.fleet(namespace, name)
+            self._seen.put(key, fleet, FLEET_SECONDS)
+        return fleet
 
 
 def externally_managed(fleet: Fleet) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from fleet_api.problems import Problem, busy
@@ -70,3 +71,11 @@ class Places:
             yield
         finally:
             self._taken -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one kind of requests."""
+
+    rate: Rate
+    places: Places

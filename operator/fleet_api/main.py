@@ -20,10 +20,11 @@ from fleet_api.external import External
 from fleet_api.fleets import Fleets
 from fleet_api.keys import StaticKeys
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.limits import Places, Rate
+from fleet_api.limits import Limits, Places, Rate
 from fleet_api.managed import Managed
 from fleet_api.mutations import Mutations
 from fleet_api.ports import Cluster
+from fleet_api.proxy import Proxy, Upstream, upstream_of
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
@@ -40,8 +41,10 @@ SHUTDOWN_SECONDS = 10.0
 """Requests that are in work after the drain have so long to end."""
 
 
-def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.Application:
-    """The application of one process."""
+def build(
+    settings: Settings, cluster: Cluster, lifecycle: Lifecycle, upstream: Upstream = upstream_of
+) -> web.Application:
+    """The application of one process. `upstream`: where requests of a fleet are passed on to."""
     fleets = Fleets(cluster)
     authenticator = Authenticator(
         cluster,
@@ -49,7 +52,13 @@ def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.App
         monotonic=time.monotonic,
         audiences=settings.audiences,
     )
-    gate = Gate(fleets, authenticator, Authorizer(cluster, monotonic=time.monotonic))
+    gate = Gate(
+        fleets,
+        authenticator,
+        Authorizer(cluster, monotonic=time.monotonic),
+        monotonic=time.monotonic,
+    )
+    proxy = Proxy(upstream, most_bytes=settings.proxied_body_bytes)
     changes = Changes(cluster, lifecycle)
     workers = AdminPorts()
     external = External(
@@ -62,17 +71,24 @@ def build(settings: Settings, cluster: Cluster, lifecycle: Lifecycle) -> web.App
     table = (
         *state_routes(Reads(fleets), Mutations(changes)),
         *control_routes(Managed(fleets, changes), external),
+        *proxy.routes(),
     )
     app = application(
         table,
         gate,
-        rate=Rate(settings.requests_per_second, time.monotonic),
-        places=Places(settings.concurrent_requests),
+        limits=Limits(
+            Rate(settings.requests_per_second, time.monotonic), Places(settings.concurrent_requests)
+        ),
+        proxied=Limits(
+            Rate(settings.proxied_requests_per_second, time.monotonic),
+            Places(settings.concurrent_proxied_requests),
+        ),
         not_ready=lambda: "this replica stops" if lifecycle.stopping.is_set() else "",
     )
 
     async def close(_: web.Application) -> None:
         await workers.close()
+        await proxy.close()
 
     app.on_cleanup.append(close)
     return app

@@ -11,12 +11,19 @@ READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. `path`: below the prefix."""
+    """One route.
+
+    Fields:
+        path: below the prefix.
+        is_proxied: it is one of many requests of rollout clients: with limits of its own, and without an
+            audit line unless it is refused.
+    """
 
     method: str
     path: str
     handler: Handler
     access: Access
+    is_proxied: bool = False
 
     @property
     def changes(self) -> bool:

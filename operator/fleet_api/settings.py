@@ -46,6 +46,15 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     concurrent_requests: int = Field(
         256, ge=1, le=100_000, description="requests that are in work at once"
     )
+    proxied_requests_per_second: float = Field(
+        1000, ge=0.1, le=100_000, description="requests of one client address that are passed on"
+    )
+    concurrent_proxied_requests: int = Field(
+        4096, ge=1, le=100_000, description="requests that are passed on at once"
+    )
+    proxied_body_bytes: int = Field(
+        32 * 1024 * 1024, ge=1024, le=1 << 30, description="largest body that is passed on"
+    )
     drain_seconds: float = Field(
         5, ge=0, le=600, description="how long to serve after SIGTERM, until no more requests come"
     )

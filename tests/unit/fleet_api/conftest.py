@@ -60,11 +60,20 @@ def lifecycle() -> Lifecycle:
 
 
 @pytest.fixture
+def upstream() -> str:
+    """Where requests of rollout clients are passed on to: by default nothing listens there."""
+    return "http://127.0.0.1:9"
+
+
+@pytest.fixture
 async def api(
-    cluster: FakeCluster, flags: list[str], lifecycle: Lifecycle, tmp_path: Path
+    cluster: FakeCluster, flags: list[str], lifecycle: Lifecycle, tmp_path: Path, upstream: str
 ) -> AsyncIterator[Api]:
     keys = tmp_path / "keys"
     keys.mkdir()
     settings = parse_settings([f"--keys-folder={keys}", "--requests-per-second=1000", *flags])
-    async with TestClient(TestServer(build(settings, cluster, lifecycle))) as http:
+    app = build(settings, cluster, lifecycle, lambda _: upstream)
+    server = TestServer(app)
+    await server.start_server(access_log=None)  # as `main` starts it
+    async with TestClient(server) as http:
         yield Api(http, cluster, keys)

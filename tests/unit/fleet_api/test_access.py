@@ -28,9 +28,9 @@ from rlfleet.errors import Forbidden, Unavailable
 STATE = "/v1/rl/state"
 
 
-def routes_of_fleets(api: Api) -> list[tuple[str, str]]:
+def routes_of_fleets(api: Api, key: str = "no-key-of-a-fleet") -> list[tuple[str, str]]:
     return [
-        (route.method, route.resource.canonical.format(namespace="rl", name="policy"))
+        (route.method, route.resource.canonical.format(namespace="rl", name="policy", key=key))
         for route in api.http.app.router.routes()
         if route.resource is not None and "{name}" in route.resource.canonical
     ]
@@ -206,6 +206,39 @@ async def test_a_file_without_a_long_key_permits_nothing(api: Api, content: str)
         assert (await api.get(STATE, token))[0] == 401
 
 
+async def test_a_static_key_may_be_in_the_path_for_clients_that_send_no_headers(api: Api) -> None:
+    (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\n")
+    (api.keys / "rl.other").write_text("a-static-key-of-another\n")
+
+    for key, status in (
+        (STATIC_KEY, 200),
+        (STATIC_KEY.replace("-", "%2D"), 200),
+        ("a-static-key-of-another", 401),
+        (STATIC_KEY[:-1], 401),
+        (READER, 401),
+    ):
+        where = f"//t/{key}/fleets/rl/policy"
+        assert (await api.get(f"{where}{STATE}", None))[0] == status
+        answered, problem = await api.get(f"{where}{STATE}", READER)
+        assert (answered == 200) == (status == 200), "a header does not repair a path"
+        assert status == 200 or key not in json.dumps(problem)
+    assert api.cluster.count(TOKEN_REVIEWS) == 0
+
+
+async def test_a_key_in_the_path_changes_its_fleet_and_is_in_no_audit_line(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (api.keys / "rl.policy").write_text(STATIC_KEY)
+    where = f"//t/{STATIC_KEY}/fleets/rl/policy/update_weights"
+    body = {"weight_dir": "/weights/step_43"}
+
+    assert (await api.send("POST", where, None, json=body))[0] == 200
+    (line,) = [one for one in caplog.records if getattr(one, "event", "") == "audit"]
+    assert "/t/{key}/fleets/{namespace}/{name}/update_weights" in line.getMessage()
+    assert STATIC_KEY not in json.dumps(line.__dict__, default=str)
+
+
 def test_the_name_of_a_fleet_is_never_a_path(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(STATIC_KEY)
 
@@ -317,10 +350,11 @@ async def test_health_needs_no_token_and_a_stopping_replica_is_not_ready(
 async def test_no_token_is_ever_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     (api.keys / "rl.policy").write_text(STATIC_KEY)
+    wrong = "a-key-that-is-wrong"
     for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
-        for method, path in routes_of_fleets(api):
+        for method, path in routes_of_fleets(api, key=STATIC_KEY if token == READER else wrong):
             await api.send(method, f"/{path}", token, data=b"x" * (MOST_BODY_BYTES + 1))
 
     text = caplog.text + json.dumps([record.__dict__ for record in caplog.records], default=str)
-    for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
+    for token in (READER, STRANGER, "unknown-token", STATIC_KEY, wrong):
         assert token not in text

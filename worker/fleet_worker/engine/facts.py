@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-TOKEN_ROUTE = "/inference/v1/generate"  # noqa: S105 - a path
-"""The only route of vLLM that writes weight versions itself."""
-
 
 class Vocabulary(Protocol):
     """The part of the tokenizer that replies need."""

@@ -13,9 +13,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fleet_worker.engine.facts import TOKEN_ROUTE, Facts
+from fleet_worker.engine.facts import Facts
 from fleet_worker.engine.required_names import UnsupportedEngineError
 from fleet_worker.engine.token_text import bytes_of_byte_level, bytes_of_sentence_piece
+from fleet_worker.protocol import TOKEN_ROUTE
 
 _SCHEMA = "GenerateRequest"
 

@@ -1,16 +1,14 @@
 """The routes of the public port, and those that the latch guards.
 
-The lists name the allowed routes. A route of a newer vLLM answers 404 until it is added here.
-
-Source: route list of vLLM 0.32 (`vllm.entrypoints`), with all options on. `/v1/tokenize`,
-`/v1/detokenize` and `/v1/chat/completions/tokens` are ours.
+The lists here and in `protocol.public_routes` name the allowed routes. A route of a newer vLLM answers
+404 until it is added there.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from fleet_worker.engine.facts import TOKEN_ROUTE
+from fleet_worker.protocol import DATA_ROUTES, TEXT_ROUTES, TOKEN_ROUTE
 from fleet_worker.provenance.spans import Dialect
 
 
@@ -27,42 +25,15 @@ class Access(Enum):
     """Answers 404."""
 
 
-_OPEN = frozenset(
-    {
-        "/detokenize",
-        "/docs",
-        "/health",
-        "/load",
-        "/metrics",
-        "/metrics/",
-        "/openapi.json",
-        "/ping",
-        "/tokenize",
-        "/v1/chat/completions/derender",
-        "/v1/chat/completions/render",
-        "/v1/completions/derender",
-        "/v1/completions/render",
-        "/v1/detokenize",
-        "/v1/messages/count_tokens",
-        "/v1/messages/render",
-        "/v1/models",
-        "/v1/responses/render",
-        "/v1/tokenize",
-        "/version",
-    }
-)
-_DATA = frozenset(
-    {
-        "/inference/v1/abort_requests",
-        TOKEN_ROUTE,
-        "/v1/chat/completions",
-        "/v1/chat/completions/batch",
-        "/v1/chat/completions/tokens",
-        "/v1/completions",
-        "/v1/messages",
-        "/v1/responses",
-    }
-)
+_OPEN = TEXT_ROUTES | {
+    "/docs",
+    "/health",
+    "/load",
+    "/metrics",
+    "/metrics/",
+    "/openapi.json",
+    "/ping",
+}
 _DIALECTS = {"/v1/responses": Dialect.RESPONSE, "/v1/messages": Dialect.MESSAGE}
 
 
@@ -72,7 +43,7 @@ def access_of(path: str) -> Access:
         return Access.PROBE
     if path in _OPEN:
         return Access.OPEN
-    return Access.DATA if path in _DATA else Access.ABSENT
+    return Access.DATA if path in DATA_ROUTES else Access.ABSENT
 
 
 def dialect_of(path: str) -> Dialect:

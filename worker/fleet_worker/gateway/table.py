@@ -5,9 +5,9 @@ The first matching row wins. A route of vLLM without a row is passed on unchange
 
 from __future__ import annotations
 
-from fleet_worker.engine.facts import TOKEN_ROUTE
 from fleet_worker.gateway.translate import generate, nvext, openai, token_chat, tokenize
 from fleet_worker.gateway.translation import Facts, Forward, Json, Translate
+from fleet_worker.protocol import TOKEN_ROUTE
 
 ROWS: tuple[tuple[str, str | None, Translate], ...] = (
     ("/v1/chat/completions", "nvext", nvext.translate),

@@ -59,6 +59,12 @@ from fleet_worker.protocol.paths import (
     STAGE_PATH,
     STATE_PATH,
 )
+from fleet_worker.protocol.public_routes import (
+    DATA_ROUTES,
+    READING_TEXT_ROUTES,
+    TEXT_ROUTES,
+    TOKEN_ROUTE,
+)
 from fleet_worker.protocol.requests import (
     AdapterRemoval,
     AdapterRequest,
@@ -121,6 +127,7 @@ __all__ = [
     "ADAPTERS_PATH",
     "ADMIT_PATH",
     "APPLY_PATH",
+    "DATA_ROUTES",
     "DRAIN_PATH",
     "ENGINE_ROUTES",
     "ENV_ADMIN_HOST",
@@ -159,11 +166,14 @@ __all__ = [
     "PROBE_PATH",
     "PROTOCOL_VERSION",
     "READING_ENGINE_ROUTES",
+    "READING_TEXT_ROUTES",
     "READY_PATH",
     "RESUME_PATH",
     "SIGNATURE_SCHEME",
     "STAGE_PATH",
     "STATE_PATH",
+    "TEXT_ROUTES",
+    "TOKEN_ROUTE",
     "AdapterFailure",
     "AdapterName",
     "AdapterRemoval",

@@ -18,9 +18,8 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.weight_names import short_digest
-from fleet_worker.engine.facts import TOKEN_ROUTE
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import PauseMode, PauseRequest, Reason
+from fleet_worker.protocol import TOKEN_ROUTE, PauseMode, PauseRequest, Reason
 
 LABEL = re.compile(rb"[A-Za-z0-9._-]+@(?:[0-9a-f]{12}|transfer)")
 """As the engine has them."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fleet_worker.engine.facts import TOKEN_ROUTE
 from fleet_worker.gateway.tokens.logprobs import name_sampled
 from fleet_worker.gateway.tokens.reply import experts_of
 from fleet_worker.gateway.tokens.request import checked_ids, one_of
 from fleet_worker.gateway.translation import Facts, Forward, Json, Reply
 from fleet_worker.http.errors import bad_request
+from fleet_worker.protocol import TOKEN_ROUTE
 
 # As vLLM writes it: first in its object, without spaces. It cannot be inside a string, where its
 # quotes would be escaped. Replacing it takes a hundredth of the time of parsing the reply.
