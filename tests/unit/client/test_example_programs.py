@@ -1,0 +1,127 @@
+"""The programs in `examples` that need no torch, run unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.fake_cluster import TRAINER
+from tests.support.fake_objects import FakeObjects, patches
+from tests.support.pages import ROOT
+from tests.support.rl_api import RlApi
+
+import rlfleet
+
+EXAMPLES = ROOT / "examples"
+
+
+async def run(api: RlApi, program: str, *arguments: str, **variables: str) -> str:
+    """The output of a program with the RL API in its environment."""
+    done = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", EXAMPLES / program, *arguments),
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "client"),
+            "RLFLEET_API_URL": api.url,
+            "RLFLEET_API_TOKEN": TRAINER,
+            **variables,
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await done.communicate()
+    assert done.returncode == 0, output.decode()
+    return output.decode()
+
+
+def test_every_program_is_run_by_a_test() -> None:
+    programs = {p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py")}
+    tests = (Path(__file__), ROOT / "tests/clients/test_examples.py")
+    named = "".join(test.read_text() for test in tests)
+
+    assert len(programs) == 4
+    assert {program for program in programs if f'"{program}"' not in named} == set()
+
+
+async def test_a_version_that_the_canary_takes_serves(api: RlApi) -> None:
+    assert "step 43 serves after 1.9 s" in await run(api, "canary/publish.py", "43")
+
+
+async def test_a_version_that_the_canary_refuses_is_taken_back(api: RlApi) -> None:
+    def refuse() -> None:
+        api.objects.stall("CanaryRefused")
+        api.objects._obeys = True
+
+    api.objects._obeys = False
+    api.objects.script.extend([lambda: None, refuse])
+
+    printed = await run(api, "canary/publish.py", "43")
+
+    assert "step 43 is refused, CanaryRefused: because of CanaryRefused" in printed
+    assert "version 42 is desired again" in printed
+    assert api.objects.weights["spec"]["version"] == "42"
+
+
+class FakeWorkers:
+    """Two workers behind one address; the first one never gets new weights."""
+
+    def __init__(self) -> None:
+        self.connections: list[Any] = []
+        self.refused = 0
+        self.version = 0
+
+    async def complete(self, request: web.Request) -> web.Response:
+        if request.transport not in self.connections:
+            self.connections.append(request.transport)
+        version = self.version if self.connections.index(request.transport) else 0
+        self.version += 1
+        if version < int(request.headers["x-weight-version-min"]):
+            self.refused += 1
+            return web.Response(status=409, headers={"Retry-After": "1"})
+        span = {"version": str(version), "start": 0, "end": 8}
+        return web.json_response({"choices": [{"index": 0, "weight_versions": [span]}]})
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[tuple[FakeWorkers, str]]:
+    found, app = FakeWorkers(), web.Application()
+    app.router.add_post("/v1/completions", found.complete)
+    async with TestServer(app) as server:
+        yield found, str(server.make_url("/"))
+
+
+async def test_two_stages_never_train_on_tokens_that_are_too_old(
+    api: RlApi, workers: tuple[FakeWorkers, str]
+) -> None:
+    api.objects.make({"fleetRef": {"name": "policy"}, "version": "0", "source": {"path": "/w/0"}})
+    fake, url = workers
+
+    printed = await run(api, "two-stage/stages.py", "4", POLICY_URL=url)
+
+    made_by = [int(line.rpartition(" ")[2]) for line in printed.splitlines()]
+    assert len(made_by) == 4
+    assert all(made >= step - 2 for step, made in enumerate(made_by, 1))
+    assert fake.refused > 0
+    assert api.objects.weights["spec"]["version"] == "4"
+
+
+def test_a_version_of_an_adapter_is_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = FakeObjects(adapter="sql")
+    connected = rlfleet.Weights
+    monkeypatch.setattr(rlfleet, "Weights", lambda *a, **o: connected(*a, **o, objects=objects))
+    monkeypatch.setattr(sys, "argv", ["publish.py", "43"])
+
+    runpy.run_path(str(EXAMPLES / "lora/publish.py"))
+
+    assert capsys.readouterr().out == "adapter sql has version 43\n"
+    assert patches(objects) == [{"spec": {"version": "43", "digest": None}}]
