@@ -133,6 +133,7 @@ lint: ## Style, imports between layers, generated files, the language of the doc
 	@$(PYTHON) tools/reference.py --check
 	@$$($(ENVS) dashboards) -m dashboards --check
 	@$(PYTHON) -m pictures --check
+	@$(PYTHON) tools/compatibility.py --check
 	@$(PYTHON) -m prose
 
 .PHONY: type
@@ -156,11 +157,12 @@ fmt: ## Format the sources
 	@$(PYTHON) -m ruff format --quiet
 
 .PHONY: generate
-generate: ## Write the generated files: the chart's CRDs, their reference, dashboards and diagrams
+generate: ## Write the generated files: the chart's CRDs, reference pages, dashboards and diagrams
 	@$(PYTHON) tools/sync_crds.py
 	@$(PYTHON) tools/reference.py
 	@$$($(ENVS) dashboards) -m dashboards
 	@$(PYTHON) -m pictures
+	@$(PYTHON) tools/compatibility.py
 
 .PHONY: lock
 lock: ## Update the pinned requirement files
