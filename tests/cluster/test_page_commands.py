@@ -37,6 +37,12 @@ NOT_RUN = {
         "docs/how-to/install.md",
         "docker ",
     ): "docker: the machines of the tests have no container engine",
+    ("docs/tutorial/kind.md", ""): (
+        "kind: the machines of the tests have no container engine; test_quickstarts.py validates"
+    ),
+    ("docs/tutorial/gpu.md", ""): (
+        "a registry and GPUs; test_quickstarts.py validates the manifest"
+    ),
     ("docs/how-to/publish-from-python.md", "pip "): (
         "pip fetches libraries; tests/contract/test_client.py builds and installs the same wheel"
     ),
