@@ -72,7 +72,7 @@ def page() -> str:
         ("kopf", "", pinned("operator.txt", "kopf"), "`tests/cluster`"),
         ("Python", declared("pyproject.toml", ""), "3.11", "all tests"),
         (
-            "vllm-router",
+            "`vllm-router`",
             "",
             pinned("router.txt", "vllm-router"),
             "`tests/contract/test_router_wheel.py`",
