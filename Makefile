@@ -173,7 +173,7 @@ images: ## Build the images operator and worker-cpu with buildah and debootstrap
 	@$(PYTHON) -m images build $(if $(MIRROR),--mirror $(MIRROR))
 
 .PHONY: test-images
-test-images: images ## Run the built images on a cluster: a fleet of 2 workers, and 2 versions
+test-images: images ## Run the built images on a cluster that pulls them: a fleet of 2 workers, and 2 versions
 	@$(PYTHON) -m images try
 
 .PHONY: clean

@@ -15,6 +15,7 @@ import envs
 BASE = "localhost/rlfleet/python-base:bookworm"
 TARGETS = ("operator", "worker-cpu")
 """The targets that are built on the base. `worker` needs vLLM's own image, which has CUDA."""
+_PREFIX = "localhost/"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _UNUSED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "dev")
@@ -27,7 +28,7 @@ class BuildError(Exception):
 
 def name_of(target: str) -> str:
     """The name and tag of an image, as the chart's values have it."""
-    return f"localhost/rlfleet/{target}:{_version()}"
+    return f"{_PREFIX}rlfleet/{target}:{_version()}"
 
 
 def build(targets: Sequence[str] = TARGETS, *, mirror: str = "") -> None:
@@ -56,13 +57,24 @@ def build(targets: Sequence[str] = TARGETS, *, mirror: str = "") -> None:
         )  # fmt: skip
 
 
-def save(target: str, archive: Path) -> None:
-    """Write an image as a docker-archive, which containerd imports.
+def push(target: str, registry: str) -> str:
+    """Push an image to a registry that speaks HTTP, uncompressed, since it is on this machine.
+
+    Returns: the image's name and tag in the registry.
 
     Errors: BuildError, if it was not built.
     """
-    name = name_of(target)
-    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
+    name = name_of(target).removeprefix(_PREFIX)
+    destination = f"docker://{registry}/{name}"
+    _buildah(
+        "push",
+        "--quiet",
+        "--tls-verify=false",
+        "--disable-compression",
+        name_of(target),
+        destination,
+    )
+    return name
 
 
 def _build_base(mirror: str) -> None:

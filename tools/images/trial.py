@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
-from pathlib import Path
 
 import stack
 from devcluster import Cluster
-from images.build import TARGETS, name_of, save
+from devcluster.errors import CommandError
+from images.build import TARGETS, name_of
+from images.registry import registry
 from stack.offline import write_checkpoints
 from stack.operator import NAMESPACE as OPERATOR_NAMESPACE
 
 NAMESPACE = "rl"
 FLEET = "policy"
-READY_SECONDS = 300
+READY_SECONDS = 900  # the image for CPU workers has 6.7 GB, and its kubelet pulls it first
 
 
 def try_out() -> None:
-    """Install the chart with the images, start a fleet of 2 workers, and roll out a version.
+    """Push the images, install the chart with them, start 2 workers, and roll out a version.
 
-    Nothing of this machine is mounted into the containers but the weights.
+    The kubelet pulls the images. Nothing of this machine is mounted into the containers but the
+    weights.
 
     Errors: CommandError of the cluster, with what kubectl or helm printed.
     """
-    with Cluster.start(nodes=1) as cluster:
+    with Cluster.start(nodes=1) as cluster, registry(cluster) as images:
+        names = {}
         for target in TARGETS:
-            _say(f"loading {name_of(target)}")
-            with tempfile.TemporaryDirectory(dir=cluster.folder) as scratch:
-                archive = Path(scratch) / "image.tar"
-                save(target, archive)
-                cluster.load_archive(archive)
-        operator, tag = name_of("operator").rsplit(":", 1)
+            _say(f"pushing {name_of(target)} to a registry on the node")
+            names[target] = images.push(target)
+        operator, tag = names["operator"].rsplit(":", 1)
         stack.install(
             cluster,
             f"image.repository={operator}",
             f"image.tag={tag}",
-            f"worker.image={name_of('worker-cpu')}",
+            f"worker.image={names['worker-cpu']}",
         )
         _say("the operator is ready")
         _fleet(cluster)
@@ -77,9 +76,13 @@ def _fleet(cluster: Cluster) -> None:
 
 
 def _wait(cluster: Cluster, kind: str) -> None:
-    _kubectl(
-        cluster, "wait", "--for=condition=Ready", f"{kind}/{FLEET}", f"--timeout={READY_SECONDS}s"
-    )
+    limit = f"--timeout={READY_SECONDS}s"
+    try:
+        _kubectl(cluster, "wait", "--for=condition=Ready", f"{kind}/{FLEET}", limit)
+    except CommandError:
+        _say(_kubectl(cluster, "describe", f"{kind}/{FLEET}"))
+        _say(_kubectl(cluster, "get", "events,pods", "-o", "wide"))
+        raise
 
 
 def _kubectl(cluster: Cluster, *arguments: str) -> str:
