@@ -48,6 +48,9 @@ USER 1000:1000
 ENTRYPOINT ["python3", "-m", "fleet_operator"]
 
 FROM ${PYTHON_IMAGE} AS worker-cpu
+# vLLM for CPU is linked against it.
+RUN apt-get update && apt-get install -y --no-install-recommends libnuma1 \
+ && rm -rf /var/lib/apt/lists/*
 ENV PATH=/opt/rlfleet/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 TZ=UTC
 COPY --from=worker-cpu-packages /opt/rlfleet /opt/rlfleet
 USER 1000:1000

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
-_USERS = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n"
-_GROUPS = "root:x:0:\nuser:x:1000:\n"
+# The user of the pods is not among them, as in most images: a program that asks for its name fails.
+_USERS = "root:x:0:0:root:/root:/bin/sh\n"
+_GROUPS = "root:x:0:\n"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -94,7 +95,7 @@ def _layer(files: Mapping[str, Path], *, base: bool) -> bytes:
 
 
 def _add_base(layer: tarfile.TarFile) -> None:
-    for folder in ("etc", "home", "home/user", "opt", "run", "usr", "var"):
+    for folder in ("etc", "home", "opt", "run", "usr", "var"):
         _add_folder(layer, folder)
     _add_folder(layer, "tmp", mode=0o1777)
     for name in ("bin", "lib", "lib64", "sbin"):

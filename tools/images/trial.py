@@ -37,6 +37,7 @@ def try_out() -> None:
             f"image.repository={operator}",
             f"image.tag={tag}",
             f"worker.image={names['worker-cpu']}",
+            "api.enabled=true",
         )
         _say("the operator is ready")
         _fleet(cluster)
@@ -51,6 +52,17 @@ def try_out() -> None:
             raise AssertionError(f"version 2 is Ready, but the fleet has applied {applied}")
         _say("2 workers serve version 2")
         _say(cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods").stdout.strip())
+        _check_restarts(cluster)
+
+
+def _check_restarts(cluster: Cluster) -> None:
+    """A container that fails repeatedly may be ready in between, so a wait does not find it."""
+    for namespace in (OPERATOR_NAMESPACE, NAMESPACE):
+        pods = json.loads(cluster.kubectl("-n", namespace, "get", "pods", "-o", "json").stdout)
+        for pod in pods["items"]:
+            restarts = [c["restartCount"] for c in pod["status"]["containerStatuses"]]
+            if any(restarts):
+                raise AssertionError(f"{pod['metadata']['name']} has restarted {restarts} times")
 
 
 def _fleet(cluster: Cluster) -> None:

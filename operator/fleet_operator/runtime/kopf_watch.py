@@ -22,6 +22,10 @@ from fleet_operator.runtime.list_watch import (
 )
 from fleet_operator.runtime.store import Store
 
+# Without one, kopf makes it of the name of the user, and fails where the image does not know the user ID
+# of the pod. It is used between operators that know each other (peering), which is off here.
+IDENTITY = "rlfleet"
+
 
 class RandomWaits:
     """kopf's waits between the attempts of one request. They are random for each request, so that watches
@@ -81,6 +85,7 @@ async def run(store: Store, namespaces: tuple[str, ...], ready: asyncio.Event) -
     await kopf.operator(
         registry=build_registry(store),
         settings=build_settings(),
+        identity=IDENTITY,  # type: ignore[arg-type] # kopf does not export its type of string
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import kopf
 import pytest
 
+from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.kopf_watch import build_registry, build_settings
 from fleet_operator.runtime.store import Store
 
@@ -110,3 +113,21 @@ async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
     assert watches.woken == [KEY, KEY], "its condition is written"
     known = watches.store.fleet(KEY) or watches.store.weights_of(KEY)
     assert known
+
+
+async def test_kopf_starts_under_a_user_id_that_has_no_name(
+    watches: Watches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    async def end(tasks: Collection[asyncio.Task[None]], **_: object) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    monkeypatch.delenv("POD_ID", raising=False)
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("kopf._core.reactor.running.run_tasks", end)
+
+    await kopf_watch.run(watches.store, ("rl",), asyncio.Event())

@@ -124,6 +124,9 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # torch and vLLM ask for the name of the user. Images need not know the user ID of a pod, and
+    # then the question ends the engine.
+    "USER": "rlfleet",
 }
 CPU_DEFAULTS = {
     # With 1 the CPU platform starts a third process for the model (measured: 20.5 s instead of 13 s

@@ -42,6 +42,12 @@ def test_reserved_variables_are_overwritten_with_a_log_line(name: str) -> None:
     assert name in notes[0]
 
 
+def test_the_user_has_a_name_where_the_image_does_not_know_the_user_id() -> None:
+    environment, _ = prepared({})
+
+    assert environment["USER"] == "rlfleet"
+
+
 def test_defaults_may_be_overwritten_by_the_fleet() -> None:
     found = {"HF_HUB_OFFLINE": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     environment, notes = prepared(found)
