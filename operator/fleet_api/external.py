@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from fleet_api.ports import Cluster, Target, WorkerReply, Workers
 from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
 from fleet_api.workers import targets_of
+from fleet_worker.protocol import MAX_DRIVER_CHARACTERS
 
 _ALL = Rule()
 _RULES = {
@@ -117,9 +119,11 @@ class External:
         bodies = _bodies(rule, content, targets)
         token = await admin_token(self._cluster, call.fleet)
 
+        driver = driver_of(call.caller.name)
+
         async def send(target: Target, body: bytes) -> WorkerReply:
             return await self._workers.send(
-                target, token, call.request.method, _query_of(call), body, call.caller.name
+                target, token, call.request.method, _query_of(call), body, driver
             )
 
         sent = list(zip(targets, bodies, strict=True))
@@ -147,6 +151,14 @@ class External:
                 f"started, and should have {replicas}; send the request again when they have",
             )
         return targets[:1] if rule.one else targets
+
+
+def driver_of(name: str) -> str:
+    """The caller's name as a header can have it; a name that does not fit gets a mark of its own."""
+    if name.isascii() and name.isprintable() and len(name) <= MAX_DRIVER_CHARACTERS:
+        return name
+    shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)
+    return f"{shown[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _bodies(rule: Rule, content: bytes, targets: Sequence[Target]) -> list[bytes]:

@@ -47,6 +47,9 @@ _OWN_PREFIXES = ("proxy-", "x-forwarded-", "x-rlfleet-")
 _REPLY_HEADERS = frozenset({"content-encoding", "content-length", "content-type", "retry-after"})
 """Besides `x-…`: a tenant's image decides the rest, and clients share the address of all tenants."""
 
+_STEERING_PREFIXES = ("x-accel-", "x-sendfile", "x-rlfleet-")
+"""Not these: a proxy in front of the RL API, such as nginx, takes them for commands."""
+
 Upstream = Callable[[Fleet], str]
 
 
@@ -187,7 +190,8 @@ def _reply_headers(found: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     headers = CIMultiDict(
         (name, value)
         for name, value in found.items()
-        if name.lower() in _REPLY_HEADERS or name.lower().startswith("x-")
+        if name.lower() in _REPLY_HEADERS
+        or (name.lower().startswith("x-") and not name.lower().startswith(_STEERING_PREFIXES))
     )
     headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
     return headers

@@ -14,6 +14,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from tests.cluster.support.api_proxy import ApiProxy
 from tests.cluster.support.operator_process import KEPT, free_port
 from tests.cluster.support.stage import FLEET, Stage
@@ -21,6 +23,11 @@ from tests.cluster.test_operator_chart import NAMESPACE, Rendered
 from tests.support.waiting import eventually_async
 
 from devcluster import Cluster
+from fleet_api.lifecycle import Lifecycle
+from fleet_api.main import build
+from fleet_api.settings import parse_settings
+from rlfleet.kube import AsyncKube
+from rlfleet.kubeconfig import load_access
 
 ROOT = Path(__file__).parents[2]
 ACCOUNT = "rlfleet-api"
@@ -35,8 +42,11 @@ def chart(devcluster_api: Cluster) -> Rendered:
 class RlApi:
     """The process, and requests to the fleet of a stage."""
 
-    def __init__(self, stage: Stage, http: aiohttp.ClientSession, port: int) -> None:
+    def __init__(
+        self, stage: Stage, http: aiohttp.ClientSession, port: int, kubeconfig: Path
+    ) -> None:
         self.stage = stage
+        self.kubeconfig = kubeconfig
         self._http = http
         self._root = f"http://127.0.0.1:{port}"
 
@@ -81,8 +91,9 @@ async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[Rl
     ).stdout.strip()
     port = free_port()
     async with ApiProxy(stage.credentials) as proxy, aiohttp.ClientSession() as http:
+        kubeconfig = proxy.kubeconfig(tmp_path, token)
         environment = {k: os.environ[k] for k in KEPT if k in os.environ} | {
-            "KUBECONFIG": str(proxy.kubeconfig(tmp_path, token)),
+            "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": f"{ROOT}/client:{ROOT}/operator:{ROOT}/worker",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -90,7 +101,7 @@ async def api(stage: Stage, chart: Rendered, tmp_path: Path) -> AsyncIterator[Rl
         process = await asyncio.create_subprocess_exec(
             *command, "--drain-seconds=0", env=environment, stderr=asyncio.subprocess.PIPE
         )
-        made = RlApi(stage, http, port)
+        made = RlApi(stage, http, port, kubeconfig)
         await eventually_async(made.is_live, within_seconds=30)
         yield made
         process.terminate()
@@ -139,3 +150,63 @@ async def test_a_spec_that_the_api_server_refuses_is_422(api: RlApi) -> None:
     status, problem = await api.send("PUT", "/v1/rl/weights", trainer, refused)
     assert (status, problem["reason"]) == (422, "Invalid")
     assert (await stage.weights())["spec"]["version"] == "1"
+
+
+async def test_a_trainer_that_knows_one_vllm_updates_the_whole_fleet(api: RlApi) -> None:
+    stage = api.stage
+    await stage.start_operator()
+    await stage.make_fleet(replicas=2, version="1")
+    await stage.applied("1", replicas=2)
+    trainer = await api.account("trainer", stage.namespace, "get", "patch")
+
+    status, health = await api.send("GET", "/health", trainer)
+    assert (status, health["total_backends"], health["control_fanout"]) == (200, 2, True)
+    assert (await api.send("POST", "/pause?mode=keep&clear_cache=false", trainer))[0] == 200
+    step = {"weight_dir": "/weights/step_2"}
+    status, reply = await api.send("POST", "/update_weights", trainer, step)
+    assert (status, reply["status"], reply["weight_version"]) == (200, "ok", "2")
+    assert stage.serving == ["2", "2"]
+    assert (await api.send("POST", "/resume", trainer))[0] == 200
+
+    assert await api.send("GET", "/get_world_size", trainer) == (200, {"world_size": 2})
+    managers = {entry["manager"] for entry in (await stage.weights())["metadata"]["managedFields"]}
+    assert ACCOUNT in managers
+    # The fleet's Service has no name outside of the cluster, where this process runs.
+    status, problem = await api.send("POST", "/v1/completions", trainer, {})
+    assert (status, problem["reason"]) == (503, "NoReply")
+    assert (await api.send("POST", "/v1/completions", trainer[:-4], {}))[0] == 401
+
+
+async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_fleet(
+    api: RlApi,
+) -> None:
+    # In this process, since a Service has no name outside of the cluster.
+    await api.stage.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", api.stage.namespace, "get")
+    go_on = asyncio.Event()
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await reply.prepare(request)
+        await reply.write(b"data: one\n\n")
+        await go_on.wait()
+        await reply.write(f"data: {request.headers.get('Authorization')}\n\n".encode())
+        return reply
+
+    fake_router = web.Application()
+    fake_router.router.add_post("/v1/completions", stream)
+    kube = AsyncKube(load_access(api.kubeconfig), ACCOUNT)
+    path = f"/fleets/{api.stage.namespace}/{FLEET}/v1/completions"
+    async with TestServer(fake_router) as router:
+        address = str(router.make_url("")).rstrip("/")
+        app = build(parse_settings([]), kube, Lifecycle(), lambda _: address)
+        async with TestClient(TestServer(app)) as client:
+            for token, status in ((reader[:-4], 401), (reader, 200)):
+                headers = {"Authorization": f"Bearer {token}"}
+                async with client.post(path, json={"stream": True}, headers=headers) as reply:
+                    assert reply.status == status
+                    if status == 200:
+                        assert await reply.content.readuntil(b"\n\n") == b"data: one\n\n"
+                        go_on.set()
+                        assert await reply.content.read() == b"data: None\n\n"
+    await kube.close()

@@ -18,6 +18,7 @@ from tests.support.tiny import write_tiny
 from tests.support.waiting import eventually_async
 from tests.unit.fleet_api.conftest import Api
 
+from fleet_api.external import driver_of
 from fleet_api.fan_out import failure, split_broadcaster, split_init_info, together
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import Problem
@@ -117,6 +118,19 @@ async def test_the_token_signs_and_never_leaves(
     for text in (json.dumps(sent), json.dumps(answers), caplog.text):
         assert TOKEN not in text
         assert "another-token-of-it" not in text
+
+
+@pytest.mark.parametrize("name", ["Jürgen@example.org", "x" * 300, "a\nb"])
+async def test_a_caller_whose_name_fits_no_header_drives_under_a_mark(
+    api: Api, workers: list[AdminServer], name: str
+) -> None:
+    api.cluster.users[TRAINER]["username"] = name
+    api.cluster.rights[name] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+
+    assert (await post(api, "/pause?mode=keep"))[0] == 200
+    drivers = {one.admin.harness.agent.lease.holder for one in workers}
+    assert drivers == {driver_of(name)}
+    assert driver_of(name) != driver_of(f"{name}2")
 
 
 async def test_every_worker_has_the_caller_as_its_driver(

@@ -46,6 +46,7 @@ class FakeUpstream:
                     "x-weight-version-start": "43",
                     "Set-Cookie": "a=b",
                     "Access-Control-Allow-Origin": "*",
+                    "X-Accel-Redirect": "/internal",
                     "Retry-After": "3",
                 },
             )
@@ -145,6 +146,8 @@ async def test_a_worker_gets_the_request_and_no_credential_of_the_rl_api(
     assert got["authorization"] == "Bearer key-of-the-public-port"
     assert not {"cookie", "referer", "x-forwarded-for", "x-hop"} & set(got)
     assert READER not in str(got)
+    await api.send("POST", "/tokenize", json={})
+    assert "authorization" not in fake_upstream.requests[1][2]
 
 
 async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(
@@ -156,7 +159,9 @@ async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(
         assert reply.headers["x-weight-version-start"] == "43"
         assert reply.headers["Retry-After"] == "3"
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
-        assert not {"Set-Cookie", "Access-Control-Allow-Origin"} & set(reply.headers)
+        assert not {"Set-Cookie", "Access-Control-Allow-Origin", "X-Accel-Redirect"} & set(
+            reply.headers
+        )
 
 
 async def test_a_right_on_another_fleet_reaches_no_worker(

@@ -21,6 +21,7 @@ from fleet_worker.protocol import (
     HEADER_NONCE,
     HEADER_POD_UID,
     HEADER_SIGNATURE,
+    MAX_DRIVER_CHARACTERS,
     SIGNATURE_SCHEME,
     Reason,
     SignedCall,
@@ -28,8 +29,6 @@ from fleet_worker.protocol import (
     body_digest,
 )
 
-MAX_DRIVER_CHARACTERS = 253
-"""As a holder has (`protocol.Holder`)."""
 _NONCE = re.compile(r"([0-9a-f]{16,64})-([0-9]{1,18})")
 
 

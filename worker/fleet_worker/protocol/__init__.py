@@ -104,6 +104,7 @@ from fleet_worker.protocol.state import (
 )
 from fleet_worker.protocol.steps import number_of, step_of
 from fleet_worker.protocol.types import (
+    MAX_DRIVER_CHARACTERS,
     MAX_TERM,
     PROTOCOL_VERSION,
     AdapterName,
@@ -160,6 +161,7 @@ __all__ = [
     "LIVE_PATH",
     "LOAD_PATH",
     "MAX_ANSWER_BYTES",
+    "MAX_DRIVER_CHARACTERS",
     "MAX_TERM",
     "OWNED_ENGINE_FLAGS",
     "PAUSE_PATH",

@@ -206,6 +206,7 @@ class Named(Protocol):
         """The digest of the weights."""
 
 
-Holder = Annotated[str, Field(min_length=1, max_length=253)]
+MAX_DRIVER_CHARACTERS = 253
+Holder = Annotated[str, Field(min_length=1, max_length=MAX_DRIVER_CHARACTERS)]
 """Name of the caller that drives a worker. The worker shows it to a second driver, which it refuses
 while the lease of the first one runs."""
