@@ -13,8 +13,8 @@ from fleet_operator.runtime import lease
 from fleet_operator.runtime.operator_process import EXIT_LOST_LEASE
 
 TAKEOVER_SECONDS = 40.0
-"""From the end of a leader to the first call of the next one: twice what the project promises, for busy
-machines."""
+"""From the end of a leader to the first call of the next one. Twice the promise, for busy machines.
+tests/model/runtime/test_leading.py holds the promise on virtual time."""
 
 
 async def _two(stage: Stage) -> tuple[OperatorProcess, OperatorProcess]:

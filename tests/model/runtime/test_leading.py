@@ -7,8 +7,11 @@ import asyncio
 import pytest
 from tests.model.runtime.support import LEASE_PATH, lease_of, run
 from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
+from tests.support.virtual_time import now
 
 from fleet_worker.protocol import MAX_TERM, Epoch
+
+TAKEOVER_SECONDS = 20.0
 
 
 def reason_of(rig: Rig) -> str:
@@ -31,6 +34,33 @@ class TestLeading:
                 await asyncio.sleep(30)
                 assert rig.writes[before:] == []
                 assert rig.workers.asked == []
+
+        run(story)
+
+    @pytest.mark.parametrize("phase", ["Staging", "Pausing", "Loading"])
+    def test_after_a_leader_is_killed_the_next_one_calls_the_workers_within_20_seconds(self, phase):
+        """The bound that docs/explanation/when-things-go-wrong.md promises.
+
+        This standby starts with the kill. One that has watched the Lease waits for a shorter time.
+        """
+
+        async def story() -> None:
+            async with Rig() as rig:
+                await rig.applied("1")
+                for worker in rig.workers.workers.values():
+                    worker.slow_seconds = 2.0 if phase != "Pausing" else 0.0
+                rig.workers.latency_seconds = 1.6 if phase == "Pausing" else 0.005
+                rig.publish("2")
+                await rig.until(lambda: rig.phase == phase)
+                killed_at = now()
+                await rig.kill_operator()
+                await rig.start_operator()
+                await rig.until(
+                    lambda: any(w.epoch.term == 2 for w in rig.workers.workers.values()),
+                    what="a worker obeys the next leader",
+                )
+                assert now() - killed_at < TAKEOVER_SECONDS
+                await rig.applied("2")
 
         run(story)
 
