@@ -15,7 +15,17 @@ from fleet_worker.gateway.api_key import PublicKey
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
-from fleet_worker.http.asgi import App, ClientGoneError, Headers, Message, Receive, Scope, Send
+from fleet_worker.http.asgi import (
+    App,
+    BodyTooLargeError,
+    ClientGoneError,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+)
 from fleet_worker.http.errors import WireError, answer_error
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.worker import Worker
@@ -210,24 +220,10 @@ async def read_whole(receive: Receive, *, limit: int = BODY_LIMIT) -> bytes:
         WireError: 413, it is longer than `limit` bytes.
         ClientGoneError: the client closed the connection.
     """
-    pieces, length, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        piece = bytes(message.get("body", b""))
-        length += len(piece)
-        more = bool(message.get("more_body", False))
-        if length <= limit:
-            pieces.append(piece)
-        else:
-            # A body that is a little too long is read to its end and dropped: closing a connection
-            # with unread bytes would lose the answer, too.
-            pieces.clear()
-            more = more and length <= 2 * limit
-    if length > limit:
-        raise WireError(413, f"a request's body has at most {limit} bytes")
-    return b"".join(pieces)
+    try:
+        return await read_body(receive, limit=limit, patience=2)
+    except BodyTooLargeError as error:
+        raise WireError(413, f"a request's body has at most {limit} bytes") from error
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -18,8 +18,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-_PATIENCE = 16
-
 
 class BodyTooLargeError(Exception):
     """The client sent more than the route takes."""
@@ -37,14 +35,22 @@ class ClientGoneError(Exception):
     """The client went away before its request was complete."""
 
 
-async def read_body(receive: Receive, *, limit: int) -> bytes:
+async def read_body(receive: Receive, *, limit: int, patience: int = 16) -> bytes:
     """The whole body of a request.
+
+    A body that is a little too long is read to its end and dropped: closing a connection with unread
+    bytes would lose the answer, too.
+
+    Args:
+        receive: Gives the messages of the request.
+        limit: The largest body in bytes.
+        patience: A body that is longer than this many limits is not read to its end.
 
     Errors:
         BodyTooLargeError: it is longer than `limit` bytes.
         ClientGoneError: the client closed the connection before the end of the body.
     """
-    body, length, more = b"", 0, True
+    pieces, length, more = [], 0, True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -52,13 +58,13 @@ async def read_body(receive: Receive, *, limit: int) -> bytes:
         piece = bytes(message.get("body", b""))
         length += len(piece)
         if length <= limit:
-            body += piece
-        # A body that is a little too long is read to its end and dropped: closing a connection with
-        # unread bytes would lose the answer, too.
-        more = message.get("more_body", False) and length <= _PATIENCE * limit
+            pieces.append(piece)
+        else:
+            pieces.clear()
+        more = message.get("more_body", False) and length <= patience * limit
     if length > limit:
         raise BodyTooLargeError
-    return body
+    return b"".join(pieces)
 
 
 async def answer_json(

@@ -70,6 +70,25 @@ async def end_requests(worker: Worker) -> None:
         ) from failure
 
 
+async def silence(worker: Worker) -> None:
+    """End the requests of a joining worker, or pause a paused one again. Under the lock.
+
+    Errors: see `end_requests` and `ensure_paused`.
+    """
+    await (end_requests(worker) if worker.phase is Phase.JOINING else ensure_paused(worker))
+
+
+async def undo_resume(worker: Worker, *, closed: bool) -> None:
+    """Stop an engine that may generate, since only the answer of its resume may be lost. Under the lock.
+
+    `closed`: the latch was closed before the resume. Then the watch ends the requests.
+    """
+    if closed:
+        note_not_idle(worker)
+    else:
+        await ensure_paused(worker)
+
+
 async def ensure_paused(worker: Worker) -> None:
     """Pause the engine of a paused worker again, in the mode of its pause. Under the lock.
 

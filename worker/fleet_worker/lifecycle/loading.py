@@ -13,7 +13,7 @@ from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.weights import Received, Weights, description_of
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields
-from fleet_worker.protocol import LoadEffect, Phase, Reason, SwapTimings
+from fleet_worker.protocol import LoadEffect, Reason, SwapTimings
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,10 +59,7 @@ async def ensure_quiet(worker: Worker) -> None:
         EngineFailure (untouched): See `closing.ensure_paused`.
     """
     await sleeping.ensure_awake(worker)
-    if worker.phase is Phase.JOINING:
-        await closing.end_requests(worker)
-    else:
-        await closing.ensure_paused(worker)
+    await closing.silence(worker)
 
 
 async def relabel(worker: Worker, label: str, before: str) -> None:

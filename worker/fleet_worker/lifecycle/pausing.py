@@ -98,11 +98,7 @@ async def resume_engine(worker: Worker) -> None:
         await sleeping.wake(worker, None)
         await worker.engine.resume()
     except BaseException:
-        # The engine may generate already, if only its answer was lost.
-        if closed:
-            closing.note_not_idle(worker)
-        else:
-            await closing.ensure_paused(worker)
+        await closing.undo_resume(worker, closed=closed)
         raise
 
 

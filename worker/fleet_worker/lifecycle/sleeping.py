@@ -70,10 +70,7 @@ async def ensure_awake(worker: Worker, tags: Sequence[str] | None = None) -> boo
     try:
         awake = await wake(worker, tags)
     except BaseException:
-        if closed:
-            closing.note_not_idle(worker)
-        else:
-            await closing.ensure_paused(worker)
+        await closing.undo_resume(worker, closed=closed)
         raise
-    await (closing.end_requests(worker) if closed else closing.ensure_paused(worker))
+    await closing.silence(worker)
     return awake

@@ -32,7 +32,7 @@ def reply_of(request: Json, asked: Asked, facts: Facts) -> Reply:
 # Keys of the token route: vLLM silently ignores them here.
 _ELSEWHERE = ("token_ids", "prompt_token_ids", "sampling_params", "content_parts", "features")
 # Fields of the request. They silently override the template's arguments.
-TEMPLATE_KEYS = ("add_generation_prompt", "continue_final_message")
+_TEMPLATE_KEYS = ("add_generation_prompt", "continue_final_message")
 
 
 def translate(path: str, body: Json, facts: Facts) -> Forward:
@@ -57,8 +57,17 @@ def check_keys(path: str, body: Json) -> None:
     for key in _ELSEWHERE:
         if body.get(key) is not None:
             raise bad_request(f"{path} takes no {key}: /inference/v1/generate does", key)
+    check_template_arguments(body)
+
+
+def check_template_arguments(body: Json) -> None:
+    """Refuse arguments of the chat template that fields of the request would override.
+
+    Errors:
+        WireError: 400, naming the key.
+    """
     arguments = body.get("chat_template_kwargs")
-    for key in TEMPLATE_KEYS:
+    for key in _TEMPLATE_KEYS:
         if isinstance(arguments, dict) and key in arguments:
             raise bad_request(
                 f"{key} is a field of the request; in chat_template_kwargs it would be overridden",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet_worker.gateway.translate.openai import TEMPLATE_KEYS
+from fleet_worker.gateway.translate.openai import check_template_arguments
 from fleet_worker.gateway.translation import Facts, Forward, Json
 from fleet_worker.http.errors import WireError, bad_request
 
@@ -70,10 +70,4 @@ def _check_template(request: Json) -> None:
             " exclude each other",
             "continue_final_message",
         )
-    arguments = request.get("chat_template_kwargs")
-    for key in TEMPLATE_KEYS:
-        if isinstance(arguments, dict) and key in arguments:
-            raise bad_request(
-                f"{key} is a field of the request; in chat_template_kwargs it would be overridden",
-                f"chat_template_kwargs.{key}",
-            )
+    check_template_arguments(request)
