@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
+from fleet_operator.core.manifests.hardening import hardened_pod
 from fleet_operator.core.manifests.overlay import merge
 from fleet_operator.core.manifests.pod_fields import (
     pod_fields,
@@ -21,7 +22,6 @@ from fleet_operator.core.manifests.worker_container import worker_container
 from fleet_operator.core.observed import FleetObserved
 from fleet_worker import protocol
 
-USER_ID = 1000
 TERMINATION_GRACE_SECONDS = 60
 """Added to the drain timeout, to end the requests that are left, or an engine that hangs."""
 LOST_NODE_SECONDS = 60
@@ -46,15 +46,7 @@ def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "metadata": _restart_mark(observed.spec),
         "spec": {
-            # A Service named `vllm` would otherwise set VLLM_PORT, which kills the engine.
-            "enableServiceLinks": False,
-            "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            **hardened_pod(),
             "containers": [worker],
             "volumes": _volumes(observed),
         }

@@ -12,7 +12,8 @@ from typing import Any
 
 from fleet_operator.api import names
 from fleet_operator.api.router import Router, RouterPolicy
-from fleet_operator.core.manifests.pods import USER_ID, owner_reference
+from fleet_operator.core.manifests.hardening import hardened_container, hardened_pod
+from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved, RouterObject
 from fleet_operator.core.percentages import unavailable_and_surge
 from fleet_worker.protocol import READY_PATH
@@ -94,22 +95,12 @@ def _deployment(observed: FleetObserved, router: Router) -> dict[str, Any]:
             "httpGet": {"path": "/liveness", "port": "http"},
             "initialDelaySeconds": 30,
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": hardened_container(),
     }
     if resources := router.resources.to_json():
         container["resources"] = resources
     pod = {
-        "enableServiceLinks": False,
-        "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **hardened_pod(),
         "containers": [container],
     }
     spec = {

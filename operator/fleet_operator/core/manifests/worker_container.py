@@ -7,6 +7,7 @@ from typing import Any
 from fleet_operator.api import names
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.source import WeightSource
+from fleet_operator.core.manifests.hardening import hardened_container
 from fleet_operator.core.manifests.pod_fields import (
     mounts,
     resources,
@@ -36,11 +37,7 @@ def worker_container(observed: FleetObserved, default_image: str) -> dict[str, A
             {"name": "metrics", "containerPort": spec.serving.metrics_port},
         ],
         "resources": resources(spec),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": hardened_container() | {"readOnlyRootFilesystem": True},
         # The conditions of the fleet show the last log lines, which say why the worker ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "startupProbe": _probe(spec, protocol.LIVE_PATH, 1, START_LIMIT_SECONDS),
