@@ -410,6 +410,14 @@ MUTANTS = [
         story="a_store_that_serves_one_worker_at_a_time",
     ),
     Mutant(
+        4,
+        "a worker that has left the Service in silence counts as serving in a scale-down",
+        "core/surplus.py",
+        "serves = may_serve(worker) and worker.standing is not Standing.ABSENT",
+        "serves = may_serve(worker)",
+        story="a_scale_down_beside_a_worker_that_hangs",
+    ),
+    Mutant(
         6,
         "the wait for workers that cannot join hides the reason why they cannot",
         "core/strategies/gradual.py",

@@ -30,7 +30,9 @@ def kept_and_extra(
 
     def goes_sooner(worker: WorkerView) -> tuple[bool, bool, bool, bool, int, int]:
         pod = worker.pod
-        serves, outdated = may_serve(worker), pod.revision != revision
+        # An absent worker was admitted in its last answer, but is silent and not ready since.
+        serves = may_serve(worker) and worker.standing is not Standing.ABSENT
+        outdated = pod.revision != revision
         return (
             *(is_marked(worker), not serves, outdated, not pod.running),
             *(-requests_of(worker), pod.ordinal),

@@ -55,6 +55,12 @@ def old(ordinal: int) -> AWorker:
             id="workers beyond the replicas drain",
         ),
         pytest.param(
+            [up(0).silent(50).unready(), up(1)],
+            {"replicas": 1},
+            ["BeginDrain policy-0"],
+            id="a worker that serves stays before one that is silent and not ready",
+        ),
+        pytest.param(
             [up(0), up(1).going()], {"replicas": 1}, [], id="a pod beyond that goes is left to go"
         ),
         pytest.param([up(0)], {"replicas": 0}, ["BeginDrain policy-0"], id="replicas can be 0"),
