@@ -24,9 +24,14 @@ class FakeService:
         self.connections: list[Any] = []
         self.bodies: list[bytes] = []
         self.url = ""
+        self.together = asyncio.Barrier(1)
+        """Requests with the body `first` wait for each other, so each has its own connection."""
 
     async def answer(self, request: web.Request) -> web.Response:
         self.bodies.append(await request.read())
+        if self.bodies[-1] == b"first":
+            async with asyncio.timeout(20):
+                await self.together.wait()
         if request.transport not in self.connections:
             self.connections.append(request.transport)
         version = self.versions[self.connections.index(request.transport) % len(self.versions)]
@@ -40,18 +45,17 @@ class FakeService:
         return web.json_response({"version": version})
 
 
-async def blocking(url: str, attempts: int, **headers: str) -> httpx.Response:
-    def use() -> httpx.Response:
-        with httpx.Client(transport=DemandTransport(attempts=attempts)) as http:
-            assert http.post(url, content=b"first").status_code in {200, 409}
-            return http.post(url, content=b"body", headers=headers)
-
-    return await asyncio.to_thread(use)
+async def blocking(url: str, attempts: int, *, idle: int = 1, **headers: str) -> httpx.Response:
+    with httpx.Client(transport=DemandTransport(attempts=attempts), timeout=20) as http:
+        firsts = (asyncio.to_thread(http.post, url, content=b"first") for _ in range(idle))
+        await asyncio.gather(*firsts)
+        return await asyncio.to_thread(http.post, url, content=b"body", headers=headers)
 
 
-async def on_a_loop(url: str, attempts: int, **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient(transport=AsyncDemandTransport(attempts=attempts)) as http:
-        assert (await http.post(url, content=b"first")).status_code in {200, 409}
+async def on_a_loop(url: str, attempts: int, *, idle: int = 1, **headers: str) -> httpx.Response:
+    transport = AsyncDemandTransport(attempts=attempts)
+    async with httpx.AsyncClient(transport=transport, timeout=20) as http:
+        await asyncio.gather(*(http.post(url, content=b"first") for _ in range(idle)))
         return await http.post(url, content=b"body", headers=headers)
 
 
@@ -88,6 +92,16 @@ async def test_an_unmet_demand_reaches_another_worker_over_a_new_connection(
     assert (reply.status_code, reply.json()) == (200, {"version": 43})
     assert len(service.connections) == 3
     assert service.bodies == [b"first", b"body", b"body", b"body"]
+
+
+async def test_idle_connections_to_other_old_workers_are_not_tried(serve: Any, post: Post) -> None:
+    service = await serve(42, 42, 42, 43)
+    service.together = asyncio.Barrier(3)
+
+    reply = await post(service.url, 8, idle=3, **Sampling(minimum="43").headers())
+
+    assert reply.json() == {"version": 43}
+    assert service.bodies.count(b"body") == 2
 
 
 async def test_a_demand_that_no_worker_meets_is_409_after_the_last_attempt(
