@@ -364,7 +364,8 @@ class TestStreams:
             came = [at for at in listed if at >= back_at]
             assert len(came) == 50
             busiest = max(sum(start <= at < start + 0.5 for at in came) for start in came)
-            assert busiest <= 15, "of 50 in a half of a second"
+            # Most seeds give 8 to 14. Of 20,000, the worst gave 19; without chance it would be all 50.
+            assert busiest <= 25, "of 50 in a half of a second"
 
         virtual_time.run(story())
 
