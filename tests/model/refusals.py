@@ -151,8 +151,8 @@ class RefusingSimulation(Simulation):
         """A new leader, which knows of no problem."""
         super().start_operator()
         self.looks.clear()
-        self.children = KubeChildren(self.api, Metrics())  # type: ignore[arg-type] - what it uses
-        self.pods = KubePods(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        self.child_objects = KubeChildren(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        self.pod_objects = KubePods(self.api, Metrics())  # type: ignore[arg-type] - what it uses
         problems = Problems(lambda: self.now)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
         self.leader = RefusedLeader(**given, problems=problems, odd=self.odd)
@@ -174,7 +174,7 @@ class RefusingSimulation(Simulation):
         if self.leader.problems.has(KEY, TEMPLATE):
             self.met.add(f"{TEMPLATE} cannot be recorded")
         assert self.leader.observed is not None
-        for part, write in self.children.due(self.leader.observed, None).items():
+        for part, write in self.child_objects.due(self.leader.observed, None).items():
             self._attempt(part, write())
         if not any(isinstance(a, CreatePod) for a in decision.pod_actions):
             self._note(PODS, None)
@@ -184,7 +184,7 @@ class RefusingSimulation(Simulation):
         """Carry an action out, if the API server lets it."""
         match action:
             case CreatePod():
-                made = self._attempt(PODS, self.pods.change("rl", action))
+                made = self._attempt(PODS, self.pod_objects.change("rl", action))
                 if f"pods/{action.pod_name}" in self.api.taken:
                     self.met.add(f"{action.pod_name} is taken")
                 elif made:
