@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from fleet_api import audit
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
+from fleet_api.contract import JSON
 from fleet_api.limits import MOST_BODY_BYTES, Limits
-from fleet_api.problems import Problem, of_error, of_http
+from fleet_api.metrics import Metrics
+from fleet_api.openapi import document
+from fleet_api.problems import Problem, invalid, of_error, of_http
 from fleet_api.route import READING_METHODS, Route
 from rlfleet.errors import RlfleetError
 
@@ -26,6 +31,7 @@ CLIENT_LEFT = 499
 PROXIED = web.AppKey("proxied", set[str])
 """Paths of routes that are passed on, with the placeholders of their parameters."""
 HEALTH_PATHS = frozenset({"/livez", "/readyz"})
+OPENAPI_PATH = "/openapi.json"
 
 
 def application(
@@ -35,6 +41,7 @@ def application(
     limits: Limits,
     proxied: Limits,
     not_ready: Callable[[], str],
+    metrics: Metrics,
 ) -> web.Application:
     """Build the application.
 
@@ -44,7 +51,10 @@ def application(
         limits: Of requests that the RL API answers.
         proxied: Of requests that it passes on.
         not_ready: The problem; empty without one.
+        metrics: Of the process.
     """
+    table = tuple(routes)
+    described = json.dumps(document(table, release()))
 
     async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -53,14 +63,18 @@ def application(
         problem = not_ready()
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
 
+    async def openapi(_: web.Request) -> web.Response:
+        return web.Response(text=described, content_type=JSON)
+
     app = web.Application(
         client_max_size=MOST_BODY_BYTES,
-        middlewares=[_audited, _explained, _limited(limits, proxied)],
+        middlewares=[_audited(metrics), _explained, _limited(limits, proxied)],
     )
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app[PROXIED] = set()
-    for route in routes:
+    app.router.add_route("GET", OPENAPI_PATH, openapi)
+    for route in table:
         handle = gate.to(route.handler, route.access)
         for prefix in (PREFIX, PATH_KEY + PREFIX):
             app.router.add_route(route.method, prefix + route.path, handle)
@@ -69,36 +83,49 @@ def application(
     return app
 
 
-@web.middleware
-async def _audited(request: web.Request, handler: Handle) -> web.StreamResponse:
-    """Number the request, and write the audit line if it may change something."""
-    request_id = uuid.uuid4().hex
-    audited = request[AUDITED] = Audited()
-    status = CLIENT_LEFT
-    try:
-        response = await handler(request)
-        status = response.status
-        if not response.prepared:
-            response.headers["x-request-id"] = request_id
-            response.headers["Cache-Control"] = "no-store"
-        return response
-    finally:
-        resource = request.match_info.route.resource
-        is_passed_on = _is_proxied(request) and not audited.reason
-        if request.method not in READING_METHODS and resource is not None and not is_passed_on:
-            found = request.match_info
-            audit.write(
-                request_id=request_id,
-                caller=audited.caller,
-                address=request.remote or "",
-                method=request.method,
-                route=resource.canonical,
-                fleet=(found.get("namespace", ""), found.get("name", "")),
-                status=status,
-                reason=audited.reason,
-                seconds=time.monotonic() - audited.started,
-                asked=audited.asked,
-            )
+def _audited(metrics: Metrics) -> Middleware:
+    @web.middleware
+    async def audited(request: web.Request, handler: Handle) -> web.StreamResponse:
+        """Number the request, count it, and write the audit line if it may change something."""
+        request_id = uuid.uuid4().hex
+        request[AUDITED] = Audited()
+        status = CLIENT_LEFT
+        try:
+            response = await handler(request)
+            status = response.status
+            if not response.prepared:
+                response.headers["x-request-id"] = request_id
+                response.headers["Cache-Control"] = "no-store"
+            return response
+        finally:
+            _record(request, request_id, status, metrics)
+
+    return audited
+
+
+def _record(request: web.Request, request_id: str, status: int, metrics: Metrics) -> None:
+    """Metrics and the audit line of a request that has ended."""
+    audited, found = request[AUDITED], request.match_info
+    resource = found.route.resource
+    seconds = time.monotonic() - audited.started
+    route = resource.canonical if resource is not None else ""
+    fleet = (found.get("namespace", ""), found.get("name", ""))
+    may_change = request.method not in READING_METHODS and resource is not None
+    changes = may_change and audited.authorized and not _is_proxied(request)
+    metrics.observe(route, request.method, status, seconds, fleet if changes else None)
+    if may_change and (audited.reason or not _is_proxied(request)):
+        audit.write(
+            request_id=request_id,
+            caller=audited.caller,
+            address=request.remote or "",
+            method=request.method,
+            route=route,
+            fleet=fleet,
+            status=status,
+            reason=audited.reason,
+            seconds=seconds,
+            asked=audited.asked,
+        )
 
 
 @web.middleware
@@ -120,11 +147,21 @@ def _problem_of(error: Exception, method: str) -> Problem:
             return of_error(error)
         case web.HTTPException():
             return of_http(error)
+        case web.RequestPayloadError():
+            return invalid("the body cannot be read; send it whole, and in its Content-Encoding")
         case _:
             # The path may hold a token, so it is not logged.
             logger.error("defect: a %s request failed", method, exc_info=error)
             message = "the RL API has a defect; its log has the trace"
             return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", message)
+
+
+def release() -> str:
+    """The release of the RL API; `unknown` if it runs from its sources."""
+    try:
+        return version("rlfleet-server")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _is_proxied(request: web.Request) -> bool:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_api.keys import StaticKeys
+from fleet_api.metrics import Metrics
 from fleet_api.ports import Cluster
-from fleet_api.problems import unauthorized
+from fleet_api.problems import Problem, unauthorized
 from fleet_api.ttl_cache import TtlCache
 
 REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -61,10 +62,12 @@ class Authenticator:
         *,
         monotonic: Callable[[], float],
         audiences: tuple[str, ...] = (),
+        metrics: Metrics | None = None,
     ) -> None:
         self._cluster = cluster
         self._keys = keys
         self._audiences = audiences
+        self._metrics = metrics or Metrics()
         self._reviews: TtlCache[bytes, Caller | str] = TtlCache(MOST_REVIEWS, monotonic)
 
     async def caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
@@ -72,6 +75,18 @@ class Authenticator:
 
         Errors: Problem 401; those of `Cluster`.
         """
+        result = "error"
+        try:
+            caller = await self._caller(authorization, namespace, fleet)
+            result = "key" if caller.fleet else "token"
+        except Problem:
+            result = "refused"
+            raise
+        finally:
+            self._metrics.authentications.labels(result).inc()
+        return caller
+
+    async def _caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -82,6 +97,7 @@ class Authenticator:
             return holder
         digest = hashlib.sha256(token.encode()).digest()
         known = self._reviews.get(digest)
+        self._metrics.reviews.labels("miss" if known is None else "hit").inc()
         if known is None:
             known = await self._review(token)
             accepted = isinstance(known, Caller)
@@ -96,6 +112,7 @@ class Authenticator:
         Errors: Problem 401.
         """
         found = self._holder(key, namespace, fleet) if _TOKEN.fullmatch(key) else None
+        self._metrics.authentications.labels("key" if found else "refused").inc()
         if found is None:
             raise unauthorized(
                 "the path has no valid key of this fleet; send one of its static keys"

@@ -50,6 +50,7 @@ class Audited:
     caller: str = ""
     reason: str = ""
     asked: dict[str, Any] = field(default_factory=dict)
+    authorized: bool = False
     started: float = field(default_factory=time.monotonic)
 
 
@@ -143,6 +144,7 @@ class Gate:
             weights = await self._fleets.weights(fleet)
         if weights is not None:
             await require(right_on(weights, access.verb, fleet))
+        request[AUDITED].authorized = True
         return Call(request=request, caller=caller, fleet=fleet, weights=weights, require=require)
 
     async def _fleet(self, namespace: str, name: str, access: Access) -> Fleet:

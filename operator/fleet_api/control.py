@@ -8,45 +8,78 @@ Source: prime-rl's `utils.client`, TRL's `VLLMClient`, NeMo-RL's `remote_vllm`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
 from fleet_api.calls import Access, Call, Handler
+from fleet_api.contract import CHANGE_ERRORS, Contract
 from fleet_api.external import External
+from fleet_api.idempotency import HEADER, MEANING
 from fleet_api.managed import Managed
+from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
 from fleet_api.route import Route
+from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
 from fleet_operator.api.conditions import ConditionType, condition_of
+
+_HEALTH = Contract({200: HealthDocument, 503: HealthDocument})
+_WORLD_SIZE = Contract({200: WorldSizeDocument})
+_PAUSE = {"mode": "abort, wait or keep.", "clear_cache": "Whether cached prefixes are dropped."}
+_FORMAT = {"config_format": "json for an object, else text."}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One route. `managed`: its handler for a fleet of management Operator."""
+    """One route.
+
+    Fields:
+        managed: its handler for a fleet of management Operator.
+        repeatable: whether it takes an idempotency key.
+    """
 
     method: str
     path: str
     managed: Handler
     access: Access = Access.DRIVE
+    body: Any = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = False
+
+    @property
+    def contract(self) -> Contract:
+        """Workers of an External fleet decide about the document, and may refuse every call."""
+        headers = {HEADER: MEANING} if self.repeatable else {}
+        return Contract({200: AnyDocument}, CHANGE_ERRORS, self.body, headers, self.query)
 
 
 def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
     """All routes."""
     rows = (
-        Row("POST", "/pause", managed.pause),
+        Row("POST", "/pause", managed.pause, query=_PAUSE),
         Row("POST", "/resume", managed.resume),
         Row("GET", "/is_paused", managed.is_paused, Access.FLEET),
-        Row("POST", "/update_weights", managed.update_weights),
-        Row("POST", "/collective_rpc", managed.collective_rpc),
+        Row("POST", "/update_weights", managed.update_weights, body=UpdateWeights, repeatable=True),
+        Row("POST", "/collective_rpc", managed.collective_rpc, body=CollectiveRpc, repeatable=True),
         Row("POST", "/reset_prefix_cache", managed.drop_prefixes),
         Row("GET", "/weight_info", managed.weight_info, Access.FLEET),
-        Row("GET", "/server_info", managed.server_info, Access.FLEET),
+        Row("GET", "/server_info", managed.server_info, Access.FLEET, query=_FORMAT),
         # The handler requires the right, on the WeightVersion that the body names.
-        Row("POST", "/load_lora_adapter", managed.load_adapter, Access.ADAPTER),
-        Row("POST", "/v1/load_lora_adapter", managed.load_adapter, Access.ADAPTER),
-        Row("POST", "/v1/unload_lora_adapter", managed.unload_adapter, Access.ADAPTER),
+        *(
+            Row("POST", path, managed.load_adapter, Access.ADAPTER, LoadAdapter, repeatable=True)
+            for path in ("/load_lora_adapter", "/v1/load_lora_adapter")
+        ),
+        Row(
+            "POST",
+            "/v1/unload_lora_adapter",
+            managed.unload_adapter,
+            Access.ADAPTER,
+            UnloadAdapter,
+        ),
         Row("GET", "/is_sleeping", managed.is_sleeping, Access.FLEET),
         *(
-            Row("POST", path, managed.refuse)
+            Row("POST", path, managed.refuse, body=AnyDocument)
             for path in (
                 "/init_weight_transfer_engine",
                 "/shutdown_weight_transfer_engine",
@@ -61,9 +94,12 @@ def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
         ),
     )
     return (
-        Route("GET", "/health", health, Access.FLEET),
-        Route("GET", "/get_world_size", world_size, Access.FLEET),
-        *(Route(r.method, r.path, _either(r.managed, external), r.access) for r in rows),
+        Route("GET", "/health", health, Access.FLEET, _HEALTH),
+        Route("GET", "/get_world_size", world_size, Access.FLEET, _WORLD_SIZE),
+        *(
+            Route(r.method, r.path, _either(r.managed, external), r.access, r.contract)
+            for r in rows
+        ),
     )
 
 
@@ -92,4 +128,5 @@ def _either(managed: Handler, external: External) -> Handler:
             return await external.pass_on(call)
         return await managed(call)
 
+    handle.__doc__ = managed.__doc__
     return handle

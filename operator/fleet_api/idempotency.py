@@ -19,6 +19,7 @@ from rlfleet.ports import Changes, Json, Kind, Objects
 from rlfleet.resources import WeightVersion
 
 HEADER = "Idempotency-Key"
+MEANING = "Names the request: a repetition with the same key changes nothing."
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
 MOST_KEYS = 20
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")

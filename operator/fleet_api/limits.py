@@ -51,26 +51,42 @@ class Rate:
 
 
 class Places:
-    """Requests that may be in work at once."""
+    """Requests that may be in work at once.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: How many.
+        on_change: Called with their number at each change.
+        what: In messages.
+        flag: That sets the number.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        on_change: Callable[[int], None] = lambda _: None,
+        *,
+        what: str = "requests are in work",
+        flag: str = "--concurrent-requests",
+    ) -> None:
         self._most = most
+        self._on_change = on_change
+        self._message = (
+            f"{most} {what}; send the request again, or raise {flag} or the number of replicas"
+        )
         self._taken = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
         """Hold a place. Errors: Problem 503 if all are taken."""
         if self._taken >= self._most:
-            raise busy(
-                "Overloaded",
-                f"{self._most} requests are in work; send the request again, or raise "
-                "--concurrent-requests or the number of replicas",
-            )
+            raise busy("Overloaded", self._message)
         self._taken += 1
+        self._on_change(self._taken)
         try:
             yield
         finally:
             self._taken -= 1
+            self._on_change(self._taken)
 
 
 @dataclass(frozen=True, slots=True)

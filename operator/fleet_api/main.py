@@ -16,12 +16,15 @@ from fleet_api.authorization import Authorizer
 from fleet_api.calls import Gate
 from fleet_api.changes import Changes
 from fleet_api.control import control_routes
+from fleet_api.events import Events
 from fleet_api.external import External
 from fleet_api.fleets import Fleets
 from fleet_api.keys import StaticKeys
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Limits, Places, Rate
+from fleet_api.listeners import CannotListenError, listening
 from fleet_api.managed import Managed
+from fleet_api.metrics import Metrics
 from fleet_api.mutations import Mutations
 from fleet_api.ports import Cluster
 from fleet_api.proxy import Proxy, Upstream, upstream_of
@@ -37,20 +40,29 @@ logger = logging.getLogger(__name__)
 
 FIELD_MANAGER = "rlfleet-api"
 EXIT_CANNOT_START = 2
-SHUTDOWN_SECONDS = 10.0
-"""Requests that are in work after the drain have so long to end."""
 
 
 def build(
-    settings: Settings, cluster: Cluster, lifecycle: Lifecycle, upstream: Upstream = upstream_of
+    settings: Settings,
+    cluster: Cluster,
+    lifecycle: Lifecycle,
+    metrics: Metrics,
+    upstream: Upstream = upstream_of,
 ) -> web.Application:
     """The application of one process. `upstream`: where requests of a fleet are passed on to."""
+    streams = Places(
+        settings.event_streams,
+        metrics.streams.set,
+        what="streams of events are open",
+        flag="--event-streams",
+    )
     fleets = Fleets(cluster)
     authenticator = Authenticator(
         cluster,
         StaticKeys(settings.keys_folder),
         monotonic=time.monotonic,
         audiences=settings.audiences,
+        metrics=metrics,
     )
     gate = Gate(
         fleets,
@@ -69,7 +81,7 @@ def build(
         lifecycle=lifecycle,
     )
     table = (
-        *state_routes(Reads(fleets), Mutations(changes)),
+        *state_routes(Reads(fleets), Mutations(changes), Events(cluster, lifecycle, streams)),
         *control_routes(Managed(fleets, changes), external),
         *proxy.routes(),
     )
@@ -77,13 +89,15 @@ def build(
         table,
         gate,
         limits=Limits(
-            Rate(settings.requests_per_second, time.monotonic), Places(settings.concurrent_requests)
+            Rate(settings.requests_per_second, time.monotonic),
+            Places(settings.concurrent_requests, metrics.in_work.labels("own").set),
         ),
         proxied=Limits(
             Rate(settings.proxied_requests_per_second, time.monotonic),
-            Places(settings.concurrent_proxied_requests),
+            Places(settings.concurrent_proxied_requests, metrics.in_work.labels("proxied").set),
         ),
         not_ready=lambda: "this replica stops" if lifecycle.stopping.is_set() else "",
+        metrics=metrics,
     )
 
     async def close(_: web.Application) -> None:
@@ -108,25 +122,21 @@ async def run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, lifecycle.stopping.set)
     kube = AsyncKube(access, FIELD_MANAGER)
-    runner = web.AppRunner(
-        build(settings, kube, lifecycle),
-        access_log=None,
-        handler_cancellation=True,
-        shutdown_timeout=SHUTDOWN_SECONDS,
-    )
+    metrics = Metrics()
+    app = build(settings, kube, lifecycle, metrics)
     try:
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, settings.host, settings.port).start()
-        except OSError as error:
-            logger.error("port %d is not available (%s)", settings.port, error.strerror)
-            return EXIT_CANNOT_START
-        logger.info("serving on port %d", settings.port)
-        await lifecycle.stopping.wait()
-        logger.info("stopping in %g s", settings.drain_seconds)
-        await asyncio.sleep(settings.drain_seconds)
+        async with listening(app, metrics.application(), settings):
+            try:
+                logger.info("serving on port %d", settings.port)
+                await lifecycle.stopping.wait()
+                logger.info("stopping in %g s", settings.drain_seconds)
+                await asyncio.sleep(settings.drain_seconds)
+            finally:
+                lifecycle.ending.set()
+    except CannotListenError as error:
+        logger.error("cannot start: %s", error)
+        return EXIT_CANNOT_START
+    else:
         return 0
     finally:
-        lifecycle.ending.set()
-        await runner.cleanup()
         await kube.close()

@@ -15,6 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from fleet_api.calls import Access, Call, path_of
+from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet
 from fleet_api.problems import Problem, busy
 from fleet_api.route import Route
@@ -50,6 +51,7 @@ _REPLY_HEADERS = frozenset({"content-encoding", "content-length", "content-type"
 _STEERING_PREFIXES = ("x-accel-", "x-sendfile", "x-rlfleet-")
 """Not these: a proxy in front of the RL API, such as nginx, takes them for commands."""
 
+_PROXIED = Contract({}, frozenset({400, 413, 422}), is_open=True)
 Upstream = Callable[[Fleet], str]
 
 
@@ -85,6 +87,7 @@ class Proxy:
                 path,
                 self.pass_on,
                 Access.PROXY,
+                _PROXIED,
                 is_proxied=True,
             )
             for path in sorted(DATA_ROUTES | TEXT_ROUTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet_api.calls import Access, Handler
+from fleet_api.contract import Contract
 
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -23,9 +24,15 @@ class Route:
     path: str
     handler: Handler
     access: Access
+    contract: Contract
     is_proxied: bool = False
 
     @property
     def changes(self) -> bool:
         """Whether it may change something."""
         return self.method not in READING_METHODS
+
+    @property
+    def title(self) -> str:
+        """The first line of the handler's text."""
+        return (self.handler.__doc__ or "").strip().partition("\n")[0]

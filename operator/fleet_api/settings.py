@@ -28,6 +28,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
 
     host: str = Field("0.0.0.0", description="address to listen on")
     port: int = Field(8090, ge=1, le=65_535, description="port of the API, /livez and /readyz")
+    metrics_port: int = Field(0, ge=0, le=65_535, description="port of /metrics (default: none)")
+    tls_cert: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
+        None, description="certificate chain in PEM; the port is HTTPS then (default: HTTP)"
+    )
+    tls_key: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
+        None, description="private key of the certificate, in PEM"
+    )
     keys_folder: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
         None,
         description="folder of static keys, one file <namespace>.<fleet> each (default: none)",
@@ -54,6 +61,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     )
     proxied_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, le=1 << 30, description="largest body that is passed on"
+    )
+    event_streams: int = Field(
+        64, ge=1, le=100_000, description="streams of events that are open at once"
     )
     drain_seconds: float = Field(
         5, ge=0, le=600, description="how long to serve after SIGTERM, until no more requests come"

@@ -58,6 +58,9 @@ SETS: dict[str, tuple[str, ...]] = {
         'api.externalFleets=["rl/policy"]',
         'api.keysSecret="keys"',
         'api.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
+        'api.networkPolicy.metricsFrom=[{"namespaceSelector":{}}]',
+        'api.tls.secretName="certificate"',
+        "metrics.serviceMonitor.enabled=true",
     ),
     "extended": (
         'extraArgs=["--log-level=DEBUG"]',

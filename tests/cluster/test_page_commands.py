@@ -28,6 +28,7 @@ ELSEWHERE = {
     ("docs/how-to/connect-a-trainer.md", "curl "): "tests/e2e/test_page_requests.py",
     ("docs/how-to/dev-cluster.md", "# "): "tests/cluster/test_devcluster_page.py",
     ("README.md", "make demo"): "tests/e2e/test_demo.py",
+    ("docs/how-to/use-the-rl-api.md", "curl "): "tests/unit/fleet_api/test_page.py",
     ("docs/how-to/use-the-cli.md", "rlfleet "): "tests/unit/client/cli/test_verbs.py",
     ("docs/how-to/use-the-cli.md", "$ rlfleet "): "tests/unit/client/cli/test_verbs.py",
 }
@@ -71,6 +72,7 @@ def test_each_block_of_commands_is_run_or_is_left_out_for_a_reason() -> None:
         "docs/how-to/route-requests.md",
         "docs/how-to/trace-rollouts.md",
         "docs/how-to/update-and-drain.md",
+        "docs/how-to/use-the-rl-api.md",
     }
 
 

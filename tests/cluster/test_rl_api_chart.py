@@ -115,3 +115,37 @@ def test_the_arguments_are_flags_of_the_process(chart: Rendered) -> None:
     settings = parse_settings(chart.container(ACCOUNT)["args"])
 
     assert (settings.port, settings.audiences, settings.keys_folder) == (8090, (), None)
+
+
+def test_with_a_certificate_the_port_and_its_probes_are_https(
+    devcluster_api: Cluster, chart: Rendered
+) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", 'api.tls.secretName="certificate"')
+    container = made.container(ACCOUNT)
+    (mount,) = container["volumeMounts"]
+    settings = parse_settings(container["args"])
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+
+    assert {container[probe]["httpGet"]["scheme"] for probe in probes} == {"HTTPS"}
+    assert {chart.container(ACCOUNT)[p]["httpGet"]["scheme"] for p in probes} == {"HTTP"}
+    assert {str(settings.tls_cert), str(settings.tls_key)} == {
+        f"{mount['mountPath']}/{file}" for file in ("tls.crt", "tls.key")
+    }
+    # A subPath would never change in a running pod.
+    assert "subPath" not in mount
+    assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "certificate"}
+
+
+def test_its_metrics_are_scraped_as_the_operators_and_apart(devcluster_api: Cluster) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", "metrics.serviceMonitor.enabled=true")
+    service = made.one("Service", f"{ACCOUNT}-metrics")
+    (port,) = service["spec"]["ports"]
+    monitor = made.one("ServiceMonitor", ACCOUNT)["spec"]
+    operators = made.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+
+    assert service["spec"]["selector"].items() <= made.pod(ACCOUNT)["metadata"]["labels"].items()
+    (named,) = (p for p in made.container(ACCOUNT)["ports"] if p["name"] == port["targetPort"])
+    assert parse_settings(made.container(ACCOUNT)["args"]).metrics_port == named["containerPort"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == [port["name"]]
+    assert not operators.items() <= service["metadata"]["labels"].items()

@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from tests.support.fake_cluster import READER, FakeCluster
+from tests.support.openapi import check
 
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
+from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 
 STATIC_KEY = "a-static-key-of-policy"
 
 
 class Api:
-    """Sends requests to the API as one caller."""
+    """Sends requests to the API as one caller, and holds each reply against its OpenAPI document."""
 
-    def __init__(self, http: TestClient[Any, Any], cluster: FakeCluster, keys: Path) -> None:
+    def __init__(
+        self, http: TestClient[Any, Any], cluster: FakeCluster, keys: Path, document: Any
+    ) -> None:
         self.http = http
+        self.document = document
         self.cluster = cluster
         self.keys = keys
 
@@ -35,9 +40,10 @@ class Api:
         where = path[1:] if path.startswith("//") else f"/fleets/rl/policy{path}"
         async with self.http.request(method, where, headers=headers, **options) as reply:
             is_json = reply.content_type.endswith("json")
-            return reply.status, (
-                await reply.json(content_type=None) if is_json else await reply.text()
-            )
+            body = await reply.json(content_type=None) if is_json else await reply.text()
+            request = (method, reply.url.path)
+            check(self.document, request, reply.status, reply.content_type, body)
+            return reply.status, body
 
     async def get(self, path: str, token: str | None = READER, **options: Any) -> tuple[int, Any]:
         return await self.send("GET", path, token, **options)
@@ -72,8 +78,10 @@ async def api(
     keys = tmp_path / "keys"
     keys.mkdir()
     settings = parse_settings([f"--keys-folder={keys}", "--requests-per-second=1000", *flags])
-    app = build(settings, cluster, lifecycle, lambda _: upstream)
+    app = build(settings, cluster, lifecycle, Metrics(), lambda _: upstream)
     server = TestServer(app)
     await server.start_server(access_log=None)  # as `main` starts it
     async with TestClient(server) as http:
-        yield Api(http, cluster, keys)
+        async with http.get("/openapi.json") as reply:
+            document = await reply.json()
+        yield Api(http, cluster, keys, document)

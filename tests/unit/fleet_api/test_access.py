@@ -48,7 +48,7 @@ async def test_no_route_of_a_fleet_answers_without_credentials(api: Api) -> None
                 assert problem["reason"] == "Unauthorized"
 
 
-async def test_only_health_is_open(api: Api) -> None:
+async def test_only_health_and_the_openapi_document_are_open(api: Api) -> None:
     fleets = {path for _, path in routes_of_fleets(api)}
     others = {
         (route.method, route.resource.canonical)
@@ -57,7 +57,7 @@ async def test_only_health_is_open(api: Api) -> None:
     }
 
     assert fleets
-    assert {path for _, path in others} == {"/livez", "/readyz"}
+    assert {path for _, path in others} == {"/livez", "/readyz", "/openapi.json"}
     assert {method for method, _ in others} <= READING_METHODS
 
 

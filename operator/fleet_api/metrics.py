@@ -1,0 +1,74 @@
+"""Metrics of one process of the RL API.
+
+Labels come from the table of routes, fixed words, and fleets that a caller was let through to.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+
+
+class Metrics:
+    """All series."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "rlfleet_rl_api_requests", "Requests by route and status.", ("route", "method", "status"),
+            registry=registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "rlfleet_rl_api_request_seconds", "Time until the reply has ended.",
+            ("route", "method"), buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.in_work = Gauge(
+            "rlfleet_rl_api_requests_in_work", "Requests in work.", ("kind",), registry=registry
+        )
+        self.streams = Gauge(
+            "rlfleet_rl_api_event_streams", "Open streams of events.", registry=registry
+        )
+        self.authentications = Counter(
+            "rlfleet_rl_api_authentications", "Requests by the result of their authentication.",
+            ("result",), registry=registry,
+        )  # fmt: skip
+        self.reviews = Counter(
+            "rlfleet_rl_api_token_reviews", "Tokens of the cluster by whether their review was kept.",
+            ("cache",), registry=registry,
+        )  # fmt: skip
+        self.changes = Counter(
+            "rlfleet_rl_api_changes", "Authorized requests that may change something, by status.",
+            ("namespace", "fleet", "route", "status"), registry=registry,
+        )  # fmt: skip
+
+    def observe(
+        self, route: str, method: str, status: int, seconds: float, fleet: tuple[str, str] | None
+    ) -> None:
+        """Count a request.
+
+        Args:
+            route: The path with the placeholders of its parameters; empty for an unknown path.
+            method: Of HTTP.
+            status: Of the reply.
+            seconds: Until its end.
+            fleet: Namespace and name, if the request was authorized and may change something.
+        """
+        method = method if route else "any"  # unknown methods have no bound
+        self.requests.labels(route, method, status).inc()
+        self.seconds.labels(route, method).observe(seconds)
+        if fleet is not None:
+            self.changes.labels(*fleet, route, status).inc()
+
+    def application(self) -> web.Application:
+        """Serves `/metrics`."""
+
+        async def show(_: web.Request) -> web.Response:
+            body = generate_latest(self._registry)
+            return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        app = web.Application()
+        app.router.add_get("/metrics", show)
+        return app

@@ -1,0 +1,154 @@
+"""The OpenAPI document equals the code. The fixture `api` holds the replies of all other tests against it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import ValidationError
+from tests.support.fake_cluster import READER, TRAINER
+from tests.support.openapi import check
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api.calls import PATH_KEY
+
+SOURCES = Path(__file__).parents[3] / "operator/fleet_api"
+OF_THE_SERVER = {HTTPStatus.METHOD_NOT_ALLOWED}
+"""Statuses of requests that are no operation."""
+
+
+def operations(api: Api) -> dict[tuple[str, str], Any]:
+    return {
+        (method.upper(), path): operation
+        for path, item in api.document["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters"
+    }
+
+
+def statuses_in_the_code() -> set[int]:
+    """Each `HTTPStatus.NAME` and `status=…` of the package."""
+    found: set[int] = set()
+    for file in SOURCES.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id="HTTPStatus"), attr=name):
+                    found.add(HTTPStatus[name])
+                case ast.keyword(arg="status", value=value):
+                    numbers = [n.value for n in ast.walk(value) if isinstance(n, ast.Constant)]
+                    found |= {n for n in numbers if isinstance(n, int)}
+                case _:
+                    pass
+    return found - OF_THE_SERVER
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for value in part.values():
+            yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+async def test_every_route_has_an_operation_and_every_operation_a_route(api: Api) -> None:
+    routes = {
+        (route.method, route.resource.canonical)
+        for route in api.http.app.router.routes()
+        if route.resource is not None
+        and route.method != "HEAD"
+        and not route.resource.canonical.startswith(PATH_KEY)
+    }
+
+    assert routes == set(operations(api))
+    names = [operation["operationId"] for operation in operations(api).values()]
+    assert len(names) == len(set(names))
+    assert all(operation["summary"] for operation in operations(api).values())
+
+
+async def test_every_status_of_the_code_is_declared_and_no_other_one(api: Api) -> None:
+    declared = {
+        int(status)
+        for operation in operations(api).values()
+        for status in operation["responses"]
+        if status != "default"
+    }
+    # Without a name of its own in the code: a reply that succeeds, and errors of aiohttp.
+    implied = {200, 413}
+
+    assert declared == statuses_in_the_code() | implied
+
+
+async def test_every_operation_of_a_fleet_declares_problems_and_its_rights(api: Api) -> None:
+    for (method, path), operation in operations(api).items():
+        if "{name}" not in path:
+            assert operation["security"] == [], path
+            continue
+        errors = {
+            s: r for s, r in operation["responses"].items() if s != "default" and int(s) >= 400
+        }
+        assert {"401", "403", "404", "429", "500", "502", "503"} <= set(errors), (method, path)
+        for response in errors.values():
+            schema = response["content"]["application/problem+json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/ProblemDocument"}
+        assert ("requestBody" in operation) <= ({"400", "413", "422"} <= set(errors))
+        assert "Needs get on the fleet" in operation["description"]
+
+
+async def test_every_reference_has_a_schema(api: Api) -> None:
+    found = set(references(api.document))
+
+    assert found
+    assert {re.sub(r"^#/components/schemas/", "", one) for one in found} <= set(
+        api.document["components"]["schemas"]
+    )
+
+
+async def test_a_body_has_the_field_names_of_the_resources(api: Api) -> None:
+    named = api.document["components"]["schemas"]["Publication"]
+
+    assert {"version", "source", "digest", "runID", "wait", "timeoutSeconds"} == set(
+        named["properties"]
+    )
+    assert (named["required"], named["additionalProperties"]) == (["version"], False)
+
+
+async def test_a_reply_that_is_not_declared_is_seen(api: Api) -> None:
+    state = "/fleets/rl/policy/v1/rl/state"
+    _, body = await api.get("/v1/rl/state", READER)
+    check(api.document, ("GET", state), 200, "application/json", body)
+
+    for request, status, media, wrong in (
+        (("GET", state), 418, "application/json", body),
+        (("GET", state), 200, "text/plain", body),
+        (("GET", "/undescribed"), 200, "application/json", body),
+    ):
+        with pytest.raises(AssertionError):
+            check(api.document, request, status, media, wrong)
+    with pytest.raises(ValidationError):
+        check(api.document, ("GET", state), 200, "application/json", body | {"replicas": "two"})
+
+
+async def test_the_document_is_open_and_json(api: Api) -> None:
+    status, document = await api.get("//openapi.json", None)
+
+    assert status == 200
+    assert document["openapi"].startswith("3.1")
+    assert json.dumps(document) == json.dumps(api.document)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_in_its_encoding_is_no_defect(api: Api, encoding: str) -> None:
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    status, problem = await api.send(
+        "PUT", "/v1/rl/weights", TRAINER, headers=headers, data=b"not compressed"
+    )
+    assert (status, problem["reason"]) == (400, "BadRequest")
