@@ -16,7 +16,7 @@ from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 
-PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/rl-api.md"
 STATE = "/v1/rl/state"
 
 
