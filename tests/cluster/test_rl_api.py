@@ -25,6 +25,7 @@ from tests.support.waiting import eventually_async
 from devcluster import Cluster
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
+from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 from rlfleet.kube import AsyncKube
 from rlfleet.kubeconfig import load_access
@@ -199,7 +200,7 @@ async def test_a_stream_passes_part_by_part_for_an_account_that_may_get_the_flee
     path = f"/fleets/{api.stage.namespace}/{FLEET}/v1/completions"
     async with TestServer(fake_router) as router:
         address = str(router.make_url("")).rstrip("/")
-        app = build(parse_settings([]), kube, Lifecycle(), lambda _: address)
+        app = build(parse_settings([]), kube, Lifecycle(), Metrics(), lambda _: address)
         async with TestClient(TestServer(app)) as client:
             for token, status in ((reader[:-4], 401), (reader, 200)):
                 headers = {"Authorization": f"Bearer {token}"}

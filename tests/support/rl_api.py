@@ -13,6 +13,7 @@ from tests.support.fake_cluster import FakeCluster
 
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
+from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 
 
@@ -45,7 +46,8 @@ class RlApi:
 async def rl_api() -> AsyncIterator[RlApi]:
     """The RL API with fleet `policy` in namespace `rl`."""
     made = RlApi()
-    app = build(parse_settings(["--requests-per-second=10000"]), made.cluster, Lifecycle())
+    settings = parse_settings(["--requests-per-second=10000"])
+    app = build(settings, made.cluster, Lifecycle(), Metrics())
     app.middlewares.insert(0, made.between)
     async with TestServer(app) as server:
         made.url = str(server.make_url("/"))
