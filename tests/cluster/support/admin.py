@@ -26,6 +26,14 @@ class ApiError(Exception):
         self.status = status
 
 
+def _content(response: aiohttp.ClientResponse, text: str) -> Json:
+    """A path of a kind that is being installed is answered with plain text."""
+    if response.content_type != "application/json":
+        return {"message": text.strip()}
+    answer: Json = json.loads(text)
+    return answer
+
+
 class Credentials:
     """Server, authority and token of a kubeconfig of the dev cluster."""
 
@@ -122,7 +130,7 @@ class Admin:
                         timeout=aiohttp.ClientTimeout(total=10),
                     )
                     async with response:
-                        answer = await response.json(content_type=None)
+                        answer = _content(response, await response.text())
                     if response.status < 400:
                         return answer
                     if response.status not in {429, 500, 503}:
