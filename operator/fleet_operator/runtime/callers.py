@@ -53,7 +53,6 @@ class Callers:
         self._worker_cache = worker_cache
         self._writes = writes
         self._resync_seconds = resync_seconds
-        self._polled_often: dict[FleetKey, Collection[str]] = {}
 
     async def read(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> Caller | None:
         """The caller of a fleet, with its token read if that is due; None without a token."""
@@ -73,22 +72,31 @@ class Callers:
             epoch=self._epochs.last(key),
         )
 
-    def poll_often(self, key: FleetKey, uids: Collection[str]) -> None:
-        """Read the states of these workers every `BUSY_SECONDS`, and of the others at a resync."""
-        self._polled_often[key] = uids
-
     async def ask(self, caller: Caller) -> None:
-        """Read the states of the workers that are due. Waits for the answers as the dispatcher does."""
+        """Read the states that a decision should not be made without, and wait a short time for them.
+
+        A known worker is not waited for: its answer changes little within `BUSY_SECONDS`. Nor is a
+        silent one.
+        """
+        pods = self._pods.pods_of(caller.key)
+        unknown = [p for p in pods if self._worker_cache.is_unknown(p)]
+        if unknown:
+            await self._calls.ask(caller, unknown)
+
+    async def poll(self, caller: Caller, *, often: Collection[str]) -> None:
+        """Begin to read the states that are too old, without waiting for the answers. News requests a
+        reconcile.
+
+        Call it after the calls of a decision: their answers tell the state, too.
+
+        `often`: uids of workers whose answers are at most `BUSY_SECONDS` old, those of others a resync.
+        """
         now = asyncio.get_running_loop().time()
-        polled_often = self._polled_often.get(caller.key, ())
         ages = {True: BUSY_SECONDS * _EARLY, False: self._resync_seconds * _EARLY}
         due = [
             p
             for p in self._pods.pods_of(caller.key)
-            if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in polled_often])
+            if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in often])
         ]
-        await self._calls.ask(caller, due)
-
-    def forget_polling(self, key: FleetKey) -> None:
-        """Forget which workers are polled often."""
-        self._polled_often.pop(key, None)
+        if due:
+            await self._calls.ask(caller, due, wait_seconds=0)

@@ -97,15 +97,20 @@ class Dispatcher:
         self._question_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._flights: set[RequestInFlight] = set()
-        self._under_way: Counter[FleetKey] = Counter()
-        """Reads and calls in the background."""
+        self._reads_left: Counter[FleetKey] = Counter()
+        """Reads in the background."""
+        self._calls_left: Counter[FleetKey] = Counter()
+        """Calls in the background."""
 
-    async def ask(self, caller: Caller, pods: Iterable[PodView]) -> None:
-        """Read the workers' states. Waits up to `SETTLE_SECONDS` for the answers."""
-        asked = RequestBatch(partial(self._ended, caller.key))
+    async def ask(
+        self, caller: Caller, pods: Iterable[PodView], *, wait_seconds: float = SETTLE_SECONDS
+    ) -> None:
+        """Read the workers' states. Waits up to `wait_seconds` for the answers."""
+        left = self._reads_left
+        asked = RequestBatch(partial(self._ended, caller.key, left))
         for pod in pods:
             self._question(caller, pod, asked)
-        await self._settle(caller.key, asked)
+        await self._settle(caller.key, asked, left, wait_seconds)
 
     async def act(
         self, caller: Caller, actions: Iterable[WorkerCall], pods: dict[str, PodView]
@@ -117,7 +122,8 @@ class Dispatcher:
         """
         if self._is_settling(caller.key):
             return Sent.NOTHING
-        called, sent = RequestBatch(partial(self._ended, caller.key)), Sent.NOTHING
+        left, sent = self._calls_left, Sent.NOTHING
+        called = RequestBatch(partial(self._ended, caller.key, left))
         refused_since = _now() - REFUSED_SECONDS
         for action in actions:
             work, uid = action.work, action.pod_uid
@@ -127,7 +133,8 @@ class Dispatcher:
                 continue
             sent = Sent.ENDED
             self._call(caller, work, action, pods[uid], called)
-        return Sent.LASTING if await self._settle(caller.key, called) else sent
+        lasting = await self._settle(caller.key, called, left, SETTLE_SECONDS)
+        return Sent.LASTING if lasting else sent
 
     async def stop(self) -> None:
         """Cancel everything in flight. The next leader reads what took effect."""
@@ -137,24 +144,30 @@ class Dispatcher:
         answers = [f.answer for f in flights if f.answer is not None]
         await asyncio.gather(*answers, return_exceptions=True)
 
-    async def _settle(self, key: FleetKey, sent: RequestBatch) -> int:
-        """Wait up to `SETTLE_SECONDS`. Returns: how many requests continue in the background."""
-        left = await sent.settle(SETTLE_SECONDS)
-        if left:
-            self._under_way[key] += left
-        return left
+    @staticmethod
+    async def _settle(
+        key: FleetKey, sent: RequestBatch, left: Counter[FleetKey], seconds: float
+    ) -> int:
+        """Wait up to so many seconds. Returns: how many requests continue in the background.
 
-    def _ended(self, key: FleetKey) -> None:
-        self._under_way[key] -= 1
-        if self._under_way[key]:
-            self._requeue(key, self.fold_seconds(key))
-        else:
-            del self._under_way[key]
-            self._requeue(key, 0)
+        `left`: counts these.
+        """
+        number = await sent.settle(seconds)
+        if number:
+            left[key] += number
+        return number
+
+    def _ended(self, key: FleetKey, left: Counter[FleetKey], news: bool) -> None:  # noqa: FBT001 - the only flag of a callback
+        left[key] -= 1
+        is_last = not left[key]
+        if is_last:
+            del left[key]
+        if news:
+            self._requeue(key, 0 if is_last else _fold_seconds(left[key]))
 
     def fold_seconds(self, key: FleetKey) -> float:
-        """How long to collect more answers before the next reconcile of the fleet."""
-        return FOLD_SECONDS + FOLD_SECONDS_EACH * self._under_way[key]
+        """How long to collect more outcomes of calls before the next reconcile of the fleet."""
+        return _fold_seconds(self._calls_left[key])
 
     def _question(self, caller: Caller, pod: PodView, asked: RequestBatch) -> None:
         self._worker_cache.begin_question(pod, _now())
@@ -167,12 +180,13 @@ class Dispatcher:
     def _question_ended(
         self, caller: Caller, pod: PodView, asked: RequestBatch, answer: WorkerAnswer | None
     ) -> None:
+        news = True
         try:
-            self._worker_cache.end_question(pod, answer or _QUESTION_GIVEN_UP, _now())
+            news = self._worker_cache.end_question(pod, answer or _QUESTION_GIVEN_UP, _now())
             if answer is not None and answer.reason is Reason.UNAUTHORIZED:
                 self._denied(caller.key)
         finally:
-            asked.end()
+            asked.end(news=news)
 
     def _call(
         self, caller: Caller, work: Work, action: WorkerCall, pod: PodView, called: RequestBatch
@@ -184,7 +198,7 @@ class Dispatcher:
         flight = RequestInFlight(
             send, ended, self._flights, None if action.lasts else self._call_limit
         )
-        self._worker_cache.begin_call(action.pod_uid, work, flight)
+        self._worker_cache.begin_call(action.pod_uid, work, flight, _now())
         called.add()
         flight.begin()
 
@@ -243,6 +257,10 @@ class Dispatcher:
             self._denied(caller.key)
         if answer.reason is Reason.STALE_EPOCH and answer.state and answer.state.epoch:
             self._stale(caller.key, pod, answer.state.epoch)
+
+
+def _fold_seconds(left: int) -> float:
+    return FOLD_SECONDS + FOLD_SECONDS_EACH * left
 
 
 def _outcome(answer: WorkerAnswer) -> str:

@@ -111,10 +111,10 @@ class RequestInFlight:
 class RequestBatch:
     """The requests of one reconcile, which waits a short time for their ends.
 
-    `late`: called for each end after that time.
+    `late`: called for each end after that time, with whether it may change a decision.
     """
 
-    def __init__(self, late: Callable[[], None]) -> None:
+    def __init__(self, late: Callable[[bool], None]) -> None:
         self._late = late
         self._left = 0
         self._is_late = False
@@ -124,17 +124,17 @@ class RequestBatch:
         """Count one more request."""
         self._left += 1
 
-    def end(self) -> None:
-        """Note the end of a request."""
+    def end(self, *, news: bool = True) -> None:
+        """Note the end of a request. `news`: whether it may change a decision."""
         self._left -= 1
         if self._is_late:
-            self._late()
+            self._late(news)
         elif not self._left and self._all_ended is not None and not self._all_ended.done():
             self._all_ended.set_result(None)
 
     async def settle(self, seconds: float) -> int:
         """Wait for the ends of all requests, at most `seconds`. Returns: how many are left."""
-        if self._left:
+        if self._left and seconds:
             self._all_ended = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

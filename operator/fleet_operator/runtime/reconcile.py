@@ -176,7 +176,8 @@ class Reconciler:
             self._parts.write(key, parts, awaited=awaited)
         unsettled = observed.workers.where(lambda f: f.busy or not f.pod.ready)
         polled_often = unsettled if decision.at_rest else observed.workers
-        self._callers.poll_often(key, {w.pod.uid for w in polled_often})
+        if caller is not None:
+            await self._callers.poll(caller, often={w.pod.uid for w in polled_often})
         busy = bool(unsettled) or not decision.at_rest
         refused = self._problems.has(key, PODS)
         logger.log(
@@ -271,7 +272,6 @@ class Reconciler:
         """Forget what this process has measured and shown of a fleet."""
         self._metrics.forget_fleet(key)
         self._observer.forget(key)
-        self._callers.forget_polling(key)
         if self._traces is not None:
             self._traces.forget(key)
 

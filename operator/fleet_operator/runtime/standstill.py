@@ -107,6 +107,7 @@ class StandStill:
         views = {w.pod.uid: w.pod for w in observed.workers}
         worker_calls = [c for c in calls if not isinstance(c, Quarantine)]
         await self._calls.act(caller, worker_calls, views)
+        await self._callers.poll(caller, often=views)
 
     def _report(self, key: FleetKey, record: FleetRecord, now: datetime) -> None:
         status = with_problems(

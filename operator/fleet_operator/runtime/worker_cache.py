@@ -39,10 +39,13 @@ class _Entry:
     flight: Cancellable | None = None
     asking: bool = False
     asked_at: float = 0
+    call_began_at: float = 0
     called_at: float = 0
     refused: Work | None = None
     ready: bool = False
     stale: bool = True
+    unanswered: bool = False
+    """The last read got no answer."""
     view: WorkerView | None = None
     """The last view, kept while nothing in it changes or ages."""
 
@@ -74,29 +77,51 @@ class WorkerCache:
         entry.view = None if ages or silent else view
         return view
 
+    def is_unknown(self, pod: PodView) -> bool:
+        """Whether a decision should wait for a worker's state: it was never read, or something has happened
+        since. A worker that left the last read without an answer is not waited for.
+        """
+        if not _is_readable(pod):
+            return False
+        entry = self._entry(pod)
+        return entry.stale and not entry.unanswered and not entry.asking
+
     def is_due(self, pod: PodView, now: float, *, max_age_seconds: float) -> bool:
-        """Whether to read a worker's state: it is unknown or too old."""
-        if not pod.running or pod.ip is None or pod.deleting:
+        """Whether to read a worker's state: it is unknown or too old. The answer to a call in flight is
+        awaited as long.
+        """
+        if not _is_readable(pod):
             return False
         entry = self._entry(pod)
         if entry.asking:
             return False
-        return entry.stale or now - entry.answered_at > max_age_seconds
+        since = entry.answered_at
+        if entry.call is not None and entry.call_began_at > since:
+            since = entry.call_began_at
+        return entry.stale or now - since > max_age_seconds
 
     def begin_question(self, pod: PodView, now: float) -> None:
         """Note the start of a read of the worker's state."""
         entry = self._entry(pod)
         entry.asking, entry.stale, entry.asked_at = True, False, now
 
-    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> None:
-        """Note the worker's state. A late answer of an earlier process is dropped."""
+    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> bool:
+        """Note the worker's state. A late answer of an earlier process is dropped.
+
+        Returns: whether it may change a decision. The same answer as before does not.
+        """
         entry = self._entries.get(pod.uid)
         if entry is None or entry.restarts != pod.restarts:
-            return
-        entry.asking = False
-        if entry.called_at < entry.asked_at:
-            # Otherwise a call ended later, and its answer is newer.
-            self._take(entry, answer, now)
+            return False
+        entry.asking, entry.unanswered = False, answer.state is None
+        if entry.called_at >= entry.asked_at:
+            return False  # A call ended later, and its answer is newer.
+        is_calm = entry.silent_since is None and entry.lost_call is None
+        if is_calm and answer.state is not None and answer.state == entry.state:
+            entry.answered_at = now
+            return False
+        self._take(entry, answer, now)
+        return True
 
     def instance(self, uid: str) -> str:
         """The process that answered last; empty before the first answer."""
@@ -113,13 +138,14 @@ class WorkerCache:
         entry = self._entries.get(uid)
         return entry is not None and entry.refused == work and entry.called_at > since
 
-    def begin_call(self, uid: str, work: Work, flight: Cancellable) -> None:
+    def begin_call(self, uid: str, work: Work, flight: Cancellable, now: float) -> None:
         """Note a call. A call in flight for other work is cancelled, with an unknown outcome."""
         entry = self._entries.setdefault(uid, _Entry())
         before = entry.flight
         if before is not None and not before.done():
             entry.lost_call = entry.call
         entry.call, entry.flight, entry.view = work, flight, None
+        entry.call_began_at = now
         if before is not None:
             before.cancel()
 
@@ -167,6 +193,10 @@ class WorkerCache:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
         return entry
+
+
+def _is_readable(pod: PodView) -> bool:
+    return pod.running and pod.ip is not None and not pod.deleting
 
 
 def _ages(state: WorkerState) -> bool:

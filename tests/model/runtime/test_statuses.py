@@ -100,7 +100,7 @@ class TestStatuses:
                 reconcile = rig.operator.reconcile
                 assert len(reconcile._tokens) == 0
                 assert rig.operator.epochs._goals == {}
-                assert reconcile._callers._polled_often == {}
+                assert rig.operator.calls._reads_left == rig.operator.calls._calls_left == {}
                 assert reconcile._statuses._fleets == {}
                 assert reconcile._statuses._weights == {}
                 assert reconcile._statuses._keys == {}

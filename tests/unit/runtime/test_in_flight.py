@@ -105,7 +105,7 @@ def test_an_answer_that_comes_while_its_flight_is_given_up_is_not_taken():
 def test_a_round_waits_for_a_moment_and_says_what_ends_after_it():
     async def story() -> None:
         late: list[float] = []
-        sent, started = RequestBatch(lambda: late.append(now() - started)), now()
+        sent, started = RequestBatch(lambda _: late.append(now() - started)), now()
         for seconds in (0.1, 0.2, 3):
             sent.add()
             asyncio.get_running_loop().call_later(seconds, sent.end)
@@ -119,14 +119,14 @@ def test_a_round_waits_for_a_moment_and_says_what_ends_after_it():
 
 def test_a_round_that_has_ended_waits_for_nothing():
     async def story() -> None:
-        sent, started = RequestBatch(lambda: None), now()
+        sent, started = RequestBatch(lambda _: None), now()
         assert await sent.settle(1) == 0
-        sent = RequestBatch(lambda: None)
+        sent = RequestBatch(lambda _: None)
         sent.add()
         sent.end()
         assert await sent.settle(1) == 0
         assert now() == started
-        sent = RequestBatch(lambda: None)
+        sent = RequestBatch(lambda _: None)
         sent.add()
         asyncio.get_running_loop().call_later(0.25, sent.end)
         assert await sent.settle(1) == 0

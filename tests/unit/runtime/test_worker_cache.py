@@ -52,7 +52,7 @@ class TestLostCalls:
 
     async def called(self, book: WorkerCache, answer: WorkerAnswer) -> None:
         task = asyncio.create_task(asyncio.sleep(0))
-        book.begin_call(POD.uid, self.KEY, task)
+        book.begin_call(POD.uid, self.KEY, task, 0)
         await task
         book.end_call(POD.uid, self.KEY, answer, 7)
 
@@ -83,8 +83,8 @@ class TestLostCalls:
             book = WorkerCache()
             ask(book, 5, says("1"))
             given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
-            book.begin_call(POD.uid, self.KEY, given_up)
-            book.begin_call(POD.uid, work("fence"), other)
+            book.begin_call(POD.uid, self.KEY, given_up, 0)
+            book.begin_call(POD.uid, work("fence"), other, 0)
             assert book.view(POD, 6).lost_call == self.KEY
             book.end_call(POD.uid, work("fence"), says("1"), 7)
             assert book.view(POD, 7).lost_call is None
@@ -158,7 +158,7 @@ class TestLookingAgain:
             ask(book, 5, says("1"))
             before = book.view(POD, 6)
             task = asyncio.create_task(asyncio.sleep(0))
-            book.begin_call(POD.uid, work("stage 2"), task)
+            book.begin_call(POD.uid, work("stage 2"), task, 0)
             during = book.view(POD, 6)
             await task
             book.end_call(POD.uid, work("stage 2"), says("2"), 7)
@@ -274,7 +274,7 @@ class TestAsking:
 def begin(book: WorkerCache, key: str) -> asyncio.Task[None]:
     book.view(POD, 0)
     task = asyncio.create_task(asyncio.sleep(3600))
-    book.begin_call(POD.uid, work(key), task)
+    book.begin_call(POD.uid, work(key), task, 0)
     return task
 
 
@@ -335,8 +335,8 @@ class TestCalling:
         first, again = mock.Mock(), mock.Mock()
         first.done.return_value = False
         first.cancel.side_effect = lambda: book.end_call(POD.uid, work("stage 2"), SILENT, 6)
-        book.begin_call(POD.uid, work("stage 2"), first)
-        book.begin_call(POD.uid, work("stage 3"), again)
+        book.begin_call(POD.uid, work("stage 2"), first, 0)
+        book.begin_call(POD.uid, work("stage 3"), again, 0)
         view = book.view(POD, 7)
 
         assert (view.call, view.lost_call, view.silence) == (work("stage 3"), work("stage 2"), "")
@@ -377,7 +377,7 @@ class TestRestarts:
             book.begin_question(new, 6)
             book.end_question(new, says("1", instance="i-2"), 6)
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(new.uid, work("load 2"), task)
+            book.begin_call(new.uid, work("load 2"), task, 0)
             book.end_question(POD, says("0"), 7)
             view = book.view(new, 7)
             await asyncio.sleep(0)
@@ -407,7 +407,7 @@ class TestForgetting:
             book.view(POD, 0)
             book.forget_all_but(set())
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(POD.uid, work("load 2"), task)
+            book.begin_call(POD.uid, work("load 2"), task, 0)
             assert book.call_in_flight(POD.uid) == work("load 2")
             task.cancel()
 
@@ -431,7 +431,7 @@ def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
     ask(book, 5, says("1"))
     assert not book.is_due(POD, 6, max_age_seconds=100)
     task = mock.Mock()
-    book.begin_call(POD.uid, work("load 2"), task)
+    book.begin_call(POD.uid, work("load 2"), task, 0)
     refused = WorkerAnswer(
         state=says("1").state, reason=Reason.STALE_CALL, message="another process"
     )

@@ -1,0 +1,191 @@
+"""A decision waits for what it cannot do without, and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
+
+import pytest
+from tests.support import virtual_time
+from tests.support.builders import make_worker, work
+from tests.support.virtual_time import now
+
+from fleet_operator.core.worker_view import PodView
+from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
+from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Caller, Dispatcher
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_worker.protocol import Epoch, WorkerState
+
+KEY = ("rl", "policy")
+CALLER = Caller(key=KEY, token="t", admin_port=8081, epoch=Epoch(term=3, sequence=1))
+HANG_SECONDS = 3.0
+SILENCE = WorkerAnswer(silent=True, message="there is no answer after 3 s")
+
+
+def pod(ordinal: int) -> PodView:
+    return make_worker(ordinal)._pod(ip=f"10.0.0.{ordinal}").pod_view()
+
+
+def state(version: str = "1") -> WorkerState:
+    reported = make_worker().serving(version).state()
+    assert reported is not None
+    return reported
+
+
+class Desk:
+    """Reads of ten workers. `seconds`: how long each takes, by ordinal; 0 for others. `dead`: never answer."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self.dead: set[int] = set()
+        self.version = "1"
+        self.asked: list[int] = []
+        self.again: list[float] = []
+        self.cache = WorkerCache()
+        self.pods = [pod(n) for n in range(10)]
+        calls = Dispatcher(
+            self,
+            self.cache,
+            Metrics(),
+            requeue=lambda _, seconds: self.again.append(seconds),
+            stale=Mock(),
+            is_settling=lambda _: False,
+            denied=Mock(),
+        )
+        informer = Mock()
+        informer.pods_of.side_effect = lambda _: self.pods
+        self.callers = Callers(
+            tokens=Mock(),
+            epochs=Mock(),
+            calls=calls,
+            pods=informer,
+            worker_cache=self.cache,
+            writes=Mock(),
+            resync_seconds=30,
+        )
+
+    async def state(self, worker: Addressee) -> WorkerAnswer:
+        ordinal = int(worker.base_url.removesuffix(":8081")[-1])
+        self.asked.append(ordinal)
+        if ordinal in self.dead:
+            await asyncio.sleep(HANG_SECONDS)
+            return SILENCE
+        await asyncio.sleep(self.seconds.get(ordinal, 0))
+        return WorkerAnswer(state=state(self.version))
+
+    async def call(self, *_: object) -> WorkerAnswer:
+        raise AssertionError("no story calls a worker")
+
+    async def took(self, reading: Callable[[Caller], Awaitable[None]]) -> float:
+        """Seconds that it keeps a reconcile waiting."""
+        began = now()
+        await reading(CALLER)
+        seconds = now() - began
+        await asyncio.sleep(0)  # Lets the reads leave.
+        return seconds
+
+    async def poll(self, caller: Caller) -> None:
+        await self.callers.poll(caller, often={p.uid for p in self.pods})
+
+    def known(self) -> list[int]:
+        return [n for n, p in enumerate(self.pods) if self.cache.view(p, now()).state is not None]
+
+
+def told(story: Callable[[Desk], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await story(Desk())
+
+    virtual_time.run(run())
+
+
+def test_workers_that_were_never_read_are_waited_for():
+    async def story(desk: Desk) -> None:
+        desk.seconds = {3: 0.1}
+        assert await desk.took(desk.callers.ask) == pytest.approx(0.1)
+        assert desk.known() == list(range(10))
+
+    told(story)
+
+
+def test_a_worker_that_left_a_read_unanswered_is_read_again_and_waited_for_no_more():
+    async def story(desk: Desk) -> None:
+        desk.dead = {4}
+        assert await desk.took(desk.callers.ask) == pytest.approx(SETTLE_SECONDS)
+        for _ in range(5):
+            await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
+            desk.asked.clear()
+            assert await desk.took(desk.callers.ask) == 0
+            assert await desk.took(desk.poll) == 0
+            assert 4 in desk.asked
+        desk.dead.clear()
+        desk.again.clear()
+        await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
+        await desk.poll(CALLER)
+        await asyncio.sleep(1)
+        assert desk.known() == list(range(10))
+        assert desk.again, "the end of the silence asks for another look"
+
+    told(story)
+
+
+def test_an_old_answer_is_renewed_without_a_wait():
+    async def story(desk: Desk) -> None:
+        await desk.callers.ask(CALLER)
+        await asyncio.sleep(BUSY_SECONDS)
+        desk.seconds = dict.fromkeys(range(10), 0.2)
+        desk.asked.clear()
+        assert await desk.took(desk.callers.ask) == 0
+        assert await desk.took(desk.poll) == 0
+        assert sorted(desk.asked) == list(range(10))
+
+    told(story)
+
+
+def test_only_news_asks_for_another_look():
+    async def story(desk: Desk) -> None:
+        await desk.callers.ask(CALLER)
+        views = [desk.cache.view(p, now()) for p in desk.pods]
+        await asyncio.sleep(BUSY_SECONDS)
+        await desk.poll(CALLER)
+        await asyncio.sleep(0.5)
+        assert desk.again == []
+        assert all(a is desk.cache.view(p, now()) for a, p in zip(views, desk.pods, strict=True))
+        desk.version = "2"
+        await asyncio.sleep(BUSY_SECONDS)
+        await desk.poll(CALLER)
+        await asyncio.sleep(0.5)
+        assert desk.again[-1] == 0
+        assert desk.cache.view(desk.pods[0], now()).version == "2"
+
+    told(story)
+
+
+def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
+    async def story(desk: Desk) -> None:
+        await desk.callers.ask(CALLER)
+        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
+        desk.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
+        desk.seconds = {2: 0.1}
+        assert await desk.took(desk.callers.ask) == pytest.approx(0.1)
+
+    told(story)
+
+
+def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
+    async def story(desk: Desk) -> None:
+        await desk.callers.ask(CALLER)
+        await asyncio.sleep(20)
+        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
+        desk.asked.clear()
+        await desk.poll(CALLER)
+        await asyncio.sleep(0)
+        assert 2 not in desk.asked
+        await asyncio.sleep(BUSY_SECONDS)
+        await desk.poll(CALLER)
+        await asyncio.sleep(0)
+        assert 2 in desk.asked
+
+    told(story)
