@@ -55,10 +55,10 @@ def publish_every(
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1")
 
-    class PublishCallback(TrainerCallback):  # type: ignore[misc]
+    class PublishCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
         """Saves and publishes."""
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - see TrainerCallback
             """After each optimizer step."""
             if state.global_step % steps:
                 return

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _GRACE_SECONDS = 5.0
 """So much later than asked for may a watch end."""
 
 
-class _Kube:
+class _Kube(ABC):
     """The common part of both ways of sending."""
 
     def __init__(self, access: Access, field_manager: str) -> None:
@@ -68,11 +69,11 @@ class _Kube:
         """POST."""
         return await self._send("POST", kind, self._writer, body)
 
+    @abstractmethod
     async def _send(
         self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
     ) -> Json:
         """The object that the server answers with."""
-        raise NotImplementedError
 
     def _request(
         self,

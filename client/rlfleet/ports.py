@@ -140,6 +140,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        result: T = done.value
+        return result
     work.close()
     raise RuntimeError("a blocking place has suspended")

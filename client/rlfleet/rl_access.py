@@ -18,7 +18,7 @@ from rlfleet.kubeconfig import SERVICE_ACCOUNT
 
 URL = "RLFLEET_API_URL"
 TOKEN = "RLFLEET_API_TOKEN"  # noqa: S105 - the name of a variable
-TOKEN_FILE = "RLFLEET_API_TOKEN_FILE"  # noqa: S105
+TOKEN_FILE = "RLFLEET_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CA_FILE = "RLFLEET_API_CA_FILE"
 NAMESPACE = "RLFLEET_NAMESPACE"
 _TOKEN_TEXT = re.compile(r"[\x21-\x7e]+")

@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +32,7 @@ _ABSENT = "absent"
 _TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
 
 
-class _RlApi:
+class _RlApi(ABC):
     """The common part of both ways of sending. It is `Place` and `Changes` at once.
 
     Names of objects in arguments mean the one fleet and its WeightVersion.
@@ -56,7 +57,7 @@ class _RlApi:
         """As requests."""
         return self
 
-    async def get(self, kind: Kind, name: str) -> Json:  # noqa: ARG002
+    async def get(self, kind: Kind, name: str) -> Json:  # noqa: ARG002 - see Place
         """GET state."""
         fleet, weights = await self._state()
         if kind is Kind.FLEETS:
@@ -68,7 +69,7 @@ class _RlApi:
             )
         return weights
 
-    async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:  # noqa: ARG002
+    async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:  # noqa: ARG002 - see Place
         """GET state."""
         _, weights = await self._state()
         if weights is None:
@@ -98,7 +99,7 @@ class _RlApi:
                 since = now
                 yield Change("MODIFIED", found)
 
-    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:  # noqa: ARG002
+    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:  # noqa: ARG002 - see Changes
         """PUT weights. It creates no object."""
         body = {name: value for name, value in spec.items() if value is not None}
         if "source" in body:
@@ -120,17 +121,17 @@ class _RlApi:
         """POST suspend or resume."""
         return await self._change("POST", "suspend" if suspended else "resume", {}, deadline)
 
+    @abstractmethod
     async def sleep(self, seconds: float) -> None:
         """See `Place`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """See `Place`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         """Send a request of httpx."""
-        raise NotImplementedError
 
     async def _state(self) -> tuple[Json, Json | None]:
         return state_of(await self._send("GET", "state"), self.namespace, self._fleet)

@@ -199,4 +199,4 @@ def test_a_start_with_impossible_arguments_is_refused(
     devcluster_api_possible: None, arguments: dict[str, object], words: str
 ) -> None:
     with pytest.raises(DevclusterError, match=words):
-        Cluster.start(**arguments)  # type: ignore[arg-type] # a table of wrong arguments
+        Cluster.start(**arguments)  # a table of wrong arguments

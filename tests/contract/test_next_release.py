@@ -47,7 +47,7 @@ def test_its_state_is_read() -> None:
 
 @pytest.mark.parametrize("field", sorted(STATE))
 def test_each_new_word_alone_is_read(field: str) -> None:
-    known = json.loads(make_worker(0).serving("41").view().state.model_dump_json(by_alias=True))  # type: ignore[union-attr]
+    known = json.loads(make_worker(0).serving("41").view().state.model_dump_json(by_alias=True))
 
     assert WorkerState.model_validate_json(json.dumps(known | {field: STATE[field]}))
 

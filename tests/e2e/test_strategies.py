@@ -107,8 +107,10 @@ def test_a_canary_that_answers_otherwise_goes_back_and_nobody_got_a_token_of_it(
     def work() -> None:
         fleet.publish(str(step))
         assert fleet.eventually(lambda: fleet.reason("Stalled"), "Stalled") == "CanaryRefused"
-        serving = lambda: fleet.get(f"ifl/{fleet.name}")["status"]["workers"]["serving"]  # noqa: E731
-        fleet.eventually(lambda: serving() == 2, "the canary serves again")
+        fleet.eventually(
+            lambda: fleet.get(f"ifl/{fleet.name}")["status"]["workers"]["serving"] == 2,
+            "the canary serves again",
+        )
 
     samples = fleet.while_sampling(tmp_path / "replies.jsonl", work)
     verdict = fleet.get(f"wv/{fleet.name}")["status"]["canary"]

@@ -24,9 +24,9 @@ from tests.support.waiting import eventually
 from tests.support.worker import TOKEN, WorkerProcess, token_request
 
 from fleet_worker.trainer.areal import AReaL
-from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
-from fleet_worker.trainer.vllm import VllmRl
+from fleet_worker.trainer.vllm import Vllm
 
 NewVersion = Callable[[], str]
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -54,8 +54,8 @@ def in_flight(worker: WorkerProcess, **sampling: Any) -> tuple[threading.Thread,
 def routes() -> list[tuple[str, str]]:
     """Method and path of everything that trainers may call."""
     nobody: Any = None
-    vllm = VllmRl(nobody, nobody)
-    apis = [vllm, PrimeRl(nobody, vllm), EngineRoutes(nobody, vllm), AReaL(nobody)]
+    vllm = Vllm(nobody, nobody)
+    apis = [vllm, PrimeRl(nobody, vllm), Dynamo(nobody, vllm), AReaL(nobody)]
     found = [route for each in apis for route in each.api().routes]
     return sorted({*found, ("POST", "/update_weights")})
 

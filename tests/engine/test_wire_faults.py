@@ -53,7 +53,7 @@ async def through_a_line(
     )
     nobody: Any = SimpleNamespace(unlabelled=lambda: None)
     facts = fake_facts(max_length=4096, id_limit=512, routes_experts=True)
-    keeper = GateKeeper(agent, nobody, nobody, Translations(facts), PublicKey())  # type: ignore[arg-type]
+    keeper = GateKeeper(agent, nobody, nobody, Translations(facts), PublicKey())
     gate = Gate(line)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,7 +16,7 @@ class Chronicle:
     """A fleet that is settled on version 1, and what happens to it from now on."""
 
     def __init__(self, **given: object) -> None:
-        self.fleet = Simulation(seed=1, **given)  # type: ignore[arg-type]
+        self.fleet = Simulation(seed=1, **given)
         self.fleet.shuffles = False
         self.fleet.settle()
         self.fleet.log.clear()

@@ -247,7 +247,7 @@ class Leader:
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
                 for known in (self.heard, self.silent_since, self.flights, self.refused, self.lost):
-                    known.pop(uid, None)  # type: ignore[attr-defined]
+                    known.pop(uid, None)
         self.restarts = there
 
     def _observe(self, now: float) -> FleetObserved:

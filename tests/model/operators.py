@@ -33,7 +33,7 @@ class Operators:
             seen_until=self.now,  # it has listed everything
             clock_ahead_seconds=self.clock_ahead_seconds,
             fleet_version=self.fleet_version,
-            templates=Templates(self.revisions, IMAGE),  # type: ignore[arg-type] - what it uses
+            templates=Templates(self.revisions, IMAGE),  # what it uses
         )
         self.pods_before.append((self.now, self._pod_views()))
         self.note("operator", f"starts, term {self.leader.term}")

@@ -151,8 +151,8 @@ class RefusingSimulation(Simulation):
         """A new leader, which knows of no problem."""
         super().start_operator()
         self.looks.clear()
-        self.child_objects = KubeChildren(self.api, Metrics())  # type: ignore[arg-type] - what it uses
-        self.pod_objects = KubePods(self.api, Metrics())  # type: ignore[arg-type] - what it uses
+        self.child_objects = KubeChildren(self.api, Metrics())  # what it uses
+        self.pod_objects = KubePods(self.api, Metrics())  # what it uses
         problems = Problems(lambda: self.now)
         given = {f.name: getattr(self.leader, f.name) for f in fields(self.leader) if f.init}
         self.leader = RefusedLeader(**given, problems=problems, odd=self.odd)

@@ -243,7 +243,7 @@ class WorkerProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample on the public `/metrics`."""
-        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - few callers need it
 
         text = self.public.get("/metrics").text
         found = [

@@ -47,7 +47,7 @@ def main() -> None:
                 for name, way in (("before_seconds", _before), ("now_seconds", _now)):
                     seconds = _timed(path, way, held=held)
                     if number:  # the first round warms the page cache
-                        row[name].append(seconds)  # type: ignore[attr-defined] # the lists above
+                        row[name].append(seconds)  # type: ignore[attr-defined]  # the lists above
             rows.append(row)
     json.dump({"bytes": arguments.bytes, "rows": rows}, sys.stdout)
 

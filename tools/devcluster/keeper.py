@@ -99,7 +99,7 @@ class Keeper:
             case "status":
                 return await self._status()
             case "forward":
-                assert self._forwarder is not None, "the cluster still starts"  # noqa: S101
+                assert self._forwarder is not None, "the cluster still starts"  # noqa: S101 - for the type checker
                 forward = await self._forwarder.add(request["address"], request["port"])
                 return {"port": forward.port}
             case "kill-node":

@@ -50,7 +50,7 @@ class Node:
             pass_fds=(theirs.fileno(),),
             # The keeper has no other thread, so nothing else can hold a lock at the fork; and its
             # only thread ends with it, which is what the kernel watches.
-            preexec_fn=self._before_exec,  # noqa: PLW1509
+            preexec_fn=self._before_exec,  # noqa: PLW1509 - see above
             start_new_session=True,
         )
         log.close()
@@ -73,7 +73,7 @@ class Node:
 
     async def ask(self, request: Message) -> Message:
         """Pass a request on to the node."""
-        assert self._line is not None, "launch the node first"  # noqa: S101
+        assert self._line is not None, "launch the node first"  # noqa: S101 - a defect of the caller
         return await self._line.ask(request)
 
     def kill(self) -> None:

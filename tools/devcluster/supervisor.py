@@ -134,7 +134,7 @@ async def _wait_until_ready(state: _State) -> None:
     if state.component.task:
         return
     # Other programs do not report when they are ready.
-    while state.component.ready is not None and not await _probe(state.component.ready):  # noqa: ASYNC110
+    while state.component.ready is not None and not await _probe(state.component.ready):  # noqa: ASYNC110 - see above
         await asyncio.sleep(_PROBE_SECONDS)
     state.ready.set()
 
@@ -153,7 +153,7 @@ async def _probe(probe: SocketProbe | HttpProbe) -> bool:
 
 async def _answers_ok(url: str) -> bool:
     parts = urlsplit(url)
-    context = ssl._create_unverified_context() if parts.scheme == "https" else None  # noqa: S323, SLF001
+    context = ssl._create_unverified_context() if parts.scheme == "https" else None  # noqa: S323, SLF001 - a probe
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=context)
     try:
         writer.write(f"GET {parts.path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())

@@ -140,7 +140,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 def _management(text: str) -> str:
     # Imported here because the preStop hook also runs this file and must start fast.
-    from fleet_worker.protocol import Management  # noqa: PLC0415
+    from fleet_worker.protocol import Management  # noqa: PLC0415 - see above
 
     return Management(text).value
 

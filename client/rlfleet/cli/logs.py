@@ -142,7 +142,7 @@ def _print(lines: Iterable[LogLine], output: Output) -> None:
         if output is Output.JSON:
             print(json.dumps(data), flush=True)  # noqa: T201 - rich would wrap and colour it
         elif output is Output.YAML:
-            print(yaml.safe_dump(data, sort_keys=False, explicit_start=True), end="", flush=True)  # noqa: T201
+            print(yaml.safe_dump(data, sort_keys=False, explicit_start=True), end="", flush=True)  # noqa: T201 - as above
         else:
             console.print(_row(line, wide=output is Output.WIDE))
 

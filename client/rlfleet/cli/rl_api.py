@@ -59,13 +59,13 @@ class FleetOfRlApi(BlockingRlApi):
         method: str,
         path: str,
         params: dict[str, str] | None = None,  # noqa: ARG002 - see Api
-        body: Json | None = None,  # noqa: ARG002
+        body: Json | None = None,  # noqa: ARG002 - see Api
         *,
-        media: str = "",  # noqa: ARG002
+        media: str = "",  # noqa: ARG002 - see Api
     ) -> Json:
         """Errors: Forbidden."""
         raise Forbidden(f"the RL API does not answer {method} {path}; use a kubeconfig for it")
 
-    def text(self, path: str, params: dict[str, str] | None = None) -> str:  # noqa: ARG002
+    def text(self, path: str, params: dict[str, str] | None = None) -> str:  # noqa: ARG002 - see Api
         """Errors: Forbidden."""
         raise Forbidden(f"the RL API does not answer GET {path}; use a kubeconfig for it")

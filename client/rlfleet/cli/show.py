@@ -59,8 +59,7 @@ def data(found: BaseModel | Sequence[BaseModel], output: Output) -> None:
     plain = (
         _plain(found) if isinstance(found, BaseModel) else {"items": [_plain(one) for one in found]}
     )
-    # Not through rich, which would wrap and colour it.
-    print(  # noqa: T201
+    print(  # noqa: T201 - rich would wrap and colour it
         json.dumps(plain, indent=2)
         if output is Output.JSON
         else yaml.safe_dump(plain, sort_keys=False).rstrip()

@@ -199,7 +199,7 @@ def _lora_plans(parts: Parts, observed: FleetObserved, seen: _LoraViews) -> dict
     for weights in observed.lora_weights:
         plan = parts.run(
             f"the plan of adapter {weights.spec.adapter}",
-            lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w),  # type: ignore[misc]
+            lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w),  # type: ignore[misc]  # mypy cannot infer a default
             lambda: None,
         )
         if plan is not None:

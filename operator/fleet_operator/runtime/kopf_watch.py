@@ -85,7 +85,7 @@ async def run(store: Store, namespaces: tuple[str, ...], ready: asyncio.Event) -
     await kopf.operator(
         registry=build_registry(store),
         settings=build_settings(),
-        identity=IDENTITY,  # type: ignore[arg-type] # kopf does not export its type of string
+        identity=IDENTITY,  # type: ignore[arg-type]  # kopf does not export its type of string
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,

@@ -46,7 +46,7 @@ async def main() -> None:
     choice: Any = reply.choices[0]
     tell(
         turn="chat",
-        prompt_ids=reply.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
+        prompt_ids=reply.prompt_token_ids,  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,
@@ -97,7 +97,7 @@ async def main() -> None:
     call = choice.message.tool_calls[0]
     tell(
         turn="tools",
-        prompt_ids=calling.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
+        prompt_ids=calling.prompt_token_ids,  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,
@@ -112,7 +112,7 @@ async def main() -> None:
     ]
     completion = await client.completions.create(
         model=MODEL,
-        prompt=calling.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
+        prompt=calling.prompt_token_ids,  # vLLM's field
         logprobs=0,
         max_tokens=MAX_TOKENS,
         extra_body=SAMPLED,
@@ -138,7 +138,7 @@ async def main() -> None:
     choice = after_tools.choices[0]
     tell(
         turn="after the tool",
-        prompt_ids=after_tools.prompt_token_ids,  # type: ignore[attr-defined]  # vLLM's field
+        prompt_ids=after_tools.prompt_token_ids,  # vLLM's field
         completion_ids=choice.token_ids,
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         weight_versions=choice.weight_versions,

@@ -14,8 +14,8 @@ BACKEND = "files"
 
 def register() -> None:
     """The entry point, called in every process of vLLM."""
-    from vllm.distributed.weight_transfer.base import WeightTransferEngine  # noqa: PLC0415
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: PLC0415
+    from vllm.distributed.weight_transfer.base import WeightTransferEngine  # noqa: PLC0415 - only engines have it
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: PLC0415 - only engines have it
 
     if BACKEND in WeightTransferEngineFactory._registry:
         return
@@ -37,7 +37,7 @@ def register() -> None:
                 raise ValueError("a group has a trainer and at least one engine")
 
         def start_weight_update(self) -> None:
-            from vllm.model_executor.model_loader.reload.layerwise import (  # noqa: PLC0415
+            from vllm.model_executor.model_loader.reload.layerwise import (  # noqa: PLC0415 - only engines have it
                 initialize_layerwise_reload,
             )
 
@@ -47,12 +47,12 @@ def register() -> None:
             self.receive_weights(self.parse_update_info(update_info))
 
         def receive_weights(self, update_info: Any) -> None:
-            from safetensors.torch import load_file  # noqa: PLC0415
+            from safetensors.torch import load_file  # noqa: PLC0415 - only engines have it
 
             self.model.load_weights(load_file(update_info.file).items())
 
         def finish_weight_update(self) -> None:
-            from vllm.model_executor.model_loader.reload.layerwise import (  # noqa: PLC0415
+            from vllm.model_executor.model_loader.reload.layerwise import (  # noqa: PLC0415 - only engines have it
                 finalize_layerwise_reload,
             )
 

@@ -24,7 +24,7 @@ from fleet_worker import protocol
 
 TOKEN = "the-admin-token"
 MIB = 1024 * 1024
-STATE = json.loads((make_worker(0).serving("41").state() or ...).model_dump_json(by_alias=True))  # type: ignore[union-attr]
+STATE = json.loads((make_worker(0).serving("41").state() or ...).model_dump_json(by_alias=True))
 
 
 class HostileWorker:
@@ -182,7 +182,7 @@ class TestCost:
     ) -> None:
         monkeypatch.setattr(worker_requests, "QUESTION_SECONDS", 0.5)
         worker.endless = endless
-        worker.head = lambda _: b"HTTP/1.1 100 C\r\n"  # type: ignore[method-assign]
+        worker.head = lambda _: b"HTTP/1.1 100 C\r\n"
         with peak_memory() as peak:
             assert (await ask(worker)).silent
 

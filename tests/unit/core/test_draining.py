@@ -20,7 +20,7 @@ TIMEOUT = 300
 
 
 def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
-    fleet = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    fleet = make_fleet(*workers, **spec)
     return plan_fleet(fleet, default_image=IMAGE, holds_requests=holds_requests, now=NOW)
 
 

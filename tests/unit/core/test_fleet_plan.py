@@ -17,7 +17,7 @@ TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=
 
 def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
     return plan_fleet(
-        make_fleet(*workers, **spec),  # type: ignore[arg-type]
+        make_fleet(*workers, **spec),
         default_image=IMAGE,
         holds_requests=holds_requests,
         now=NOW,
@@ -222,7 +222,7 @@ class TestUnrecordedTemplate:
     """No successor can be made: the rights for it are missing, or the API server does not answer."""
 
     def plan(self, *workers: AWorker, **spec: object) -> FleetPlan:
-        fleet = replace(make_fleet(*workers, **spec), template=None)  # type: ignore[arg-type]
+        fleet = replace(make_fleet(*workers, **spec), template=None)
         return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 
     def test_no_worker_is_replaced_or_created(self):

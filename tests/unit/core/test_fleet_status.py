@@ -43,7 +43,7 @@ def condition(fleet: FleetObserved, kind: ConditionType) -> Condition:
 
 
 def stalled(*workers: AWorker, **spec: object) -> Condition | None:
-    fleet = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    fleet = make_fleet(*workers, **spec)
     return condition_of(status_of(fleet).conditions, ConditionType.STALLED)
 
 

@@ -24,7 +24,7 @@ def waits(ordinal: int, revision: str = TODAY, wait: PodWait = GATE) -> AWorker:
 
 def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
     """`held_back`: workers that waited for a gate when the template was recorded."""
-    observed = make_fleet(*workers, **spec)  # type: ignore[arg-type]
+    observed = make_fleet(*workers, **spec)
     assert observed.template is not None
     template = replace(observed.template, held_back=held_back)
     observed = replace(observed, template=template)

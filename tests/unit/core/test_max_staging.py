@@ -211,7 +211,7 @@ class TestJoiningWorkers:
 class TestDeadlines:
     """One timeout for each group of maxStaging; a worker that waits for its place is not late."""
 
-    MINUTE = {"timeouts": {"stageSeconds": 60, "loadSeconds": 60}, "phase": STAGE}  # noqa: RUF012
+    MINUTE = {"timeouts": {"stageSeconds": 60, "loadSeconds": 60}, "phase": STAGE}  # noqa: RUF012 - no test writes to it
 
     @EVERY_STRATEGY
     @pytest.mark.parametrize(("seconds", "late"), [(61, False), (119, False), (121, True)])

@@ -11,7 +11,8 @@ from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import decide
 from fleet_operator.core.observed import WeightsView
-from fleet_operator.core.rollback_guard import number_of, rollback_problem
+from fleet_operator.core.rollback_guard import rollback_problem
+from fleet_worker.protocol import number_of
 
 
 def asks(

@@ -20,7 +20,7 @@ ONE_MORE = {"maxUnavailable": 0, "maxSurge": 1}
 
 
 def plan(*workers: AWorker, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
-    fleet = make_fleet(*workers, status=status, **spec)  # type: ignore[arg-type]
+    fleet = make_fleet(*workers, status=status, **spec)
     return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 
 

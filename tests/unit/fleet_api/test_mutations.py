@@ -123,7 +123,7 @@ async def test_a_spec_that_the_api_server_refuses_is_422(api: Api) -> None:
     async def refuse(*_: Any) -> Any:
         raise Refused("43", "Invalid", "spec.source.path: must not contain ..")
 
-    api.cluster.objects.patch = refuse  # type: ignore[method-assign]
+    api.cluster.objects.patch = refuse
     status, problem = await publish(api)
     assert (status, problem["reason"]) == (422, "Invalid")
 
@@ -175,7 +175,7 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
         waits.set()
         await asyncio.Event().wait()
 
-    api.cluster.objects.patch = hang  # type: ignore[method-assign]
+    api.cluster.objects.patch = hang
     request = asyncio.ensure_future(publish(api))
     await asyncio.wait_for(waits.wait(), 10)
     lifecycle.ending.set()
@@ -277,9 +277,9 @@ async def test_a_key_is_not_remembered_for_a_change_that_failed(api: Api) -> Non
     async def refuse(*_: Any) -> Any:
         raise Refused("43", "Invalid", "not now")
 
-    api.cluster.objects.patch = refuse  # type: ignore[method-assign]
+    api.cluster.objects.patch = refuse
     assert (await publish(api, key="step-43"))[0] == 422
-    api.cluster.objects.patch = real  # type: ignore[method-assign]
+    api.cluster.objects.patch = real
     assert (await publish(api, key="step-43"))[0] == 200
     assert len(patches(api)) == 1
 

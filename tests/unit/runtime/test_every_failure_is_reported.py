@@ -235,7 +235,7 @@ def test_a_refused_list_of_pods_at_the_start_is_reported_and_nothing_is_done():
                 rig.cluster.client,
                 refusing(PODS_PATH, Terminal("403 forbidden"), "GET"),
             )
-            rig.cluster.client = lambda: replace(client(), refuses=refuses)  # type: ignore[method-assign]
+            rig.cluster.client = lambda: replace(client(), refuses=refuses)
             rig.workers.questions.clear()
             await rig.start_operator()
             for path in (FLEET_PATH, WEIGHTS_PATH):

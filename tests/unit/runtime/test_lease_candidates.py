@@ -93,7 +93,7 @@ class TwoCandidates(RuleBasedStateMachine):
         life.cancel()
         await asyncio.wait([life])
         if not life.cancelled() and life.exception() is not None:
-            raise life.exception()  # type: ignore[misc]
+            raise life.exception()
         self.leases[who] = self._candidate(who)
         self.lives[who] = asyncio.create_task(self._live(self.leases[who]))
 

@@ -345,7 +345,7 @@ def test_a_leader_whose_queue_stands_still_is_not_live():
         async def works_on_nothing() -> None:
             await asyncio.get_running_loop().create_future()
 
-        process.operator._work = works_on_nothing  # type: ignore[method-assign]
+        process.operator._work = works_on_nothing
         process.start()
         await process.until(lambda: process.operator.synced)
         process.operator.queue.add(("rl", "policy"))

@@ -34,7 +34,7 @@ async def slow(rig: Rig) -> Counting:
     for worker in rig.workers.workers.values():
         worker.slow_seconds = READ_SECONDS
     counting = Counting(rig)
-    rig.counting = asyncio.create_task(counting.run())  # type: ignore[attr-defined]
+    rig.counting = asyncio.create_task(counting.run())
     return counting
 
 

@@ -35,7 +35,7 @@ class Judge:
 
 
 async def check(judge: Judge, *namespaces: str) -> None:
-    await permissions.Permissions(judge, namespaces, LEASE).check()  # type: ignore[arg-type]
+    await permissions.Permissions(judge, namespaces, LEASE).check()
 
 
 async def test_who_may_everything_may_start():
@@ -108,13 +108,13 @@ async def test_a_server_that_cannot_answer_now_is_no_missing_right():
 
 async def test_what_was_answered_is_not_asked_again():
     judge = Judge()
-    rights = permissions.Permissions(judge, ("rl",), LEASE)  # type: ignore[arg-type]
-    answer, judge.create = judge.create, _busy_at_the_third(judge)  # type: ignore[method-assign]
+    rights = permissions.Permissions(judge, ("rl",), LEASE)
+    answer, judge.create = judge.create, _busy_at_the_third(judge)
 
     with pytest.raises(Retryable):
         await rights.check()
     answered = len(judge.asked)
-    judge.create = answer  # type: ignore[method-assign]
+    judge.create = answer
     await rights.check()
 
     assert 0 < answered < len(judge.asked)

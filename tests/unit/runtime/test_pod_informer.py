@@ -386,7 +386,7 @@ class TestStreams:
             cluster, asked = FakeCluster(), []
             client = cluster.client()
             watch = client.watch
-            client.watch = lambda path, params: (  # type: ignore[method-assign]
+            client.watch = lambda path, params: (
                 asked.append(int(params["timeoutSeconds"])) or watch(path, params)
             )
             async with Watching(client, *(f"team-{n}" for n in range(50))):

@@ -180,7 +180,7 @@ class TestRefusals:
     def test_what_else_changes_goes_on(self):
         async def story() -> None:
             server, deleted = Server(room=0), []
-            server.delete = lambda path, *, uid: _noted(deleted, uid)  # type: ignore[method-assign]
+            server.delete = lambda path, *, uid: _noted(deleted, uid)
             await server.try_to(creations(5))
             await server.try_to(
                 [*creations(5), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]

@@ -39,7 +39,7 @@ class FakeWorker:
         self.log: list[tuple[str, int, bool]] = []
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
-        raise NotImplementedError
+        raise AssertionError("no test here reads a state")
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         said = make_worker(0).paused("41").state()

@@ -72,7 +72,7 @@ async def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     )
     monkeypatch.setattr(handing, "_handed", [handover])
     made = Put(module.EndpointPlugin(), module, handover, uvicorn)
-    facts = Facts(lambda: ("policy",), 64, 512, SimpleNamespace(), frozenset(), frozenset())  # type: ignore[arg-type]
+    facts = Facts(lambda: ("policy",), 64, 512, SimpleNamespace(), frozenset(), frozenset())
     monkeypatch.setattr(module, "facts_of", lambda *_: facts)
     monkeypatch.setattr(module, "REGISTRY", CollectorRegistry())
     sigterm = KeptSigterm()

@@ -70,7 +70,7 @@ class WorkerExtension:
         touched = False
         try:
             for each in files:  # one by one, so that those before a bad one are closed
-                readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401
+                readers.append(_Reader(each["path"], in_memory=each["in_memory"]))  # noqa: PERF401 - see above
             self.rlfleet_remember()
             touched = True
             self._rlfleet_reload(readers)
@@ -88,8 +88,8 @@ class WorkerExtension:
         A load must not fail because its effect cannot be measured.
         """
         try:
-            model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
-            config = self.vllm_config  # type: ignore[attr-defined] # of vLLM's Worker
+            model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
+            config = self.vllm_config  # type: ignore[attr-defined]  # of vLLM's Worker
             self._rlfleet_memory = Memory(model, config)
         except Exception as error:  # noqa: BLE001 - see above
             self._rlfleet_memory = f"the parameters could not be sampled: {_described(error)}"
@@ -104,12 +104,12 @@ class WorkerExtension:
         if not isinstance(memory, Memory):
             return not_compared(memory or "the parameters before the load are not known")
         try:
-            return memory.compared(self.model_runner.get_model())  # type: ignore[attr-defined] # of vLLM's Worker
+            return memory.compared(self.model_runner.get_model())  # type: ignore[attr-defined]  # of vLLM's Worker
         except Exception as error:  # noqa: BLE001 - see above
             return not_compared(f"the parameters could not be compared: {_described(error)}")
 
     def _rlfleet_reload(self, readers: list[_Reader]) -> None:
-        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         expected = {_plain(name) for name, p in model.named_parameters() if p.numel() > 1}
         written: set[str] | None = None
         load_weights = model.load_weights
@@ -121,13 +121,13 @@ class WorkerExtension:
 
         model.load_weights = recording
         try:
-            self.reload_weights(weights_iterator=_tensors(readers))  # type: ignore[attr-defined]
+            self.reload_weights(weights_iterator=_tensors(readers))  # type: ignore[attr-defined]  # vLLM's
         finally:
             del model.load_weights
         # vLLM only warns about a parameter that was not written. Here it is an error, because such a
         # model is half old and half new. Quantised layers and caches add parameters of their own,
         # the latter with one element each.
-        quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined] # of vLLM's Worker
+        quantised = self.vllm_config.model_config.quantization is not None  # type: ignore[attr-defined]  # of vLLM's Worker
         if quantised or written is None:
             return
         if missing := expected - {_plain(name) for name in written}:
@@ -144,13 +144,13 @@ class WorkerExtension:
         Returns:
             `{ok}`.
         """
-        engine = self.weight_transfer_engine  # type: ignore[attr-defined] # of vLLM's Worker
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined]  # of vLLM's Worker
         if engine is not None:
             engine.reset_weight_update_target()
         self._weight_update_active = False
         return {"ok": True}
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not there to be checked
     def rlfleet_checksum(self) -> dict[str, Any]:
         """Return a checksum of this process's parameters.
 
@@ -159,11 +159,11 @@ class WorkerExtension:
         Returns:
             `{checksum}`.
         """
-        model = self.model_runner.get_model()  # type: ignore[attr-defined] # of vLLM's Worker
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of vLLM's Worker
         parameters = ((n, p) for n, p in model.named_parameters() if p.numel() > 1)
         return {"checksum": checksum_of(parameters)}
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator] # torch is not there to be checked
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is not there to be checked
     def rlfleet_probe(self) -> dict[str, Any]:
         """Run a few tokens through the model, and check that its output is finite.
 
@@ -174,7 +174,7 @@ class WorkerExtension:
             `{ok, error}`.
         """
         try:
-            runner = self.model_runner  # type: ignore[attr-defined] # of vLLM's Worker
+            runner = self.model_runner  # type: ignore[attr-defined]  # of vLLM's Worker
             output, hidden = _dummy_run(runner)
             if isinstance(hidden, torch.Tensor) and hidden.numel() > 0:
                 outputs = {"the logits": runner.get_model().compute_logits(hidden)}

@@ -235,7 +235,7 @@ def _has(thing: object, attribute: str, parameters: tuple[str, ...]) -> bool:
         for part in filter(None, attribute.split(".")):
             thing = getattr(thing, part)
         if parameters:
-            known = inspect.signature(thing).parameters.values()  # type: ignore[arg-type] # callable by then
+            known = inspect.signature(thing).parameters.values()  # type: ignore[arg-type]  # callable by then
             takes_any = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in known)
             return takes_any or set(parameters) <= {p.name for p in known}
     except (AttributeError, TypeError, ValueError):

@@ -29,7 +29,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-class _Server(uvicorn.Server):  # type: ignore[misc] # uvicorn has no types where ours are checked
+class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn has no types where ours are checked
     """Does not install signal handlers, because the process has its own."""
 
     @contextlib.contextmanager

@@ -19,9 +19,9 @@ from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.protocol import Reason, WorkerState
 from fleet_worker.trainer.areal import AReaL
 from fleet_worker.trainer.driver import Driver
-from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
-from fleet_worker.trainer.vllm import VllmRl
+from fleet_worker.trainer.vllm import Vllm
 
 
 def all_apis(
@@ -41,7 +41,7 @@ def all_apis(
         drain: Ends all requests and then the process.
         metrics: The text of `/metrics`.
     """
-    vllm = VllmRl(driver, metrics)
+    vllm = Vllm(driver, metrics)
     prime = PrimeRl(driver, vllm)
     # Clients of vLLM and of prime-rl use one path for different calls. The body decides.
     update = _by_key({"update_info": vllm.receive, "weight_dir": prime.update_weights})
@@ -52,7 +52,7 @@ def all_apis(
         vllm.api(),
         prime.api(),
         shared,
-        EngineRoutes(driver, vllm).api(),
+        Dynamo(driver, vllm).api(),
         AReaL(driver).api(),
     ]
 

@@ -83,7 +83,7 @@ class KeptSigterm:
         """Set our handler and keep it. Only from the main thread."""
         self._process = os.getpid()
         self._set(signal.SIGTERM, handler)
-        signal.signal = self._guarded  # type: ignore[assignment] # it has the same parameters
+        signal.signal = self._guarded  # type: ignore[assignment]  # it has the same parameters
 
     def release(self) -> None:
         """Let other code set handlers again; ours stays until then."""

@@ -33,16 +33,16 @@ from fleet_worker.trainer.dynamo_requests import (
     UnloadAdapter,
     Wake,
 )
-from fleet_worker.trainer.vllm import VllmRl
+from fleet_worker.trainer.vllm import Vllm
 
 _STEPS = ("start_weight_update", "update_weights", "finish_weight_update")
 _BY_STATUS = (Reason.UNAUTHORIZED,)
 
 
-class EngineRoutes:
+class Dynamo:
     """The handlers."""
 
-    def __init__(self, driver: Driver, vllm: VllmRl) -> None:
+    def __init__(self, driver: Driver, vllm: Vllm) -> None:
         self._driver = driver
         self._vllm = vllm
 
@@ -87,7 +87,7 @@ class EngineRoutes:
         for folder, handlers in (("", flat), ("control/", control), ("update/", update)):
             for name, handler in handlers.items():
                 routes["POST", f"/engine/{folder}{name}"] = handler
-        return Api("engine_routes", routes, _explain, body_limit=LARGE_BODY)
+        return Api("dynamo", routes, _explain, body_limit=LARGE_BODY)
 
     # --- pausing -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from fleet_worker.admin.api import Answer, Api, Call, Lenient, explain_to_traine
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Reason
 from fleet_worker.trainer.driver import Driver
-from fleet_worker.trainer.vllm import VllmRl
+from fleet_worker.trainer.vllm import Vllm
 
 
 class UpdateWeights(Lenient):
@@ -46,7 +46,7 @@ _NOT_THERE_YET = (Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND, Reason.SOURCE_N
 class PrimeRl:
     """The handlers."""
 
-    def __init__(self, driver: Driver, vllm: VllmRl) -> None:
+    def __init__(self, driver: Driver, vllm: Vllm) -> None:
         self._driver = driver
         self._vllm = vllm
 

@@ -38,7 +38,7 @@ from fleet_worker.trainer.vllm_requests import (
 _PING_SECONDS = 30.0
 
 
-class VllmRl:
+class Vllm:
     """The handlers. Other APIs share some of them."""
 
     def __init__(self, driver: Driver, metrics: Callable[[], bytes]) -> None:
@@ -77,7 +77,7 @@ class VllmRl:
             ("GET", "/v1/models"): self.models,
             ("GET", "/metrics"): self.metrics,
         }
-        return Api("vllm_rl", routes, explain_to_trainer)
+        return Api("vllm", routes, explain_to_trainer)
 
     # --- pausing -------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ DIGEST = "4" * 64
 
 def reply(version: str = "42", digest: str | None = DIGEST[:12], **span: Any) -> dict[str, Any]:
     made = copy.deepcopy(REPLY) | {"prompt_token_ids": [1, 2, 3]}
-    (choice,) = made["choices"]  # type: ignore[misc]
+    (choice,) = made["choices"]
     choice["weight_versions"] = [
         {"version": version, "start": 0, "end": 2, "digest": digest} | span
     ]

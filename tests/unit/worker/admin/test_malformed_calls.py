@@ -16,9 +16,9 @@ from fleet_worker.admin.app import AdminApp
 from fleet_worker.errors import EngineFailure, Refusal, status_of
 from fleet_worker.protocol import Phase, Reason
 from fleet_worker.trainer.areal import AReaL
-from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.prime_rl import PrimeRl
-from fleet_worker.trainer.vllm import VllmRl
+from fleet_worker.trainer.vllm import Vllm
 
 # --- clients that go away -----------------------------------------------------------------------
 
@@ -334,8 +334,8 @@ def explained(api: Api, error: Refusal | EngineFailure) -> tuple[int, Any]:
 @pytest.fixture
 def apis(serving: WorkerHarness) -> dict[str, Api]:
     driver = TrainerHarness.of(serving).driver
-    vllm = VllmRl(driver, bytes)
-    made = (vllm, PrimeRl(driver, vllm), EngineRoutes(driver, vllm), AReaL(driver))
+    vllm = Vllm(driver, bytes)
+    made = (vllm, PrimeRl(driver, vllm), Dynamo(driver, vllm), AReaL(driver))
     return {each.api().name: each.api() for each in made}
 
 
@@ -344,8 +344,8 @@ def test_a_refusal_is_final_and_carries_its_reason_in_every_dialect(
     apis: dict[str, Api], reason: Reason
 ) -> None:
     error = Refusal(reason, "said in words")
-    vllm, prime = explained(apis["vllm_rl"], error), explained(apis["prime_rl"], error)
-    dynamo, areal = explained(apis["engine_routes"], error), explained(apis["areal"], error)
+    vllm, prime = explained(apis["vllm"], error), explained(apis["prime_rl"], error)
+    dynamo, areal = explained(apis["dynamo"], error), explained(apis["areal"], error)
 
     assert 400 <= vllm[0] < 500
     assert vllm[1]["error"] == {"message": "said in words", "type": reason, "code": vllm[0]}
@@ -357,7 +357,7 @@ def test_a_refusal_is_final_and_carries_its_reason_in_every_dialect(
 
 
 @pytest.mark.parametrize("reason", sorted(OF_THE_ENGINE))
-@pytest.mark.parametrize("name", ["vllm_rl", "prime_rl", "engine_routes"])
+@pytest.mark.parametrize("name", ["vllm", "prime_rl", "dynamo"])
 def test_a_failure_of_the_engine_may_be_retried_in_every_dialect(
     apis: dict[str, Api], name: str, reason: Reason
 ) -> None:
@@ -398,7 +398,7 @@ def test_two_apis_with_the_same_route_fail_at_start(
     twice = Api("another", {("POST", "/pause"): nothing}, explain_to_trainer)
     with pytest.raises(ValueError, match="two APIs serve POST /pause"):
         AdminApp(
-            [apis["vllm_rl"], twice],
+            [apis["vllm"], twice],
             guard=trainer_port.app._guard,
             probes=trainer_port.app._probes,
             on_refused=lambda _: None,

@@ -178,7 +178,7 @@ class FakeConfig:
         filled = {"rope_theta": 10_000.0, **config}
         filled.pop("architectures", None)
         made = FakeConfig()
-        made.to_dict = lambda: filled  # type: ignore[attr-defined]
+        made.to_dict = lambda: filled
         return made
 
 

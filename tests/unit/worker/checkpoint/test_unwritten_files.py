@@ -109,7 +109,7 @@ async def test_a_file_with_holes_is_refused(
     assert rested.reason is Reason.CHECKPOINT_TRUNCATED
     assert "rename" in rested.message
     assert "spec.digest" in rested.message
-    assert slot.rules.inspector.checked[1:] == [], "no tensor was read"  # type: ignore[attr-defined]
+    assert slot.rules.inspector.checked[1:] == [], "no tensor was read"
     write(path, ONES, ONES, ONES)
     await slot.stage(stage_request("50", path))
     assert slot.staged is not None
@@ -189,7 +189,7 @@ async def test_a_refusal_of_unchanged_files_is_repeated_without_reading_them(
     path = write(tmp_path / "50", ONES, ONES, ONES)
     wrong = "sha256:" + "0" * 64
     refusals = [await refusal_of(slot, path, wrong) for _ in range(7)]
-    checked = slot.rules.inspector.checked  # type: ignore[attr-defined]
+    checked = slot.rules.inspector.checked
 
     assert {each.reason for each in refusals} == {Reason.DIGEST_MISMATCH}
     assert len({each.message for each in refusals}) == 1

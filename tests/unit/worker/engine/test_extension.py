@@ -66,7 +66,7 @@ class FakeRunner:
 def worker(extension: Any) -> Any:
     """vLLM's worker with our extension mixed in."""
 
-    class FakeWorker(extension.WorkerExtension):  # type: ignore[name-defined, misc]
+    class FakeWorker(extension.WorkerExtension):
         def __init__(self) -> None:
             self.model = FakeModel(embed__weight=8, head__weight=4)
             self.hidden: Any = FakeTensor([0.5] * 8, DTYPES["float32"])

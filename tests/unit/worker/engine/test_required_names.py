@@ -35,7 +35,7 @@ def taking(*parameters: str) -> Any:
     def function(*_: Any, **__: Any) -> None: ...
 
     kinds = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY) for p in ("self", *parameters)]
-    function.__signature__ = inspect.Signature(kinds)  # type: ignore[attr-defined] # read by inspect
+    function.__signature__ = inspect.Signature(kinds)  # read by inspect
     return function
 
 

@@ -123,5 +123,5 @@ def test_an_id_is_unknown_if_the_tokenizer_raises(error: type[Exception]) -> Non
     def convert(_ids: list[int]) -> list[str]:
         raise error
 
-    tokenizer.convert_ids_to_tokens = convert  # type: ignore[method-assign,assignment]
+    tokenizer.convert_ids_to_tokens = convert
     assert not TokenizerVocabulary(tokenizer).knows(1)

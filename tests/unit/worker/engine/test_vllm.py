@@ -111,7 +111,7 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
 ) -> None:
     client.answers["collective_rpc rlfleet_effect"] = [SEEN]
     client.answers["collective_rpc rlfleet_remember"] = [None]
-    engine._transfer = SimpleNamespace(begin=client.begin, end=client.end)  # type: ignore[assignment]
+    engine._transfer = SimpleNamespace(begin=client.begin, end=client.end)
     await engine.begin_transfer()
     await engine.end_transfer()
 

@@ -30,7 +30,7 @@ def rendered() -> Rendered:
 @pytest.fixture
 async def scraper(rendered: Rendered) -> AsyncIterator[httpx.AsyncClient]:
     app = MetricsApp(rendered.text, clock=lambda: rendered.now)
-    transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
         yield client
 

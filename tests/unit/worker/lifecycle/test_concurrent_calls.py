@@ -228,7 +228,7 @@ async def test_an_overtaken_stage_is_not_a_failure_of_the_worker(
             await release.wait()
         return await bring(running)
 
-    staging._prepare = slow  # type: ignore[method-assign]
+    staging._prepare = slow
     older = asyncio.create_task(serving.stage("1"))
     await soon(lambda: staging.running is not None)
     await serving.stage("22")

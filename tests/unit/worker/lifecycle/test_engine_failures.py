@@ -305,7 +305,7 @@ async def play(
         scenario = Scenario(TrainerHarness.of(harness, room=room), engines[0])
         agent = harness.agent
         agent.limits = Limits(control_seconds=SHORT, load_seconds=SHORT, cut_seconds=SHORT)
-        agent.engine._limits = agent.limits  # type: ignore[attr-defined]
+        agent.engine._limits = agent.limits
         agent.adapters._slots, agent.adapters.max_rank = 2, 8
         write_tiny(harness.root / "2", 2.0)
         await harness.stage("1")

@@ -35,7 +35,7 @@ def hanging() -> Iterator[threading.Event]:
 
 def limit(harness: WorkerHarness, **seconds: float) -> None:
     harness.agent.limits = Limits(**seconds)
-    harness.agent.engine._limits = harness.agent.limits  # type: ignore[attr-defined]
+    harness.agent.engine._limits = harness.agent.limits
 
 
 async def test_work_that_blocks_is_abandoned(hanging: threading.Event) -> None:

@@ -202,7 +202,7 @@ async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarne
         seen.append(serving.state.operation)
         await probe()
 
-    serving.engine.probe = watched  # type: ignore[method-assign]
+    serving.engine.probe = watched
     await serving.load("40")
 
     (operation,) = seen

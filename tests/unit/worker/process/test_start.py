@@ -67,7 +67,7 @@ def test_the_models_weights_are_the_served_version_only_with_its_digest(
     digest: str,
     refused: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    start = choose("base", None, digest=digest or None)  # type: ignore[arg-type] # as the environment is read
+    start = choose("base", None, digest=digest or None)  # as the environment is read
 
     assert (start.path, start.version) == (None, "base")
     assert (start.refused is not None) is refused

@@ -13,7 +13,7 @@ from tests.support.fake_engine import touched
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker import protocol
-from fleet_worker.trainer.dynamo import EngineRoutes
+from fleet_worker.trainer.dynamo import Dynamo
 from fleet_worker.trainer.transfers import TransferRoom
 
 # --- Dynamo's engine routes ---------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def test_refusals_to_areal_are_400(trainer_port: TrainerPort) -> None:
 
 
 def test_the_protocol_names_every_engine_route_and_no_other() -> None:
-    served = EngineRoutes(Mock(), Mock()).api().routes
+    served = Dynamo(Mock(), Mock()).api().routes
     names = {path.removeprefix("/engine/") for _, path in served if path.startswith("/engine/")}
 
     assert names == protocol.ENGINE_ROUTES
