@@ -31,6 +31,7 @@ from fleet_api.proxy import Proxy, Upstream, upstream_of
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
+from fleet_api.worker_metrics import WorkerMetrics
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
 from rlfleet.kube import AsyncKube
@@ -73,6 +74,7 @@ def build(
     proxy = Proxy(upstream, most_bytes=settings.proxied_body_bytes)
     changes = Changes(cluster, lifecycle)
     workers = AdminPorts()
+    worker_metrics = WorkerMetrics(fleets)
     external = External(
         frozenset(settings.external_fleets),
         cluster=cluster,
@@ -83,6 +85,7 @@ def build(
     table = (
         *state_routes(Reads(fleets), Mutations(changes), Events(cluster, lifecycle, streams)),
         *control_routes(Managed(fleets, changes), external),
+        worker_metrics.route(),
         *proxy.routes(),
     )
     app = application(
@@ -103,6 +106,7 @@ def build(
     async def close(_: web.Application) -> None:
         await workers.close()
         await proxy.close()
+        await worker_metrics.close()
 
     app.on_cleanup.append(close)
     return app

@@ -100,6 +100,16 @@ def targets_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> list[Target]:
     return found
 
 
+def metrics_addresses(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Pages of metrics of the workers that have started, by pod and in the order of ordinals."""
+    found = {}
+    for pod in sorted(pods, key=_ordinal):
+        address = _address((pod.get("status") or {}).get("podIP"), fleet.spec.serving.metrics_port)
+        if address is not None and not problem_of(pod):
+            found[pod["metadata"]["name"]] = f"{address}/metrics"
+    return found
+
+
 def problem_of(pod: Mapping[str, Any]) -> str:
     """Why the worker cannot be driven; empty if it can be."""
     metadata, status = pod["metadata"], pod.get("status") or {}

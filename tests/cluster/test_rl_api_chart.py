@@ -149,3 +149,25 @@ def test_its_metrics_are_scraped_as_the_operators_and_apart(devcluster_api: Clus
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert [endpoint["port"] for endpoint in monitor["endpoints"]] == [port["name"]]
     assert not operators.items() <= service["metadata"]["labels"].items()
+
+
+def test_the_policy_of_workers_admits_it_to_metrics_and_requests_and_not_to_admin_ports(
+    devcluster_api: Cluster,
+) -> None:
+    made = Rendered(
+        devcluster_api,
+        "api.enabled=true",
+        "networkPolicy.enabled=true",
+        'watchNamespaces=["rl"]',
+        'networkPolicy.clientsFrom=[{"podSelector":{}}]',
+    )
+    policy = made.one("NetworkPolicy", "rlfleet-workers")
+    own = made.pod(ACCOUNT)["metadata"]["labels"].items()
+    admitted = {
+        rule["ports"][0]["port"]
+        for rule in policy["spec"]["ingress"]
+        for peer in rule["from"]
+        if own >= peer["podSelector"].get("matchLabels", {"": ""}).items()
+    }
+
+    assert admitted == {"http", "metrics"}
