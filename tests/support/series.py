@@ -23,7 +23,8 @@ def _listed(page: str) -> Series:
 
 OPERATOR_SERIES = _listed("metrics.md")
 WORKER_SERIES = _listed("worker.md")
-ALL_SERIES = OPERATOR_SERIES | WORKER_SERIES
+RL_API_SERIES = _listed("rl-api.md")
+ALL_SERIES = OPERATOR_SERIES | WORKER_SERIES | RL_API_SERIES
 
 
 def selectors(expression: str) -> list[tuple[str, frozenset[str]]]:

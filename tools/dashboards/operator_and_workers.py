@@ -15,6 +15,7 @@ from dashboards.panels import (
     page,
     window,
 )
+from dashboards.rl_api import rl_api
 
 _RATE = "$__rate_interval"
 _WINDOW = "$window"
@@ -35,7 +36,7 @@ def operator_and_workers() -> dashboard.Dashboard:
         "Whether the operator leads and keeps up, and what each worker does. The variables choose "
         "workers; the operator's panels show all of its processes.",
         variables,
-        [_operator(), _calls(), _workers(), _weights(), _requests()],
+        [_operator(), _calls(), _workers(), _weights(), _requests(), rl_api()],
     )
 
 
