@@ -79,8 +79,8 @@ BREACHES = [
     ("worker-layers", "fleet_worker/stray.py", ""),
     (
         "worker-has-no-circle",
-        "fleet_worker/checkpoint/safetensors_header.py",
-        "import fleet_worker.checkpoint.layout",
+        "fleet_worker/checkpoint/format.py",
+        "import fleet_worker.checkpoint.opening",
     ),
     ("vllm-behind-its-port", "fleet_worker/lifecycle/agent.py", "import fleet_worker.engine.vllm"),
     ("worker-ports-are-free", "fleet_worker/engine/port.py", "import fleet_worker.engine.limits"),

@@ -32,7 +32,7 @@ print(json.dumps({"version": check_engine(), "flags": flags}))
 _CONFIGURE = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from fleet_worker.engine.config import unsafe_settings
+from fleet_worker.engine.vllm_facts import unsafe_settings
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser

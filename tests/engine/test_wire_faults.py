@@ -19,9 +19,8 @@ from tests.support.fake_server import fake_facts
 from tests.support.npy import npy
 from tests.support.worker import WorkerProcess
 
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
-from fleet_worker.gateway.api_key import PublicKey
-from fleet_worker.gateway.gate import Gate, GateKeeper
+from fleet_worker.checkpoint.identity import WeightName, WeightNames
+from fleet_worker.gateway.gate import Gate, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.asgi import Receive, Scope, Send, answer_json, read_body
 from fleet_worker.lifecycle.kept_cache import KeptCache

@@ -10,8 +10,7 @@ from tests.support.tiny import write_tiny
 from tests.support.worker_harness import TrainerHarness, WorkerHarness
 
 from fleet_worker.admin.app import AdminApp
-from fleet_worker.admin.bearer import BearerFile
-from fleet_worker.admin.guard import Guard
+from fleet_worker.admin.guard import BearerFile, Guard
 from fleet_worker.admin.operator import operator_api
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.metrics import WorkerMetrics

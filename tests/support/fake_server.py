@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 from prometheus_client import CollectorRegistry
 
-from fleet_worker.checkpoint.weight_names import WeightNames
+from fleet_worker.checkpoint.identity import WeightNames
 from fleet_worker.engine.facts import Facts
-from fleet_worker.gateway.api_key import PublicKey
-from fleet_worker.gateway.gate import Gate, GateKeeper
+from fleet_worker.gateway.gate import Gate, GateKeeper, PublicKey
 from fleet_worker.gateway.routes import stamps_itself
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.asgi import App, Receive, Scope, Send, answer_json, read_body

@@ -144,7 +144,7 @@ def fake_torch() -> ModuleType:
 def imported_over_fake_torch(name: str) -> Iterator[Any]:
     """A module of the worker, imported with a fake torch; later imports know nothing of it."""
     touching = [
-        "fleet_worker.checkpoint.mapping",
+        "fleet_worker.checkpoint.finite",
         "fleet_worker.checkpoint.finite",
         "fleet_worker.engine.parameters",
         "fleet_worker.engine.parameters",

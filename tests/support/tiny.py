@@ -12,9 +12,9 @@ from tests.support import damage
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reference import Reference, StageRules
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.protocol import Source
 

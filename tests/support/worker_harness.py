@@ -19,8 +19,7 @@ from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.metrics import WorkerMetrics
-from fleet_worker.lifecycle.state_document import state_of
-from fleet_worker.lifecycle.state_gauges import StateGauges
+from fleet_worker.lifecycle.state_document import StateGauges, state_of
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.watchdog import Watch
 from fleet_worker.protocol import (

@@ -19,26 +19,22 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from fleet_worker.admin.app import AdminApp
-from fleet_worker.admin.bearer import BearerFile
-from fleet_worker.admin.guard import Guard
+from fleet_worker.admin.guard import BearerFile, Guard
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.drain_names import drain_seconds_of
-from fleet_worker.engine.config import unsafe_settings
 from fleet_worker.engine.limits import Limits
 from fleet_worker.engine.required_names import PLUGIN, check_objects
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.engine.vllm_facts import facts_of
-from fleet_worker.engine.vllm_lora import with_adapters
-from fleet_worker.gateway.api_key import PublicKey, keys_of
-from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper
+from fleet_worker.engine.vllm_facts import facts_of, unsafe_settings
+from fleet_worker.engine.vllm_requests import with_adapters
+from fleet_worker.gateway.gate import STATE_ATTRIBUTE, GateKeeper, PublicKey, keys_of
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.server import serve
 from fleet_worker.http.unauthenticated import MetricsApp, Probes
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.metrics import WorkerMetrics
-from fleet_worker.lifecycle.state_document import state_of
-from fleet_worker.lifecycle.state_gauges import StateGauges
+from fleet_worker.lifecycle.state_document import StateGauges, state_of
 from fleet_worker.lifecycle.watchdog import Watch
 from fleet_worker.lora.slots import Adapters
 from fleet_worker.process.apis import all_apis

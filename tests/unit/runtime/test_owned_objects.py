@@ -29,7 +29,7 @@ from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
 from fleet_operator.runtime.metrics import Metrics
-from fleet_worker.admin.bearer import BearerFile
+from fleet_worker.admin.guard import BearerFile
 
 POD_PATH = "/api/v1/namespaces/rl/pods/policy-0"
 FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"

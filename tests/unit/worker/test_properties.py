@@ -11,13 +11,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from fleet_worker.canary.report import Continuation, Position, Run, divergence, repetition, report
-from fleet_worker.checkpoint.identity import Label, Labels
-from fleet_worker.checkpoint.layout import all_tensors, check_index, weight_files
+from fleet_worker.checkpoint.format import TensorSpec, all_tensors, check_index, weight_files
+from fleet_worker.checkpoint.identity import Label, Labels, WeightName
 from fleet_worker.checkpoint.reference import check_config, check_tensors, config_differences
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
-from fleet_worker.checkpoint.weight_names import WeightName
 from fleet_worker.errors import Refusal
+from fleet_worker.lifecycle.canary_report import (
+    Continuation,
+    Position,
+    Run,
+    divergence,
+    repetition,
+    report,
+)
 from fleet_worker.lifecycle.fencing import Lease, check_holder, newest
 from fleet_worker.lifecycle.watchdog import Pulse
 from fleet_worker.process.start import Wanted, choose_start

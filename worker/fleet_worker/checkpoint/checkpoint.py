@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.checkpoint.format import TensorSpec, all_tensors
 from fleet_worker.checkpoint.identity import Identity, digest_of
-from fleet_worker.checkpoint.layout import all_tensors
 from fleet_worker.checkpoint.reading import (
     FileContent,
     Look,
@@ -22,7 +22,6 @@ from fleet_worker.checkpoint.reading import (
     looks_at_nothing,
     read_files,
 )
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

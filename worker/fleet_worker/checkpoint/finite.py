@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.mapping import tensor_over
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

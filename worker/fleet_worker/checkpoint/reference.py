@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint import hub
+from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, Source
 
@@ -118,7 +118,7 @@ class StageRules:
 def directory_of(source: Source) -> str:
     """The directory of a source. A repository must be in the local cache; nothing is downloaded."""
     if source.hugging_face is not None:
-        return hub.snapshot(source.hugging_face.repo, source.hugging_face.revision)
+        return opening.snapshot(source.hugging_face.repo, source.hugging_face.revision)
     return str(source.path)
 
 
@@ -133,7 +133,7 @@ def resolved(source: Source) -> Source:
     named = source.hugging_face
     if named is None:
         return source
-    commit = hub.commit_of(named.repo, named.revision)
+    commit = opening.commit_of(named.repo, named.revision)
     return Source(hugging_face=named.model_copy(update={"revision": commit}))
 
 

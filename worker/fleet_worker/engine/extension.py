@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from fleet_worker.checkpoint.mapping import mapped, tensor_over
-from fleet_worker.checkpoint.safetensors_header import (
+from fleet_worker.checkpoint.format import (
     LENGTH_BYTES,
     TensorSpec,
     header_length,
     parse_header,
 )
+from fleet_worker.checkpoint.mapping import mapped, tensor_over
 from fleet_worker.engine.parameters import Memory, checksum_of, not_compared
 from fleet_worker.engine.required_names import missing_on
 from fleet_worker.errors import Refusal

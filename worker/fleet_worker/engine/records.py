@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 
 FIRST_NUMBER = 1001
 """First number of ours. The engine's warm-up adapters have the numbers from 1 to that of its slots."""

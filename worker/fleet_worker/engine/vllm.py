@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.engine import sampling
-from fleet_worker.engine.config import described
+from fleet_worker.engine import vllm_requests
 from fleet_worker.engine.effect import Effect, combined
 from fleet_worker.engine.records import EngineAdapter, Position
-from fleet_worker.engine.transfer import WeightTransfer
-from fleet_worker.engine.vllm_lora import lora_request
+from fleet_worker.engine.vllm_facts import described
+from fleet_worker.engine.vllm_requests import WeightTransfer, lora_request
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
@@ -213,15 +212,15 @@ class VllmEngine:
             raise Refusal(
                 Reason.BAD_REQUEST, f"a prompt has {len(ids)} tokens, allowed are 1 to {limit}"
             )
-        output = await self._generate(ids, sampling.greedy(max_tokens))
+        output = await self._generate(ids, vllm_requests.greedy(max_tokens))
         return ids, [int(token) for token in output.outputs[0].token_ids]
 
     async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
         """Return the model's log-probabilities of `tokens[first:]`."""
         allowed = int(self._client.vllm_config.model_config.max_logprobs)
         known = _MOST_PROBABLE if allowed < 0 else min(_MOST_PROBABLE, allowed)
-        output = await self._generate(list(tokens), sampling.scoring(known))
-        return sampling.positions_of(output)[first:]
+        output = await self._generate(list(tokens), vllm_requests.scoring(known))
+        return vllm_requests.positions_of(output)[first:]
 
     async def reset_caches(self) -> None:
         """Drop prefix, multi-modal and encoder caches."""

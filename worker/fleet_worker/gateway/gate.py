@@ -6,12 +6,14 @@ agent the gate lets no request pass: a missing latch counts as closed.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint.weight_names import WeightName, short_digest
-from fleet_worker.gateway.api_key import PublicKey
+from fleet_worker.checkpoint.identity import WeightName, short_digest
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
@@ -24,9 +26,11 @@ from fleet_worker.http.asgi import (
     Receive,
     Scope,
     Send,
+    WireError,
+    answer_error,
+    header_of,
     read_body,
 )
-from fleet_worker.http.errors import WireError, answer_error
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import AdapterState
@@ -36,6 +40,47 @@ from fleet_worker.provenance.demands import Demand
 from fleet_worker.provenance.spans import compact
 from fleet_worker.provenance.stamping import CutShortError, Stamping
 from fleet_worker.provenance.tracking import collecting
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/ping"})
+
+
+class PublicKey:
+    """The valid keys of the public port. Without keys the port is open to every client."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = [_digest(key) for key in keys if key]
+
+    def check(self, path: str, headers: Headers) -> None:
+        """Refuse a request without a valid key.
+
+        Errors:
+            WireError: 401.
+        """
+        if not self._digests or path in OPEN_PATHS:
+            return
+        scheme, _, key = (header_of(headers, b"authorization") or "").partition(" ")
+        offered = _digest(key.strip())
+        # Always compares every key, so that the time reveals nothing.
+        found = False
+        for digest in self._digests:
+            found |= hmac.compare_digest(digest, offered)
+        if not (found and scheme.lower() == "bearer"):
+            raise WireError(
+                401,
+                "an API key is needed: Authorization: Bearer <key>",
+                kind="AuthenticationError",
+                headers=[(b"www-authenticate", b"Bearer")],
+            )
+
+
+def keys_of(arguments: Any, environment: Mapping[str, str]) -> list[str]:
+    """Return the keys from vLLM's command line, or else from its environment."""
+    return list(getattr(arguments, "api_key", None) or [environment.get("VLLM_API_KEY", "")])
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
 
 _LOG = logging.getLogger(__name__)
 

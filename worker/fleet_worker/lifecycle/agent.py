@@ -20,7 +20,6 @@ from fleet_worker.lifecycle import (
     draining,
     fencing,
     loading,
-    opening,
     pausing,
     probing,
     stage_call,
@@ -146,14 +145,14 @@ class Agent(Worker):
             self.check_holder(request.holder)
             if self._is_loaded(request):
                 if self.phase is not Phase.SERVING:
-                    await opening.resume(self, request.version, Event.RESUME)
+                    await pausing.resume(self, request.version, Event.RESUME)
                 return
             if self.phase is not Phase.PAUSED:
                 after(self.standing, Event.PAUSE)
             staged = self.staging.check_staged(request)
             with self.working("apply", staged.version, run_id=staged.run_id):
                 await self._apply(request)
-        opening.log_serving(self)
+        pausing.log_serving(self)
 
     async def open(self, request: OpenRequest, event: Event) -> None:
         """`PUT resume` and `PUT admit`: serve, if the engine has the version of the request."""
@@ -161,7 +160,7 @@ class Agent(Worker):
         self.check_holder(request.holder)
         async with self.lock:
             self.check_holder(request.holder)
-            await opening.open_latch(self, request, event)
+            await pausing.open_latch(self, request, event)
 
     async def fence(self, request: FenceRequest) -> None:
         """`PUT fence`: close the latch at once, drain for the given time, then end all requests."""
@@ -269,7 +268,7 @@ class Agent(Worker):
             # The load succeeded, or was refused with the old weights intact. Otherwise a failed
             # load or a fence has changed the phase.
             if self.phase is Phase.PAUSED and self.is_open:
-                await opening.resume(self, self.version or "", Event.RESUME)
+                await pausing.resume(self, self.version or "", Event.RESUME)
 
     def _is_loaded(self, request: LoadRequest | ApplyRequest) -> bool:
         """Whether the engine has the weights already, and they have not been staged again."""

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from fleet_worker.canary.report import Continuation, History, Run, report
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import Position
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle import closing, sleeping
+from fleet_worker.lifecycle.canary_report import Continuation, History, Run, report
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.logs import fields

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.identity import Label, Labels
-from fleet_worker.checkpoint.weight_names import WeightName, described, short_digest
+from fleet_worker.checkpoint.identity import Label, Labels, WeightName, described, short_digest
 from fleet_worker.protocol import Named, Source, Staged, StageRequest
 
 # Scopes of labels, in addition to runs and directories.

@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from fleet_worker.canary.report import History
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.identity import Labels
+from fleet_worker.checkpoint.identity import Labels, WeightName, WeightNames
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.store_threads import leave
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
 from fleet_worker.engine.limits import Limits, TimedEngine
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Fault, Refusal
 from fleet_worker.lifecycle import fencing
+from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.quiesce import Quiescence

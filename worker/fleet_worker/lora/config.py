@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.scale import is_quick, pattern_of, rank_of
 from fleet_worker.protocol import Reason

@@ -18,8 +18,8 @@ from pathlib import Path
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
+from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.identity import Identity
-from fleet_worker.checkpoint.layout import CONFIG_LIMIT
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
 from fleet_worker.checkpoint.reference import StageRules, directory_of
 from fleet_worker.errors import Refusal

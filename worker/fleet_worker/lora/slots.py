@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fleet_worker.checkpoint.identity import Label, Labels
+from fleet_worker.checkpoint.identity import Label, Labels, short_digest
 from fleet_worker.checkpoint.store_threads import StoreThreads
-from fleet_worker.checkpoint.weight_names import short_digest
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import FIRST_NUMBER, EngineAdapter, engine_name
 from fleet_worker.errors import EngineFailure, Refusal

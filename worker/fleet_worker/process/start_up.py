@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet_worker.checkpoint import hub, memory
+from fleet_worker.checkpoint import memory, opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.identity import check_digest
@@ -196,8 +196,8 @@ def open_model(name: str, revision: str | None) -> Model:
         source = Source(path=directory)
     else:
         # By its commit, because a branch may move before the next start.
-        commit = hub.commit_of(name, revision or "main")
-        directory = hub.snapshot(name, commit)
+        commit = opening.commit_of(name, revision or "main")
+        directory = opening.snapshot(name, commit)
         source = Source(hugging_face=HuggingFaceSource(repo=name, revision=commit))
     return Model(source, directory, open_checkpoint(directory, None))
 

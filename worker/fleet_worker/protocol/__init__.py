@@ -17,7 +17,6 @@ from fleet_worker.drain_names import (
     ENV_ADMIN_TOKEN_FILE,
     ENV_DRAIN_SECONDS,
 )
-from fleet_worker.protocol.engine_routes import ENGINE_ROUTES, READING_ENGINE_ROUTES
 from fleet_worker.protocol.flags import (
     OWNED_ENGINE_FLAGS,
     OwnedFlag,
@@ -27,6 +26,8 @@ from fleet_worker.protocol.paths import (
     ADAPTERS_PATH,
     ADMIT_PATH,
     APPLY_PATH,
+    DATA_ROUTES,
+    ENGINE_ROUTES,
     ENV_POD_UID,
     ENV_START_DIGEST,
     ENV_START_PATH,
@@ -54,14 +55,12 @@ from fleet_worker.protocol.paths import (
     LOAD_PATH,
     PAUSE_PATH,
     PROBE_PATH,
+    READING_ENGINE_ROUTES,
+    READING_TEXT_ROUTES,
     READY_PATH,
     RESUME_PATH,
     STAGE_PATH,
     STATE_PATH,
-)
-from fleet_worker.protocol.public_routes import (
-    DATA_ROUTES,
-    READING_TEXT_ROUTES,
     TEXT_ROUTES,
     TOKEN_ROUTE,
 )

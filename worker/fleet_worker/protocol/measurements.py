@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet_worker.protocol.bounds import Count, Label, Measure, Seconds, Share, Text
-from fleet_worker.protocol.types import Message
+from fleet_worker.protocol.types import Count, Label, Measure, Message, Seconds, Share, Text
 
 
 class SwapTimings(Message):

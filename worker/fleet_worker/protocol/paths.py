@@ -1,4 +1,8 @@
-"""Paths, headers and environment variables. `drain_names` has those of the preStop hook."""
+"""Paths, headers and environment variables. `drain_names` has those of the preStop hook.
+
+Source of the public port's routes: route list of vLLM 0.32 (`vllm.entrypoints`), with all options on.
+`/v1/tokenize`, `/v1/detokenize` and `/v1/chat/completions/tokens` are ours.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +65,74 @@ ENV_START_DIGEST = "RLFLEET_START_DIGEST"
 If it passes the checks, the worker starts on it and need not load twice. Otherwise the worker starts
 on the model's own weights.
 """
+
+
+TOKEN_ROUTE = "/inference/v1/generate"  # noqa: S105 - a path
+"""The only route of vLLM that writes weight versions itself."""
+DATA_ROUTES = frozenset(
+    {
+        "/inference/v1/abort_requests",
+        TOKEN_ROUTE,
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/chat/completions/tokens",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+    }
+)
+"""They need the model, and are served only while the latch is open."""
+READING_TEXT_ROUTES = frozenset({"/v1/models", "/version"})
+"""`GET` without a body."""
+TEXT_ROUTES = READING_TEXT_ROUTES | {
+    "/detokenize",
+    "/tokenize",
+    "/v1/chat/completions/derender",
+    "/v1/chat/completions/render",
+    "/v1/completions/derender",
+    "/v1/completions/render",
+    "/v1/detokenize",
+    "/v1/messages/count_tokens",
+    "/v1/messages/render",
+    "/v1/responses/render",
+    "/v1/tokenize",
+}
+"""They need no weights."""
+
+
+_BOTH = (
+    "pause_generation",
+    "resume_generation",
+    "flush_cache",
+    "abort_request",
+    "load_lora",
+    "unload_lora",
+)
+_FLAT = (
+    *_BOTH,
+    "liveness_probe",
+    "update_weights_from_disk",
+    "update_weights_from_distributed",
+    "update_weights_from_tensor",
+    "init_weights_update_group",
+    "destroy_weights_update_group",
+    "get_weight_version",
+    "set_weight_version",
+)
+_CONTROL = (*_BOTH, "is_paused", "get_weight_version", "sleep", "wake_up")
+_UPDATE = (
+    "update_weight_version",
+    "init_weight_transfer_engine",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
+    "load_lora",
+    "unload_lora",
+)
+ENGINE_ROUTES: frozenset[str] = frozenset(
+    (*_FLAT, *(f"control/{name}" for name in _CONTROL), *(f"update/{name}" for name in _UPDATE))
+)
+READING_ENGINE_ROUTES: frozenset[str] = frozenset(
+    ("liveness_probe", "get_weight_version", "control/is_paused", "control/get_weight_version")
+)
+"""Those that change nothing: workers of the operator's fleets answer no other ones."""

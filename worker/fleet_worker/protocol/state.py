@@ -10,17 +10,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet_worker.protocol.bounds import AnySource, Count, Label, Seconds, Text
 from fleet_worker.protocol.measurements import LoadEffect, ProbeReport, SwapTimings
 from fleet_worker.protocol.types import (
     PROTOCOL_VERSION,
+    AnySource,
+    Count,
     Epoch,
+    Label,
     Management,
     Message,
     PauseMode,
     Phase,
     Reason,
+    Seconds,
     Source,
+    Text,
     Word,
 )
 

@@ -1,11 +1,24 @@
-"""Types that requests and states share."""
+"""Types that requests and states share, and the bounds of fields in answers.
+
+A reader does not trust an answer, so each of its fields has bounds.
+"""
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic.functional_validators import WrapValidator
 
 PROTOCOL_VERSION = 2
 """2: calls are signed and name their target pod."""
@@ -210,3 +223,43 @@ MAX_DRIVER_CHARACTERS = 253
 Holder = Annotated[str, Field(min_length=1, max_length=MAX_DRIVER_CHARACTERS)]
 """Name of the caller that drives a worker. The worker shows it to a second driver, which it refuses
 while the lease of the first one runs."""
+
+
+_LONGEST_SECONDS = 1e10
+
+
+def _not_negative(seconds: float) -> float:
+    return max(seconds, 0.0)
+
+
+def _bounded(measure: float | None) -> float | None:
+    """Return None for NaN, and a very large number for an infinite one."""
+    if measure is None or math.isnan(measure):
+        return None
+    return min(max(measure, -1e9), 1e9)
+
+
+def _from_0_to_1(share: float | None) -> float | None:
+    """Return None for a share outside of 0 to 1."""
+    return share if share is not None and 0 <= share <= 1 else None
+
+
+def _known_source(value: Any, read: ValidatorFunctionWrapHandler) -> Source | None:
+    """Return None for a kind of source that this release does not know."""
+    try:
+        source: Source | None = read(value)
+    except ValidationError:
+        return None
+    return source
+
+
+Label = Annotated[str, Field(max_length=128)]
+Text = Annotated[str, Field(max_length=1024)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[
+    float, Field(le=_LONGEST_SECONDS, allow_inf_nan=False), AfterValidator(_not_negative)
+]
+"""An age or a duration. A negative one, from a clock that went back, counts as 0."""
+Measure = Annotated[float | None, AfterValidator(_bounded)]
+Share = Annotated[float | None, AfterValidator(_from_0_to_1)]
+AnySource = Annotated[Source | None, WrapValidator(_known_source)]

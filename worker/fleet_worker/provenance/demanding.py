@@ -6,9 +6,8 @@ token, or in the middle.
 
 from __future__ import annotations
 
-from fleet_worker.checkpoint.weight_names import WeightName
-from fleet_worker.http.asgi import Headers, header_of
-from fleet_worker.http.errors import WireError, bad_request
+from fleet_worker.checkpoint.identity import WeightName
+from fleet_worker.http.asgi import Headers, WireError, bad_request, header_of
 from fleet_worker.protocol import (
     HEADER_RUN,
     HEADER_VERSION,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.protocol import HEADER_RUN, HEADER_VERSION_EXACT, HEADER_VERSION_MIN, number_of
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 
 FIELD = "weight_versions"
 # In a chat `stop_reason` is null or follows a `finish_reason`; in a message it marks the end. vLLM

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from fleet_worker.checkpoint.weight_names import WeightName
-from fleet_worker.http.asgi import Message, Send, header_of
-from fleet_worker.http.errors import WireError, answer_error, broken_reply
+from fleet_worker.checkpoint.identity import WeightName
+from fleet_worker.http.asgi import Message, Send, WireError, answer_error, broken_reply, header_of
 from fleet_worker.protocol import (
     HEADER_DIGEST_END,
     HEADER_DIGEST_START,

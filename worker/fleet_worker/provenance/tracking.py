@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.checkpoint.identity import WeightName, WeightNames
 from fleet_worker.engine.records import weight_name_of
 from fleet_worker.lifecycle.kept_cache import Beginning, KeptCache
 from fleet_worker.provenance.spans import Span

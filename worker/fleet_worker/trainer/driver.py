@@ -1,19 +1,183 @@
 """The calls of a trainer that updates this worker itself, the same for every dialect.
 
-They work in an External fleet, under the same lock, latch and checks as the operator's calls.
+Weights and adapters come as files or over a collective. The calls work in an External fleet, under the
+same lock, latch and checks as the operator's calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
+from fleet_worker.checkpoint.completeness import files_of
+from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.fencing import Lease
-from fleet_worker.protocol import PauseMode, Phase
-from fleet_worker.trainer.driver_files import FilesDriver, checked_label
+from fleet_worker.protocol import (
+    AdapterRemoval,
+    AdapterRequest,
+    ApplyRequest,
+    LoadRequest,
+    PauseMode,
+    Phase,
+    Reason,
+    Source,
+    StageRequest,
+    VersionLabel,
+    step_of,
+)
 from fleet_worker.trainer.driver_seat import DriverRules, DriverSeat
+from fleet_worker.trainer.step_labels import label_of
 from fleet_worker.trainer.transfers import Transfers
+
+T = TypeVar("T")
+
+_LABELS: TypeAdapter[str] = TypeAdapter(VersionLabel)
+
+
+class FilesDriver:
+    """The calls that load from directories."""
+
+    def __init__(self, seat: DriverSeat) -> None:
+        self._seat = seat
+
+    async def load(self, trainer: str, path: str | None, label: str | None = None) -> str:
+        """Load the weights of a directory. A serving worker is paused for the load.
+
+        Args:
+            trainer: Address of the trainer.
+            path: The directory, below a weights root.
+            label: The version; by default it is taken from the directory's name.
+
+        Returns:
+            The version.
+        """
+        self._seat.check_may_drive()
+        source = _source(path)
+        agent = self._seat.agent
+        label = (
+            checked_label(label) if label is not None else await self._label_of(str(source.path))
+        )
+        self._check_not_failed(label, source)
+        await self._seat.renew(trainer)
+        stage = StageRequest(version=label, source=source, epoch=self._seat.epoch)
+        # By digest: another trainer's directory may have other weights with this version.
+        digest = await agent.stage(stage, by_directory=True)
+        if agent.phase is Phase.SERVING:
+            await agent.apply(
+                ApplyRequest(
+                    version=label,
+                    digest=digest,
+                    mode=PauseMode.KEEP,
+                    lease_seconds=self._seat.rules.lease_seconds,
+                    holder=trainer,
+                    epoch=self._seat.epoch,
+                )
+            )
+        else:
+            await agent.load(
+                LoadRequest(version=label, digest=digest, holder=trainer, epoch=self._seat.epoch)
+            )
+        return label
+
+    async def name_version(self, trainer: str, label: str) -> None:
+        """Change the version of weights that have just been loaded.
+
+        Only before the weights have made a token: a later change would give one set of weights two
+        versions.
+        """
+        self._seat.check_may_drive()
+        label = checked_label(label)
+        agent = self._seat.agent
+        async with agent.lock:
+            agent.check_holder(trainer)
+            if label == agent.version:
+                return
+            if not agent.may_rename or agent.phase not in (Phase.PAUSED, Phase.JOINING):
+                raise Refusal(
+                    Reason.VERSION_MISMATCH,
+                    f"the engine serves version {agent.version}: set another version only between"
+                    " the load of new weights and the resume",
+                )
+            await agent.rename(label)
+
+    # --- adapters ------------------------------------------------------------------------------
+
+    async def put_adapter(
+        self, trainer: str, name: str, path: str | None, label: str | None = None
+    ) -> str:
+        """Serve the LoRA adapter of a directory under a name; returns its version."""
+        self._seat.check_may_drive()
+        self._seat.agent.adapters.check_enabled()
+        source = _source(path)
+        label = (
+            checked_label(label) if label is not None else await self._label_of(str(source.path))
+        )
+        request = AdapterRequest(
+            version=label, source=source, holder=trainer, epoch=self._seat.epoch
+        )
+        await self._seat.agent.put_adapter(checked_label(name), request, by_directory=True)
+        return label
+
+    async def remove_adapter(self, trainer: str, name: str) -> None:
+        """Stop serving a LoRA adapter."""
+        self._seat.check_may_drive()
+        request = AdapterRemoval(holder=trainer, epoch=self._seat.epoch)
+        await self._seat.agent.remove_adapter(checked_label(name), request)
+
+    async def _label_of(self, path: str) -> str:
+        if (step := step_of(path)) is not None:
+            return step
+        roots = self._seat.agent.staging.rules.roots
+        return label_of(path, await self._in_thread(partial(files_of, path, roots), path))
+
+    def _check_not_failed(self, label: str, source: Source) -> None:
+        """Refuse with `Broken` a source that has just broken the engine."""
+        agent = self._seat.agent
+        failed = agent.load_failure
+        if failed is None or agent.phase is not Phase.JOINING:
+            return
+        if (failed.version, failed.source) == (label, str(source)):
+            raise Refusal(
+                Reason.BROKEN,
+                f"the load of version {label} failed inside the engine ({failed.message}); publish"
+                " another version",
+            )
+
+    async def _in_thread(self, work: Callable[[], T], path: str) -> T:
+        """Work on a file system, which may not answer."""
+        staging = self._seat.agent.staging
+        return await staging.threads.run(work, store=staging.rules.roots.root_of(path))
+
+
+def checked_label(text: str) -> str:
+    """Return the text if it is valid as a name or a version.
+
+    Errors:
+        Refusal: `BadRequest`; the message does not repeat the text.
+    """
+    try:
+        return _LABELS.validate_python(text)
+    except ValidationError as error:
+        raise Refusal(
+            Reason.BAD_REQUEST,
+            "invalid name or version: use at most 63 letters, digits, dots, dashes and underscores",
+        ) from error
+
+
+def _source(path: str | None) -> Source:
+    if not path:
+        raise Refusal(
+            Reason.BAD_REQUEST,
+            "missing directory: this call loads files; it receives no weights over a collective",
+        )
+    try:
+        return Source(path=path)
+    except ValidationError as error:
+        raise Refusal(Reason.BAD_REQUEST, "invalid directory path") from error
 
 
 class CollectiveDriver:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fleet_worker.checkpoint.weight_names import short_digest
+from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle import loading
 from fleet_worker.lifecycle.fencing import Lease

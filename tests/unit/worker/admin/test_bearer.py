@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.admin.bearer import BearerFile
+from fleet_worker.admin.guard import BearerFile
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.admin.addressing import MAX_SESSIONS, Taken
 from fleet_worker.admin.app import AdminApp
-from fleet_worker.admin.bearer import BearerFile
-from fleet_worker.admin.guard import Guard
+from fleet_worker.admin.guard import BearerFile, Guard
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import (
     FENCE_PATH,

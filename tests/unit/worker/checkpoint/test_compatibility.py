@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.reference import (
     IGNORED_CONFIG_KEYS,
     check_config,
     check_tensors,
     config_differences,
 )
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

@@ -15,8 +15,8 @@ from tests.support.fake_modules import install
 from tests.support.fake_torch import floats_of_sixteen_bits, imported_over_fake_torch
 
 from fleet_worker.checkpoint import reading
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.checkpoint import hub
+from fleet_worker.checkpoint import opening
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -26,7 +26,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("revision", ["main", "pr/1", COMMIT])
 def test_a_cached_revision_is_found(cache: Path, revision: str) -> None:
-    found = hub.snapshot("org/name", revision, cache=cache)
+    found = opening.snapshot("org/name", revision, cache=cache)
 
     assert found == str(cache / "models--org--name" / "snapshots" / COMMIT)
 
@@ -48,7 +48,7 @@ def test_a_revision_that_is_not_cached_is_not_found_and_not_downloaded(
     cache: Path, repository: str, revision: str
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        hub.snapshot(repository, revision, cache=cache)
+        opening.snapshot(repository, revision, cache=cache)
 
     assert refused.value.reason is Reason.SOURCE_NOT_FOUND
 
@@ -62,8 +62,8 @@ def test_a_revision_that_is_not_cached_is_not_found_and_not_downloaded(
     ],
 )
 def test_the_cache_directory_is_the_librarys(environment: dict[str, str], directory: str) -> None:
-    assert str(hub.cache_directory(environment)) == directory
+    assert str(opening.cache_directory(environment)) == directory
 
 
 def test_the_default_cache_is_in_the_home_directory() -> None:
-    assert hub.cache_directory({}).parts[-3:] == (".cache", "huggingface", "hub")
+    assert opening.cache_directory({}).parts[-3:] == (".cache", "huggingface", "hub")

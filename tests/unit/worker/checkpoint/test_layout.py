@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.checkpoint.layout import all_tensors, check_index, parse_index, weight_files
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
+from fleet_worker.checkpoint.format import (
+    TensorSpec,
+    all_tensors,
+    check_index,
+    parse_index,
+    weight_files,
+)
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

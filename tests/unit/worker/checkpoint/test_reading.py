@@ -22,8 +22,8 @@ from tests.support.tiny import tiny_look, write_tiny
 
 from fleet_worker.checkpoint import memory, reading
 from fleet_worker.checkpoint.files import OpenFile
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

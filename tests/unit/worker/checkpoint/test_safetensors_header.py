@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_worker.checkpoint.safetensors_header import (
+from fleet_worker.checkpoint.format import (
     HEADER_LIMIT,
     ITEM_BITS,
     TensorSpec,

@@ -14,11 +14,11 @@ from tests.support.tiny import TinyInspector, write_tiny
 from tests.support.worker_harness import WorkerHarness, stage_request
 
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Labels
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, blocks_between
 from fleet_worker.checkpoint.reference import Reference, StageRules
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Reason

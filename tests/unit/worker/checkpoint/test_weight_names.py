@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames, short_digest
+from fleet_worker.checkpoint.identity import WeightName, WeightNames, short_digest
 
 DIGEST = "3fa9c1d04b2e"
 

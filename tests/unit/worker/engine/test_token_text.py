@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.engine.token_text import (
+from fleet_worker.engine.facts import (
     Offsets,
     bytes_of_byte_level,
     bytes_of_sentence_piece,
@@ -36,7 +36,7 @@ def test_characters_of_a_byte_level_vocabulary_decode_to_bytes(
 
 
 def test_each_byte_has_its_own_character() -> None:
-    from fleet_worker.engine.token_text import _byte_letters  # noqa: PLC0415 - of this test only
+    from fleet_worker.engine.facts import _byte_letters  # noqa: PLC0415 - of this test only
 
     assert sorted(_byte_letters().values()) == list(range(256))
 

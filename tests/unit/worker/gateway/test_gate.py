@@ -15,7 +15,7 @@ from tests.support.tiny import BASE_DIGEST
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.checkpoint.identity import WeightName, WeightNames
 from fleet_worker.gateway.gate import Gate
 from fleet_worker.http.asgi import Receive, Scope, Send, answer, read_body
 from fleet_worker.lifecycle.kept_cache import KeptCache

@@ -10,10 +10,8 @@ import pytest
 from tests.support.fake_server import ONE, FakePort
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.gateway.api_key import keys_of
-from fleet_worker.gateway.gate import read_whole, replayed
-from fleet_worker.http.asgi import ClientGoneError
-from fleet_worker.http.errors import WireError
+from fleet_worker.gateway.gate import keys_of, read_whole, replayed
+from fleet_worker.http.asgi import ClientGoneError, WireError
 from fleet_worker.provenance.changing import object_of
 
 

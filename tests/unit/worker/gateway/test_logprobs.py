@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.fake_server import FakeVocabulary
 
-from fleet_worker.engine.token_text import Offsets
+from fleet_worker.engine.facts import Offsets
 from fleet_worker.gateway.tokens.logprobs import (
     LengthError,
     check_lists,

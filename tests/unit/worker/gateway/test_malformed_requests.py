@@ -14,7 +14,7 @@ from tests.support.raw_call import RawCall
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.gateway.table import ROWS, Translations
-from fleet_worker.http.errors import WireError
+from fleet_worker.http.asgi import WireError
 from fleet_worker.provenance.spans import compact
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"

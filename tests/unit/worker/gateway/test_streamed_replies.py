@@ -14,7 +14,7 @@ from tests.support.fake_server import fake_facts
 
 from fleet_worker.gateway.tokens.reply import TokenReply
 from fleet_worker.gateway.tokens.request import asked_of
-from fleet_worker.http.errors import WireError
+from fleet_worker.http.asgi import WireError
 
 FACTS = fake_facts()
 PROMPT = [5, 6]

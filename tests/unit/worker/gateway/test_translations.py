@@ -9,7 +9,7 @@ from tests.support.fake_server import fake_facts
 
 from fleet_worker.gateway.routes import Access, access_of
 from fleet_worker.gateway.table import ROWS, Translations
-from fleet_worker.http.errors import WireError
+from fleet_worker.http.asgi import WireError
 from fleet_worker.provenance.spans import Dialect
 
 CHAT, TOKEN_CHAT, COMPLETION = (

@@ -9,7 +9,7 @@ from tests.support.tiny import BASE_DIGEST
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
-from fleet_worker.checkpoint.weight_names import short_digest
+from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Epoch, PauseMode, PauseRequest, Phase, Reason
 

@@ -17,8 +17,8 @@ from tests.support.worker_harness import stage_request
 from fleet_worker.checkpoint import store_threads
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.safetensors_header import TensorSpec
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Epoch, Reason, Source, StageRequest

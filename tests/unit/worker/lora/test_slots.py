@@ -11,7 +11,7 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.engine.records import FIRST_NUMBER, engine_name, weight_name_of
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Phase, Reason

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fleet_worker.engine.records import EngineAdapter
-from fleet_worker.engine.vllm_lora import with_adapters
+from fleet_worker.engine.vllm_requests import with_adapters
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 

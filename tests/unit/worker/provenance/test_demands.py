@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.protocol import number_of
 from fleet_worker.provenance.demands import Demand, DemandError, demand_of
 

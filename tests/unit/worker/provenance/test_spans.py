@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.checkpoint.weight_names import WeightName
+from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.provenance.spans import (
     Dialect,
     Span,

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.fake_server import FakeChoice
 
-from fleet_worker.checkpoint.weight_names import WeightName, WeightNames
+from fleet_worker.checkpoint.identity import WeightName, WeightNames
 from fleet_worker.gateway.translation import Json, Reply
-from fleet_worker.http.errors import WireError
+from fleet_worker.http.asgi import WireError
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.provenance.changing import Changes
 from fleet_worker.provenance.demands import Demand

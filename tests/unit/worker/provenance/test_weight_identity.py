@@ -17,7 +17,7 @@ from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
-from fleet_worker.checkpoint.weight_names import short_digest
+from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import TOKEN_ROUTE, PauseMode, PauseRequest, Reason
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fleet_worker.engine.token_text import Offsets, text_of
+from fleet_worker.engine.facts import Offsets, text_of
 
 PREFIX = "token_id:"
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fleet_worker.engine.token_text import Offsets
+from fleet_worker.engine.facts import Offsets
 from fleet_worker.gateway.tokens.logprobs import LengthError, check_lists, name_entries, name_lists
 from fleet_worker.gateway.tokens.request import Asked
 from fleet_worker.gateway.tokens.routed_experts import rewritten
 from fleet_worker.gateway.translation import Facts, Json
-from fleet_worker.http.errors import bad_request, broken_reply
+from fleet_worker.http.asgi import bad_request, broken_reply
 
 _START = "routed_experts_prompt_start"
 

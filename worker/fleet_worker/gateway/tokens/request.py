@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet_worker.gateway.translation import Facts, Json
-from fleet_worker.http.errors import WireError, bad_request
+from fleet_worker.http.asgi import WireError, bad_request
 
 PLACEHOLDER = {"role": "user", "content": ""}
 """The message of a chat whose prompt comes as tokens. vLLM requires one and does not read it."""

@@ -16,7 +16,7 @@ from fleet_worker.gateway.tokens.logprobs import name_sampled
 from fleet_worker.gateway.tokens.reply import experts_of
 from fleet_worker.gateway.tokens.request import checked_ids, one_of
 from fleet_worker.gateway.translation import Facts, Forward, Json, Reply
-from fleet_worker.http.errors import bad_request
+from fleet_worker.http.asgi import bad_request
 from fleet_worker.protocol import TOKEN_ROUTE
 
 # As vLLM writes it: first in its object, without spaces. It cannot be inside a string, where its

@@ -24,7 +24,7 @@ from fleet_worker.gateway.tokens.request import (
 )
 from fleet_worker.gateway.translate.openai import check_keys
 from fleet_worker.gateway.translation import Facts, Forward, Json, Reply
-from fleet_worker.http.errors import bad_request, broken_reply
+from fleet_worker.http.asgi import bad_request, broken_reply
 
 EXTRA_FIELDS = frozenset(
     {

@@ -15,7 +15,7 @@ from fleet_worker.gateway.tokens.request import (
     explained,
 )
 from fleet_worker.gateway.translation import Facts, Forward, Json, Reply
-from fleet_worker.http.errors import bad_request
+from fleet_worker.http.asgi import bad_request
 
 
 def reply_of(request: Json, asked: Asked, facts: Facts) -> Reply:

@@ -19,7 +19,7 @@ from fleet_worker.gateway.tokens.request import (
 )
 from fleet_worker.gateway.translate.openai import check_keys
 from fleet_worker.gateway.translation import Facts, Forward, Json, Reply
-from fleet_worker.http.errors import bad_request
+from fleet_worker.http.asgi import bad_request
 
 
 def reply_of(request: Json, asked: Asked, facts: Facts, ids: Sequence[int]) -> Reply:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet_worker.gateway.translate.openai import check_template_arguments
 from fleet_worker.gateway.translation import Facts, Forward, Json
-from fleet_worker.http.errors import WireError, bad_request
+from fleet_worker.http.asgi import WireError, bad_request
 
 
 def tokenize(_path: str, body: Json, facts: Facts) -> Forward:

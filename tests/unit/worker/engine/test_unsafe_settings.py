@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.engine import config as engine_config
-from fleet_worker.engine.config import unsafe_settings
+from fleet_worker.engine import vllm_facts
 from fleet_worker.engine.required_names import UnsupportedEngineError
+from fleet_worker.engine.vllm_facts import unsafe_settings
 
 
 def configuration(**changed: Any) -> SimpleNamespace:
@@ -73,7 +73,7 @@ def test_a_setting_that_keeps_something_of_old_weights_is_refused_with_a_remedy(
 def test_a_vllm_that_moved_a_setting_is_refused(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_config, "supported_range", lambda: "<0.34,>=0.32")
+    monkeypatch.setattr(vllm_facts, "supported_range", lambda: "<0.34,>=0.32")
     config = configuration()
     delattr(config, field)
     with pytest.raises(UnsupportedEngineError, match=field):

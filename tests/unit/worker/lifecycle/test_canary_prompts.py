@@ -10,7 +10,8 @@ from tests.support.fake_engine import untouched
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.canary.report import (
+from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.lifecycle.canary_report import (
     Continuation,
     Position,
     Run,
@@ -18,7 +19,6 @@ from fleet_worker.canary.report import (
     repetition,
     report,
 )
-from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import Phase, Reason
 
 

@@ -1,0 +1,134 @@
+"""Requests in vLLM's own types: canary prompts, weight transfers, and LoRA adapters.
+
+vLLM's modules are imported on use: they take seconds, and this one loads before vLLM starts.
+
+Source: `SamplingParams`, `RequestOutput`, `LoRARequest`, `OpenAIServingModels.lora_requests`,
+`AsyncLLM.generate`, `AsyncLLM.*_weight_transfer_engine` and `AsyncLLM.*_weight_update`, vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
+from typing import Any
+
+from fleet_worker.engine.records import EngineAdapter, Position
+from fleet_worker.errors import Refusal
+
+
+def greedy(max_tokens: int) -> Any:
+    """Return the parameters for the most probable continuation."""
+    return _parameters(max_tokens=max_tokens)
+
+
+def scoring(most_probable: int) -> Any:
+    """Return the parameters for log-probabilities of the prompt's tokens and the most probable ones."""
+    return _parameters(max_tokens=1, prompt_logprobs=most_probable)
+
+
+def positions_of(output: Any) -> tuple[Position, ...]:
+    """Return the positions of the prompt of a `RequestOutput`. The first has no log-probabilities."""
+    found = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+    return tuple(
+        Position(
+            int(token), {int(each): float(value.logprob) for each, value in (known or {}).items()}
+        )
+        for token, known in found
+    )
+
+
+def _parameters(**options: Any) -> Any:
+    # Imported on use: vLLM takes seconds to import, and this module loads before vLLM starts.
+    module = importlib.import_module("vllm.sampling_params")
+    final = module.RequestOutputKind.FINAL_ONLY
+    return module.SamplingParams(temperature=0.0, output_kind=final, detokenize=False, **options)
+
+
+_REQUESTS = "vllm.distributed.weight_transfer.base"
+
+
+class WeightTransfer:
+    """The weight transfer calls of one engine client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def join(self, info: Mapping[str, Any]) -> None:
+        """Join a trainer's group."""
+        request = _module().WeightTransferInitRequest(init_info=dict(info))
+        await self._client.init_weight_transfer_engine(request)
+
+    async def leave(self) -> None:
+        """Leave the trainer's group."""
+        await self._client.shutdown_weight_transfer_engine()
+
+    async def begin(self) -> None:
+        """Make the model ready to receive."""
+        await self._client.start_weight_update()
+
+    async def receive(self, info: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Receive some weights. A list has one entry per process of the engine."""
+        given = dict(info) if isinstance(info, Mapping) else list(info)
+        request = _module().WeightTransferUpdateRequest(update_info=given)
+        await self._client.update_weights(request)
+
+    async def end(self) -> None:
+        """End the update. The label of the weights is set later, after they were checked."""
+        await self._client.finish_weight_update()
+
+
+def _module() -> Any:
+    # Imported on use: vLLM takes seconds to import, and this module loads before vLLM starts.
+    return importlib.import_module(_REQUESTS)
+
+
+Generate = Callable[..., AsyncGenerator[Any, None]]
+Using = Callable[[str], AbstractContextManager[EngineAdapter]]
+
+
+def lora_request(name: str, number: int, path: str) -> Any:
+    """Return vLLM's record of an adapter."""
+    # Imported on use: vLLM takes seconds to import, and this module loads before vLLM starts.
+    module = importlib.import_module("vllm.lora.request")
+    return module.LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
+
+
+@contextmanager
+def _or_not_found(use: AbstractContextManager[EngineAdapter]) -> Iterator[EngineAdapter]:
+    """Turn our refusal into vLLM's error for a name that was removed after vLLM found it."""
+    with ExitStack() as stack:
+        try:
+            adapter = stack.enter_context(use)
+        except Refusal as refusal:
+            module = importlib.import_module("vllm.exceptions")
+            raise module.VLLMNotFoundError(refusal.message) from refusal
+        yield adapter
+
+
+def with_adapters(generate: Generate, using: Using) -> Generate:
+    """Wrap the engine client's `generate` to choose the version of the adapter that a request names.
+
+    The choice and the count of the request are one step. Before it vLLM only checks that the name
+    exists. After it the version stays in the engine until the request ends.
+    """
+
+    def choosing(
+        prompt: Any, sampling_params: Any, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        served = options.pop("lora_request", None)
+        if served is None:
+            return generate(prompt, sampling_params, request_id, **options)
+        return _generate_with(served.lora_name, prompt, sampling_params, request_id, options)
+
+    async def _generate_with(
+        name: str, prompt: Any, sampling_params: Any, request_id: str, options: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
+        with _or_not_found(using(name)) as adapter:
+            chosen = lora_request(adapter.name, adapter.number, adapter.path)
+            outputs = generate(prompt, sampling_params, request_id, lora_request=chosen, **options)
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield output
+
+    return choosing
