@@ -115,6 +115,10 @@ test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prom
 	@promtool check rules charts/rlfleet/files/alerts.yaml
 	@promtool test rules tests/contract/alerts_test.yaml
 
+.PHONY: test-prometheus
+test-prometheus: ## The RL API's panels and alerts with a real Prometheus (Debian: apt install prometheus)
+	@$(MAKE) --no-print-directory pytest LONG=1 ARGS=tests/unit/fleet_api/test_prometheus.py
+
 .PHONY: docs
 docs: ## The site of docs/ in build/site; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $$($(ENVS) docs) -m mkdocs build --strict -f tools/site/mkdocs.yml
