@@ -7,7 +7,10 @@ uid and to one process: a new container of the pod starts a new entry.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
+
+from pydantic import BaseModel
 
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView, WorkerView
@@ -108,7 +111,7 @@ class WorkerCache:
     def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> bool:
         """Note the worker's state. A late answer of an earlier process is dropped.
 
-        Returns: whether it may change a decision. The same answer as before does not.
+        Returns: whether it requests another look. Times and numbers of requests alone do not.
         """
         entry = self._entries.get(pod.uid)
         if entry is None or entry.restarts != pod.restarts:
@@ -116,12 +119,11 @@ class WorkerCache:
         entry.asking, entry.unanswered = False, answer.state is None
         if entry.called_at >= entry.asked_at:
             return False  # A call ended later, and its answer is newer.
-        is_calm = entry.silent_since is None and entry.lost_call is None
-        if is_calm and answer.state is not None and answer.state == entry.state:
-            entry.answered_at = now
-            return False
+        before = entry.state if entry.silent_since is None and entry.lost_call is None else None
         self._take(entry, answer, now)
-        return True
+        if before is None or answer.state is None:
+            return True
+        return _steady(before) != _steady(answer.state)
 
     def instance(self, uid: str) -> str:
         """The process that answered last; empty before the first answer."""
@@ -193,6 +195,30 @@ class WorkerCache:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
         return entry
+
+
+_AGEING = ("operation", "pause", "stage_failure", "load_failure", "adapter_failure")
+"""Parts of a state that hold running times."""
+_ageing = attrgetter(*_AGEING)
+_lasting = attrgetter(
+    *(
+        WorkerState.model_fields.keys()
+        - {"uptime_seconds", "requests_running", "requests_held", "earlier_stage_failures"}
+        - set(_AGEING)
+    )
+)
+
+
+def _steady(state: WorkerState) -> tuple[object, ...]:
+    """What two answers of an unchanged worker have in common."""
+    parts = (*_ageing(state), *state.earlier_stage_failures)
+    if any(parts):
+        parts = tuple(part and _without_times(part) for part in parts)
+    return (_lasting(state), bool(state.requests_running), bool(state.requests_held), parts)
+
+
+def _without_times(part: BaseModel) -> dict[str, object]:
+    return {name: v for name, v in vars(part).items() if not name.endswith("_seconds")}
 
 
 def _is_readable(pod: PodView) -> bool:
