@@ -166,7 +166,9 @@ def _created(
     if not observed.is_external:
         missing = missing[: max(0, last - len(taken))]
     missing = missing[:CREATE_AT_ONCE]
-    manifests = (pods.pod_of(observed, template, n, revision=revision) for n in missing)
+    if not missing:
+        return ()
+    manifests = pods.pods_of(observed, template, missing, revision=revision)
     return tuple(
         CreatePod(pod_name=m["metadata"]["name"], manifest=m, reason="a worker is missing")
         for m in manifests

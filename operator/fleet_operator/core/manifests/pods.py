@@ -7,7 +7,7 @@ pods run. `podOverlay` sets everything else that a site needs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fleet_operator.api import names
@@ -34,7 +34,9 @@ def build_pod(
     observed: FleetObserved, ordinal: int, default_image: str, *, revision: str
 ) -> dict[str, Any]:
     """The manifest of one worker, from the current template."""
-    return pod_of(observed, template_of(observed, default_image), ordinal, revision=revision)
+    template = template_of(observed, default_image)
+    (pod,) = pods_of(observed, template, [ordinal], revision=revision)
+    return pod
 
 
 def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
@@ -63,32 +65,47 @@ def template_of(observed: FleetObserved, default_image: str) -> dict[str, Any]:
     return made
 
 
-def pod_of(
-    observed: FleetObserved, template: Mapping[str, Any], ordinal: int, *, revision: str
-) -> dict[str, Any]:
-    """The manifest of one worker, from a template.
+def pods_of(
+    observed: FleetObserved, template: Mapping[str, Any], ordinals: Iterable[int], *, revision: str
+) -> list[dict[str, Any]]:
+    """The manifests of some workers, from a template. They share what is equal in all of them, so do
+    not change them.
 
     The drain timeout is no part of the template: a change of it replaces no worker.
 
     Source: Kubernetes core/v1 Pod.
     """
+    common = _common_pod(observed, template, revision)
+    return [_pod_of(observed, common, ordinal) for ordinal in ordinals]
+
+
+def _pod_of(observed: FleetObserved, common: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
     name = names.pod_name(observed.name, ordinal)
+    metadata = common["metadata"]
+    labels = metadata["labels"] | {names.LABEL_ORDINAL: str(ordinal)}
+    return {
+        **common,
+        "metadata": metadata | {"name": name, "labels": labels},
+        "spec": common["spec"] | {"hostname": name},
+    }
+
+
+def _common_pod(
+    observed: FleetObserved, template: Mapping[str, Any], revision: str
+) -> dict[str, Any]:
     pod: dict[str, Any] = json.loads(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
     # These fields tie the pod to its fleet. They win over the template.
     metadata, spec = pod["metadata"], pod["spec"]
-    metadata["name"] = name
     metadata["namespace"] = observed.namespace
     metadata["labels"] = (
         metadata.get("labels", {})
         | names.fleet_labels(observed.name)
         | {
-            names.LABEL_ORDINAL: str(ordinal),
             names.LABEL_REVISION: revision,
             names.LABEL_TRAFFIC: names.TRAFFIC_ALLOWED,
         }
     )
     metadata["ownerReferences"] = [owner_reference(observed)]
-    spec["hostname"] = name
     spec["subdomain"] = names.headless_service_name(observed.name)
     seconds = observed.spec.update.drain_timeout_seconds
     # A grace period of the overlay wins, even if it is too short for a drain.
