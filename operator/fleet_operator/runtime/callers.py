@@ -18,6 +18,10 @@ from fleet_operator.runtime.worker_cache import WorkerCache
 BUSY_SECONDS = 1.0
 """The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
 TOKEN = "the admin token"  # noqa: S105 - the name of a part
+READS_PER_SECOND = 2000
+"""Of one fleet. More workers than these are read less often than every `BUSY_SECONDS`: reads of 10,000
+each second would leave no processor time for the calls."""
+READS_PER_SECOND_AT_REST = 200
 _EARLY = 0.9
 """The share of the maximum age after which a state is read again."""
 
@@ -89,13 +93,17 @@ class Callers:
 
         Call it after the calls of a decision: their answers tell the state, too.
 
-        `often`: uids of workers whose answers are at most `BUSY_SECONDS` old, those of others a resync.
+        `often`: uids of workers whose answers are at most `BUSY_SECONDS` old. Answers of others are
+        at most as old as a resync. In large fleets the limits of reads make both older.
         """
         now = asyncio.get_running_loop().time()
-        ages = {True: BUSY_SECONDS * _EARLY, False: self._resync_seconds * _EARLY}
+        busy_seconds = max(BUSY_SECONDS, len(often) / READS_PER_SECOND)
+        pods = self._pods.pods_of(caller.key)
+        rest_seconds = max(self._resync_seconds, len(pods) / READS_PER_SECOND_AT_REST)
+        ages = {True: busy_seconds * _EARLY, False: rest_seconds * _EARLY}
         due = [
             p
-            for p in self._pods.pods_of(caller.key)
+            for p in pods
             if self._worker_cache.is_due(p, now, max_age_seconds=ages[p.uid in often])
         ]
         if due:

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 1024
 """Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and
 would keep the others waiting."""
+SENT_AT_ONCE = 200
+"""Requests that are sent before the event loop gets a turn: thousands would stop it for a second."""
 SETTLE_SECONDS = 0.25
 """How long a reconcile waits for answers. Small models swap in less."""
 REFUSED_SECONDS = 1.0
@@ -108,8 +110,10 @@ class Dispatcher:
         """Read the workers' states. Waits up to `wait_seconds` for the answers."""
         left = self._reads_left
         asked = RequestBatch(partial(self._ended, caller.key, left))
-        for pod in pods:
+        for number, pod in enumerate(pods, start=1):
             self._question(caller, pod, asked)
+            if number % SENT_AT_ONCE == 0:
+                await asyncio.sleep(0)
         await self._settle(caller.key, asked, left, wait_seconds)
 
     async def act(
@@ -125,7 +129,9 @@ class Dispatcher:
         left, sent = self._calls_left, Sent.NOTHING
         called = RequestBatch(partial(self._ended, caller.key, left))
         refused_since = _now() - REFUSED_SECONDS
-        for action in actions:
+        for number, action in enumerate(actions):
+            if number and number % SENT_AT_ONCE == 0:
+                await asyncio.sleep(0)
             work, uid = action.work, action.pod_uid
             if self._worker_cache.call_in_flight(uid) == work:
                 continue

@@ -19,6 +19,8 @@ class LoopLag:
         self._used_seconds = used_seconds
         self._now = (0.0, 0.0)
         self._before = (0.0, 0.0)
+        self._window_ends = 0.0
+        self._timer: asyncio.TimerHandle
 
     def worst_seconds(self) -> float:
         """Worst lag of the last one to two windows, in seconds.
@@ -36,12 +38,24 @@ class LoopLag:
     async def run(self) -> None:
         """Sample until cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
-            window_ends = loop.time() + WINDOW_SECONDS
-            while (now := loop.time()) < window_ends:
-                due, used = now + SAMPLE_SECONDS, self._used_seconds()
-                await asyncio.sleep(SAMPLE_SECONDS)
-                lag = loop.time() - due
-                busy = min(lag, self._used_seconds() - used)
-                self._now = max(self._now[0], lag), max(self._now[1], busy)
+        self._window_ends = loop.time() + WINDOW_SECONDS
+        self._sample_again(loop, self._used_seconds())
+        try:
+            await loop.create_future()
+        finally:
+            self._timer.cancel()
+
+    def _sample_again(self, loop: asyncio.AbstractEventLoop, used: float) -> None:
+        # Timers instead of a task that sleeps: sampling is a good part of the processor time at rest.
+        due = loop.time() + SAMPLE_SECONDS
+        self._timer = loop.call_at(due, self._sample, loop, due, used)
+
+    def _sample(self, loop: asyncio.AbstractEventLoop, due: float, used_before: float) -> None:
+        now, used = loop.time(), self._used_seconds()
+        lag = now - due
+        busy = min(lag, used - used_before)
+        self._now = max(self._now[0], lag), max(self._now[1], busy)
+        if now >= self._window_ends:
+            self._window_ends = now + WINDOW_SECONDS
             self._before, self._now = self._now, (0.0, 0.0)
+        self._sample_again(loop, used)

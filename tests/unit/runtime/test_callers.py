@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,11 +14,12 @@ from tests.support.virtual_time import now
 
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime import callers
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers
 from fleet_operator.runtime.dispatch import SETTLE_SECONDS, Caller, Dispatcher
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.worker_cache import WorkerCache
-from fleet_worker.protocol import Epoch, WorkerState
+from fleet_worker.protocol import Epoch, Operation, WorkerState
 
 KEY = ("rl", "policy")
 CALLER = Caller(key=KEY, token="t", admin_port=8081, epoch=Epoch(term=3, sequence=1))
@@ -29,8 +31,8 @@ def pod(ordinal: int) -> PodView:
     return make_worker(ordinal)._pod(ip=f"10.0.0.{ordinal}").pod_view()
 
 
-def state(version: str = "1") -> WorkerState:
-    reported = make_worker().serving(version).state()
+def state() -> WorkerState:
+    reported = make_worker().serving("1").state()
     assert reported is not None
     return reported
 
@@ -41,7 +43,8 @@ class Desk:
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
         self.dead: set[int] = set()
-        self.version = "1"
+        self.changed: dict[str, Any] = {}
+        self.looks: list[bool] = []
         self.asked: list[int] = []
         self.again: list[float] = []
         self.cache = WorkerCache()
@@ -74,7 +77,7 @@ class Desk:
             await asyncio.sleep(HANG_SECONDS)
             return SILENCE
         await asyncio.sleep(self.seconds.get(ordinal, 0))
-        return WorkerAnswer(state=state(self.version))
+        return WorkerAnswer(state=state().model_copy(update=self.changed))
 
     async def call(self, *_: object) -> WorkerAnswer:
         raise AssertionError("no story calls a worker")
@@ -147,18 +150,24 @@ def test_an_old_answer_is_renewed_without_a_wait():
 def test_only_news_asks_for_another_look():
     async def story(desk: Desk) -> None:
         await desk.callers.ask(CALLER)
-        views = [desk.cache.view(p, now()) for p in desk.pods]
-        await asyncio.sleep(BUSY_SECONDS)
-        await desk.poll(CALLER)
-        await asyncio.sleep(0.5)
-        assert desk.again == []
-        assert all(a is desk.cache.view(p, now()) for a, p in zip(views, desk.pods, strict=True))
-        desk.version = "2"
-        await asyncio.sleep(BUSY_SECONDS)
-        await desk.poll(CALLER)
-        await asyncio.sleep(0.5)
-        assert desk.again[-1] == 0
-        assert desk.cache.view(desk.pods[0], now()).version == "2"
+        for changed in (
+            {"uptime_seconds": 99.0},
+            {"requests_running": 3},
+            {"requests_running": 5},
+            {"version": "2"},
+            {"operation": Operation(kind="stage", version="3", running_seconds=1.0)},
+            {"operation": Operation(kind="stage", version="3", running_seconds=2.0)},
+            {"operation": Operation(kind="load", version="3", running_seconds=0.0)},
+        ):
+            desk.changed |= changed
+            desk.again.clear()
+            await asyncio.sleep(BUSY_SECONDS)
+            await desk.poll(CALLER)
+            await asyncio.sleep(0.5)
+            desk.looks.append(bool(desk.again))
+            (seen,) = {desk.cache.view(p, now()).state for p in desk.pods[:1]}
+            assert seen == state().model_copy(update=desk.changed), "it is known all the same"
+        assert desk.looks == [False, True, False, True, True, False, True]
 
     told(story)
 
@@ -187,5 +196,21 @@ def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
         await desk.poll(CALLER)
         await asyncio.sleep(0)
         assert 2 in desk.asked
+
+    told(story)
+
+
+def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypatch):
+    monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
+
+    async def story(desk: Desk) -> None:
+        await desk.callers.ask(CALLER)
+        desk.asked.clear()
+        await asyncio.sleep(4 * BUSY_SECONDS)
+        assert await desk.took(desk.poll) == 0
+        assert desk.asked == [], "ten workers at two a second"
+        await asyncio.sleep(BUSY_SECONDS)
+        assert await desk.took(desk.poll) == 0
+        assert sorted(desk.asked) == list(range(10))
 
     told(story)

@@ -19,6 +19,7 @@ from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_operator.runtime.dispatch import (
     FOLD_SECONDS,
     FOLD_SECONDS_EACH,
+    SENT_AT_ONCE,
     SETTLE_SECONDS,
     Caller,
     Dispatcher,
@@ -48,6 +49,10 @@ def after(seconds: float, answer: WorkerAnswer | None = None) -> Behaviour:
         return answer or WorkerAnswer(state=state("2"))
 
     return behave
+
+
+def never(*_: object) -> asyncio.Future[WorkerAnswer]:
+    return asyncio.get_running_loop().create_future()
 
 
 class Desk:
@@ -191,6 +196,41 @@ class TestWaiting:
             assert now() - virtual_time.START_SECONDS == pytest.approx(SETTLE_SECONDS)
             known = [n for n in range(10) if desk.book.view(pod(n), now()).state]
             assert known == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+        virtual_time.run(story())
+
+    @pytest.mark.parametrize("what", ["reads", "calls"])
+    def test_thousands_of_requests_leave_the_event_loop_its_turns(self, what):
+        """Sent in one go, those to 10,000 workers would stop it for a second."""
+
+        async def story() -> None:
+            desk, turns = Desk(), 0
+
+            async def count_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            desk.calls._workers = Mock(state=Mock(side_effect=never), call=Mock(side_effect=never))
+            pods = [pod(n) for n in range(5 * SENT_AT_ONCE)]
+            counting = asyncio.create_task(count_turns())
+            before_settling = SETTLE_SECONDS / 2
+            if what == "reads":
+                sending = asyncio.create_task(desk.calls.ask(CALLER, pods))
+            else:
+                loads = [load(n) for n in range(len(pods))]
+                by_uid = {p.uid: p for p in pods}
+                sending = asyncio.create_task(desk.calls.act(CALLER, loads, by_uid))
+            while desk.calls._workers.state.call_count + desk.calls._workers.call.call_count < len(
+                pods
+            ):
+                await asyncio.sleep(0)
+                assert now() - virtual_time.START_SECONDS < before_settling
+            assert turns >= len(pods) / SENT_AT_ONCE - 1
+            counting.cancel()
+            sending.cancel()
+            await desk.calls.stop()
 
         virtual_time.run(story())
 
