@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fleet_operator.api import names
@@ -49,16 +49,23 @@ class StatusParts:
             for each in weights
         }
 
-    def write(
-        self, key: FleetKey, parts: Mapping[str, str], *, awaited: Collection[str] = ()
-    ) -> None:
-        """Begin the writes that are due or have failed. `parts`: uids by part."""
+    def write(self, key: FleetKey, parts: Mapping[str, str], *, awaited: str = "") -> None:
+        """Begin the writes that are due or have failed.
+
+        Args:
+            key: The fleet.
+            parts: Uids by part.
+            awaited: The part that calls wait for, if there is one. The other parts wait for it, too, unless
+                its last write failed: on a busy API server they would delay it.
+        """
+        if awaited and not self._problems.has(key, awaited):
+            parts = {awaited: parts[awaited]}
         due = {
             part: partial(self._statuses.write, uid)
             for part, uid in parts.items()
             if self._statuses.is_due(uid) or self._problems.has(key, part)
         }
-        self._writes.begin(key, due, awaited=awaited)
+        self._writes.begin(key, due, awaited={awaited})
 
     def are_left_to_the_next(self, key: FleetKey, sent: Sent) -> bool:
         """Whether the next reconcile writes the statuses. It follows at once, with the effect of the calls. So
