@@ -42,6 +42,7 @@ ENVIRONMENTS = {
     "docs": "what builds the site of docs/",
     "browser": "what drives chromium through the site",
     "dashboards": "what writes the chart's dashboards",
+    "profile": "what draws flame graphs of the operator",
 }
 
 
@@ -127,6 +128,7 @@ def lock() -> None:
         "docs": ["--group", "docs"],
         "browser": ["--group", "browser"],
         "dashboards": ["--group", "dashboards"],
+        "profile": ["--group", "profile"],
     }
     for name, arguments in chosen.items():
         target = REQUIREMENTS / f"{name}.txt"

@@ -57,6 +57,18 @@ def main() -> int:
     parser.add_argument(
         "--accept", action="store_true", help="publish a run that is slower than its limits, too"
     )
+    parser.add_argument(
+        "--kill",
+        action="store_true",
+        help="only the rollouts, with the operator killed in the middle one; publishes nothing, and "
+        "fails if anything is lost",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="only the rollouts, with a flame graph of the operator in docs/images; publishes no "
+        "times, which the sampler prolongs",
+    )
     parser.add_argument("--page-only", action="store_true", help="only from the raw results")
     parsed = parser.parse_args()
     if parsed.page_only:
@@ -81,6 +93,8 @@ def main() -> int:
     except DevclusterError as error:
         print(f"bench-scale: {error}", file=sys.stderr)
         return 1
+    if parsed.kill or parsed.profile:
+        return _said(results, chosen)
     print(report.tables(results))
     runs = limits.read()
     slower = [] if parsed.accept else limits.beyond(results, runs)
@@ -101,17 +115,31 @@ def main() -> int:
     return 0
 
 
+def _said(results: dict[str, Any], chosen: list[int]) -> int:
+    """The outcome of a run that publishes no figures. Returns: 0 if nothing has failed or was lost."""
+    problems = report.missing(results, chosen)
+    for row in results["sizes"]:
+        problems += [f"{row['workers']:,}: {loss}" for loss in row.get("kill", {}).get("lost", ())]
+    for problem in problems:
+        print(f"bench-scale: {problem}", file=sys.stderr)
+    return int(bool(problems))
+
+
 def _plan(parsed: argparse.Namespace, workers: int) -> measure.Plan:
-    everything = workers == parsed.everything_at
+    only_rollouts = parsed.kill or parsed.profile
+    everything = workers == parsed.everything_at and not only_rollouts
+    names = "" if only_rollouts else str(parsed.clients)
     return measure.Plan(
         rounds=parsed.rounds,
         rest_seconds=parsed.rest_seconds,
         bring_up_seconds=parsed.bring_up_seconds or 60 + 0.2 * workers,
-        clients=[name for name in str(parsed.clients).split(",") if name],
+        clients=[name for name in names.split(",") if name],
         strategies=everything,
         faults=everything,
-        takeover=workers >= parsed.everything_at,
-        decisions=parsed.decisions,
+        takeover=workers >= parsed.everything_at and not only_rollouts,
+        kill=parsed.kill,
+        profile=parsed.profile,
+        decisions=0 if only_rollouts else parsed.decisions,
     )
 
 

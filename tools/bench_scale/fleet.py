@@ -35,6 +35,7 @@ class Rollout:
         writes: of the operator to the API server, until it has settled.
         calls: of the operator to workers, questions included.
         cpu_seconds: of the operator until the status says so.
+        loads: how many loads the workers have done; 0 for strategies without barriers.
     """
 
     seconds: float
@@ -43,6 +44,7 @@ class Rollout:
     writes: int
     calls: int
     cpu_seconds: float
+    loads: int
 
     def as_row(self) -> dict[str, Any]:
         """For the raw results."""
@@ -132,6 +134,7 @@ class BenchFleet:
             writes=self._settle() - writes,
             calls=done - calls,
             cpu_seconds=cpu_seconds,
+            loads=_loads(seen),
         )
 
     def take_over(self, start: Callable[[], Operator], *, seconds: float = 300) -> Takeover:
@@ -155,7 +158,7 @@ class BenchFleet:
         applied = self._wait_applied(killed, seconds=60)
         self._settle()
         return Takeover(
-            seconds=seen.served_at - killed, applied_seconds=applied, loads=seen.marks["load"][2]
+            seconds=seen.served_at - killed, applied_seconds=applied, loads=_loads(seen)
         )
 
     def rest(self, seconds: float) -> dict[str, Any]:
@@ -191,6 +194,11 @@ class BenchFleet:
             time.sleep(_LOOK_SECONDS)
         self._settle()
         return alive
+
+    def pods(self) -> set[str]:
+        """The uids of all pods of the fleet."""
+        found = self._server.get(self._place.core("pods"))
+        return {pod["metadata"]["uid"] for pod in found["items"]}
 
     def used(self) -> dict[str, float]:
         """Processor seconds of each process until now."""
@@ -255,6 +263,10 @@ _VOLUME = {
     "mountPath": "/weights",
     "persistentVolumeClaim": {"claimName": "weights"},
 }
+
+
+def _loads(seen: Seen) -> int:
+    return seen.marks["load"][2] if "load" in seen.marks else 0
 
 
 def _phases(seen: Seen, began: float) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from bench_scale import deciding, place
 from bench_scale.contender import Contender
 from bench_scale.fakes import FakeFleet, free_port
 from bench_scale.fleet import BenchFleet
+from bench_scale.killing import rollouts_with_a_kill
 from bench_scale.operator import Operator
+from bench_scale.profile import Profile, flame_graph_of
 from devcluster import Cluster
 
 STRATEGIES = ("Synchronized", "InFlight", "Rolling", "Canary")
@@ -32,6 +34,8 @@ class Plan:
         bring_up_seconds: a fleet that does not serve by then is a failure.
         clients: contenders by hand.
         strategies / faults / takeover: whether these are measured, too.
+        kill: only the bring-up and the rollouts, with the operator killed in the middle one.
+        profile: only the bring-up and the rollouts, with a flame graph of the operator in them.
         decisions: repetitions of each decision; 0 leaves them out.
     """
 
@@ -42,6 +46,8 @@ class Plan:
     strategies: bool = False
     faults: bool = False
     takeover: bool = False
+    kill: bool = False
+    profile: bool = False
     decisions: int = 3
 
 
@@ -112,7 +118,12 @@ class _Run:
             )
             self._say(f"all serve after {found['bring_up']['seconds']:.2f} s")
             found["bring_up"]["process_seconds"] = self._since(before)
+            if self._plan.kill:
+                found["kill"] = self._killed()
+                return
             self._rollouts(found)
+            if self._plan.profile:
+                return
             self._say(f"rest of {self._plan.rest_seconds:.0f} s")
             found["rest"] = self._fleet.rest(self._plan.rest_seconds)
             self._note(found)
@@ -142,17 +153,36 @@ class _Run:
         before = self._fleet.used()
         found["rollouts"] = rollouts = []
         found["contenders"] = {c.client: [] for c in contenders}
-        for number in range(self._plan.rounds):
-            rolled = self._fleet.roll()
-            rollouts.append(rolled.as_row())
-            shown = [f"operator {rolled.seconds:.3f} s, {rolled.writes} writes"]
-            for contender in contenders:
-                row = contender.roll()
-                found["contenders"][contender.client].append(row)
-                shown.append(f"{contender.client} {row['seconds']:.3f} s")
-            self._say(f"rollout {number + 1} of {self._plan.rounds}: {', '.join(shown)}")
+        with self._sampled():
+            for number in range(self._plan.rounds):
+                rolled = self._fleet.roll()
+                rollouts.append(rolled.as_row())
+                shown = [f"operator {rolled.seconds:.3f} s, {rolled.writes} writes"]
+                for contender in contenders:
+                    row = contender.roll()
+                    found["contenders"][contender.client].append(row)
+                    shown.append(f"{contender.client} {row['seconds']:.3f} s")
+                self._say(f"rollout {number + 1} of {self._plan.rounds}: {', '.join(shown)}")
         found["rollout_process_seconds"] = self._since(before)
         found["contender_memory_bytes"] = {c.client: c.peak_memory_bytes() for c in contenders}
+
+    def _sampled(self) -> AbstractContextManager[object]:
+        """Samples the operator meanwhile, if that is planned."""
+        if not self._plan.profile:
+            return nullcontext()
+        target = flame_graph_of(self._workers)
+        self._say(f"the flame graph will be {target}")
+        title = f"The operator in {self._plan.rounds} rollouts of {self._workers:,} workers"
+        return Profile(self._operator.pid, target, title=title)
+
+    def _killed(self) -> dict[str, Any]:
+        def start() -> Operator:
+            self._operator = self._enter(self._start())
+            return self._operator
+
+        return rollouts_with_a_kill(
+            self._fleet, workers=self._workers, rounds=self._plan.rounds, start=start, say=self._say
+        )
 
     def _contender(self, client: str) -> Contender:
         self._say(f"the fan-out by hand with {client} makes its connections")

@@ -19,7 +19,8 @@ from bench_scale.fakes import free_port
 
 LEASE = "bench-scale"
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 20.0
+"""The gauge of the lag forgets after 60 s. Each look costs the operator processor time."""
 
 
 class Operator:

@@ -210,7 +210,7 @@ _lasting = attrgetter(
 
 
 def _steady(state: WorkerState) -> tuple[object, ...]:
-    """What two answers of an unchanged worker have in common."""
+    """The part of an answer that an unchanged worker repeats."""
     parts = (*_ageing(state), *state.earlier_stage_failures)
     if any(parts):
         parts = tuple(part and _without_times(part) for part in parts)
