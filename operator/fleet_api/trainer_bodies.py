@@ -25,10 +25,6 @@ class Lenient(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Empty(Lenient):
-    """Nothing that matters here."""
-
-
 class UpdateWeights(Lenient):
     """`/update_weights`. `version`: of a directory whose name has no number."""
 

@@ -8,15 +8,12 @@ and promise 13.
     python -m tests.model.effects --histories 20 [--promise 13]
 """
 
-# ruff: noqa: T201 - its output is what it is for
-
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from tests.model.fake_worker import FakeWorker
-from tests.model.promises import PromiseBroken
+from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionType, condition_of
@@ -115,20 +112,5 @@ def _overtake(fleet: EffectSimulation) -> None:
         fleet.tick(fleet.random.choice([0.1, 1.0]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--histories", type=int, default=20)
-    parser.add_argument("--promise", type=int, help="pass over the others")
-    given = parser.parse_args()
-    for seed in range(given.histories):
-        try:
-            effect_history(seed)
-        except PromiseBroken as broken:
-            if given.promise in {None, broken.number}:
-                print(f"{str(broken).splitlines()[0]} (seed {seed})")
-                return
-    print("every promise held")
-
-
 if __name__ == "__main__":
-    main()
+    hunt_among(effect_history, __doc__.partition("\n")[0])

@@ -38,11 +38,26 @@ def main() -> None:
     }
     if given.story is not None:
         tries = {s.__name__: s for s in STORIES if s.__name__ == given.story}
+    report(tries, given.promise)
+
+
+def hunt_among(history_of: Callable[[int], object], description: str) -> None:
+    """The command line of a module with histories of its own, by their seeds."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--histories", type=int, default=20)
+    parser.add_argument("--promise", type=int, help="pass over the others")
+    given = parser.parse_args()
+    seeds = range(given.histories)
+    report({f"seed {seed}": partial(history_of, seed) for seed in seeds}, given.promise)
+
+
+def report(tries: dict[str, Callable[[], object]], promise: int | None) -> None:
+    """Play histories, and print the first promise that breaks. `promise`: only this one."""
     for name, play in tries.items():
         try:
             play()
         except PromiseBroken as broken:
-            if given.promise not in {None, broken.number}:
+            if promise not in {None, broken.number}:
                 continue
             print(f"{str(broken).splitlines()[0]} ({name})")
             return

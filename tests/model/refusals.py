@@ -11,11 +11,8 @@ waiting.
     python -m tests.model.refusals --histories 20 [--promise 10]
 """
 
-# ruff: noqa: T201 - its output is what it is for
-
 from __future__ import annotations
 
-import argparse
 from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -24,8 +21,8 @@ from unittest import mock
 
 from tests.model.desired import BASE_UID
 from tests.model.fake_revisions import at_once
+from tests.model.hunt import hunt_among
 from tests.model.leader import Doing, Leader, WriteApplied, WriteFleet, WriteWeights
-from tests.model.promises import PromiseBroken
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionType, condition_of
@@ -320,20 +317,5 @@ def _change_template(fleet: RefusingSimulation, *, odd: bool) -> None:
         fleet.change_fleet("changes the template", engine={"args": [f"--seed={fleet.now}"]})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--histories", type=int, default=20)
-    parser.add_argument("--promise", type=int, help="pass over the others")
-    given = parser.parse_args()
-    for seed in range(given.histories):
-        try:
-            refused_history(seed)
-        except PromiseBroken as broken:
-            if given.promise in {None, broken.number}:
-                print(f"{str(broken).splitlines()[0]} (seed {seed})")
-                return
-    print("every promise held")
-
-
 if __name__ == "__main__":
-    main()
+    hunt_among(refused_history, __doc__.partition("\n")[0])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 CLONE_NEWNET = 0x4000_0000
 
-MS_RDONLY = 1
 MS_BIND = 4096
 MS_REC = 16384
 MS_SHARED = 1 << 20

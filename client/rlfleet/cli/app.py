@@ -10,19 +10,16 @@ from typer.core import TyperGroup
 
 from rlfleet.cli import rl_api, show
 from rlfleet.cli.audit import audit
+from rlfleet.cli.changes import publish, retry, rollback, undo
 from rlfleet.cli.check import check
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
 from rlfleet.cli.logs import logs
-from rlfleet.cli.publish import publish
 from rlfleet.cli.record import record
 from rlfleet.cli.report import report
-from rlfleet.cli.retry import retry
-from rlfleet.cli.rollback import rollback
 from rlfleet.cli.status import status
 from rlfleet.cli.suspend import resume, suspend
-from rlfleet.cli.undo import undo
 from rlfleet.cli.validate import validate
 from rlfleet.cli.watch import watch
 from rlfleet.cli.workers import workers

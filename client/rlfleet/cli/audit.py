@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rlfleet.cli import checklist, cluster, lines, show
 from rlfleet.cli.labels import label_checks, tokens_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
-from rlfleet.errors import IncompleteReply, NotFound
+from rlfleet.errors import IncompleteReply
 from rlfleet.resources import Resource
 from rlfleet.sampling import WeightSpan
 
@@ -40,12 +40,7 @@ def audit(
         raise IncompleteReply(f"{records} has no record with tokens; write it with rlfleet record")
     api = cluster.connect(namespace, context, kubeconfig)
     weights = cluster.find(api, name)
-    fleet = cluster.fleet_of(api, weights)
-    if fleet is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
+    fleet = cluster.existing_fleet_of(api, weights)
     checks = list(label_checks(tokens, fleet.status.pinned))
     if output in {Output.TABLE, Output.WIDE}:
         note = f"Labels only. To compute the tokens again: python -m fleet_worker audit {records} --checkpoints …"

@@ -50,12 +50,7 @@ def check(
     """Run a stage's checks on a directory in a running worker pod, without loading it."""
     api = cluster.connect(namespace, context, kubeconfig)
     weights = cluster.find(api, name)
-    fleet = cluster.fleet_of(api, weights)
-    if fleet is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
+    fleet = cluster.existing_fleet_of(api, weights)
     pods = [pod for pod in cluster.pods_of(api, fleet) if _is_running(pod)]
     if not pods:
         raise NotFound(

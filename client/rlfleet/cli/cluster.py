@@ -92,6 +92,16 @@ def fleet_of(objects: Place, weights: WeightVersion) -> InferenceFleet | None:
     return InferenceFleet.model_validate(found)
 
 
+def existing_fleet_of(objects: Place, weights: WeightVersion) -> InferenceFleet:
+    """The fleet of a WeightVersion. Errors: NotFound."""
+    if (fleet := fleet_of(objects, weights)) is None:
+        raise NotFound(
+            f"WeightVersion {weights.metadata.name!r} names the fleet "
+            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
+        )
+    return fleet
+
+
 def find(objects: Place, name: str | None) -> WeightVersion:
     """The WeightVersion that a name means; without a name, the only one of the namespace.
 

@@ -18,7 +18,7 @@ from rlfleet.cli.api import Api
 from rlfleet.cli.log_lines import LogLine, concerns, is_about, log_line
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.cli.pods import OPERATOR, WORKER_CONTAINER
-from rlfleet.errors import Forbidden, NotFound, RlfleetError
+from rlfleet.errors import Forbidden, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.resources import InferenceFleet
 
@@ -49,12 +49,7 @@ def logs(
     """Show the logs of the operator and of the workers of one fleet, in the order of time."""
     api = cluster.connect(namespace, context, kubeconfig)
     weights = cluster.find(api, name)
-    fleet = cluster.fleet_of(api, weights)
-    if fleet is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
+    fleet = cluster.existing_fleet_of(api, weights)
     try:
         for lines in _looks(api, fleet, cluster.now() - timedelta(seconds=since), follow=follow):
             _print((one for one in lines if not version or is_about(one, version)), output)

@@ -14,9 +14,9 @@ from rich.text import Text
 from rlfleet.cli import cluster, show
 from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
 from rlfleet.cli.view import FleetView, fleet_view
-from rlfleet.errors import NotFound, Refused
+from rlfleet.errors import Refused
 from rlfleet.ports import Place
-from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
+from rlfleet.resources import WorkerCounts
 
 CELLS = {
     "serving": ("■", "green"),
@@ -64,7 +64,8 @@ def _looks(
     """Look at the fleet repeatedly. Errors: Refused, with `until_applied`."""
     while True:
         weights = cluster.find(objects, name)
-        yield _view(cluster.fleet_of(objects, weights), weights)
+        fleet = cluster.existing_fleet_of(objects, weights)
+        yield fleet_view(fleet, [weights], cluster.now())
         if until_applied and weights.is_observed:
             stalled = weights.condition("Stalled")
             if weights.status.phase == "Applied":
@@ -72,15 +73,6 @@ def _looks(
             if stalled is not None and stalled.status == "True":
                 raise Refused(weights.spec.version, stalled.reason, stalled.message)
         time.sleep(interval)
-
-
-def _view(fleet: InferenceFleet | None, weights: WeightVersion) -> FleetView:
-    if fleet is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
-    return fleet_view(fleet, [weights], cluster.now())
 
 
 def _print_changes(console: Console, looks: Iterator[FleetView]) -> None:

@@ -8,7 +8,7 @@ from rlfleet.cli import cluster, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.cli.pods import PodView, pod_view
 from rlfleet.cli.view import FleetView, fleet_view
-from rlfleet.errors import Forbidden, NotFound
+from rlfleet.errors import Forbidden
 
 
 class WorkersView(FleetView):
@@ -27,12 +27,7 @@ def workers(
     """Show each worker's pod, how many are in each state, their versions, and lagging workers."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     weights = cluster.find(objects, name)
-    fleet = cluster.fleet_of(objects, weights)
-    if fleet is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
+    fleet = cluster.existing_fleet_of(objects, weights)
     now = cluster.now()
     try:
         pods = [pod_view(pod, fleet, now) for pod in cluster.pods_of(objects, fleet)]

@@ -294,4 +294,3 @@ WorkerCall = (
     Stage | Pause | Load | Apply | Resume | Admit | Fence | CanaryPrompts | PutLora | RemoveLora
 )
 PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine
-Action = WorkerCall | PodAction

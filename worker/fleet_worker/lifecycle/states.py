@@ -23,7 +23,7 @@ Invariants, tested over the whole table:
 * A closed worker is idle (`at_rest`) after its engine was seen paused with no request left. Before that
   it refuses loads, pauses and admissions.
 
-`contradiction` checks a worker together with its engine. A test calls it after every call of the agent,
+`tests/support/contradictions.py` checks a worker together with its engine. A test calls it after every call of the agent,
 with a failure of each engine call.
 """
 
@@ -114,7 +114,6 @@ _NEXT: dict[tuple[Phase, Event], Phase] = {
 
 _NEEDS_IDLE_ENGINE = frozenset({Event.LOAD, Event.ADMIT})
 _MAKES_IDLE = frozenset({Event.READY, Event.FENCE, Event.LEASE_EXPIRED, Event.RECOVERED})
-_OPEN = frozenset({Phase.SERVING, Phase.PAUSED})
 _CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
 
 
@@ -164,36 +163,6 @@ def _at_rest(standing: Standing, event: Event, phase: Phase) -> bool:
 
 def _is_busy(standing: Standing) -> bool:
     return standing.phase is Phase.JOINING and not standing.at_rest
-
-
-def contradiction(
-    standing: Standing, *, paused: bool, unfinished: int, under_way: bool = False
-) -> str | None:
-    """Return a sentence if a worker contradicts its engine, else None.
-
-    Args:
-        standing: State of the worker.
-        paused: Whether the engine is paused.
-        unfinished: Number of requests in the engine, running or held.
-        under_way: Whether a call is at work, or has closed the latch and waits for its turn. Such a
-            call still repairs some contradictions, which do not count then.
-    """
-    phase, closed = standing.phase, not standing.admitted
-    always = {
-        "the engine generates while its weights change": phase is Phase.LOADING and not paused,
-        f"the worker is {phase}, but its latch is open": phase in _CLOSED and not closed,
-        "the worker is idle, but its latch is open": standing.at_rest and not closed,
-    }
-    settled = {
-        "the worker is pausing, but no pause call is at work": phase is Phase.PAUSING,
-        f"the worker is {phase}, but its latch is closed": phase in _OPEN and closed,
-        "the worker serves, but its engine is paused": phase is Phase.SERVING and paused,
-        "the worker is paused, but its engine generates": phase is Phase.PAUSED and not paused,
-        "the worker is idle, but its engine generates": standing.at_rest and not paused,
-        "the worker is idle, but its engine has requests": standing.at_rest and unfinished > 0,
-    }
-    found = always if under_way else always | settled
-    return next((message for message, is_true in found.items() if is_true), None)
 
 
 def _refusal(standing: Standing, event: Event) -> Refusal:

@@ -1,7 +1,7 @@
 """Every call of the agent, in every phase, with a failure of each engine call inside it.
 
 An engine call fails once, fails from then on, or hangs, before or after it takes effect. Afterwards
-the worker's state matches its engine (`lifecycle.states.contradiction`), and no weights changed
+the worker's state matches its engine (`contradiction`), and no weights changed
 while the engine generated. The expiry of a lease and a fence succeed. Once the engine works again the
 worker can load weights and serve, or has ended its process.
 
@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from tests.support import virtual_time
 from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.contradictions import contradiction
 from tests.support.fake_engine import FakeEngine, FakeFault, FaultyFakeEngine
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, start_worker
 
 from fleet_worker.engine.limits import Limits
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.lifecycle.states import contradiction
 from fleet_worker.protocol import PauseMode, Phase
 from fleet_worker.trainer.transfers import TransferRoom
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.support.contradictions import contradiction
 
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.states import CALLS, Event, Standing, after, contradiction
+from fleet_worker.lifecycle.states import CALLS, Event, Standing, after
 from fleet_worker.protocol import Phase, Reason
 
 CLOSED = {Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING}

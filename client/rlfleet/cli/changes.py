@@ -1,0 +1,148 @@
+"""The verbs that change a version: `rlfleet publish`, `rollback`, `undo` and `retry`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlfleet.cli import cluster, outcome
+from rlfleet.cli.api import Api
+from rlfleet.cli.options import (
+    Context,
+    Format,
+    Kubeconfig,
+    Name,
+    Namespace,
+    Output,
+    Timeout,
+    Version,
+    Wait,
+)
+from rlfleet.cli.view import version_before
+from rlfleet.errors import NotFound
+from rlfleet.weights import Weights
+
+
+def publish(
+    version: Version,
+    name: Name = None,
+    path: Annotated[
+        str | None, typer.Option(help="Directory as workers see it; by default the present source.")
+    ] = None,
+    digest: Annotated[
+        str | None, typer.Option(help="sha256:… of the manifest of the files.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Training run.")] = None,
+    create_for: Annotated[
+        str | None, typer.Option(help="Create the WeightVersion for this fleet if it is missing.")
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = 600,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Ask a fleet for a version of its weights."""
+    objects = cluster.connect_fleet(name or create_for, namespace, context, kubeconfig)
+    target = name or create_for if create_for else cluster.find(objects, name).metadata.name
+    weights = Weights(target, objects=objects)
+    outcome.report(
+        target,
+        objects.namespace,
+        lambda: weights.publish(
+            version,
+            path=path,
+            digest=digest,
+            run_id=run,
+            create_for=create_for,
+            wait=wait,
+            timeout_seconds=timeout,
+        ),
+        output,
+        wait=wait,
+    )
+
+
+def rollback(
+    version: Version,
+    name: Name = None,
+    path: Annotated[
+        str | None,
+        typer.Option(help="Directory of the version; by default what the fleet recorded."),
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = 600,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Go back to an earlier version of the run."""
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
+    target = cluster.find(objects, name).metadata.name
+    _go_back(objects, target, version, path, timeout, output, wait=wait)
+
+
+def undo(
+    name: Name = None,
+    wait: Wait = False,
+    timeout: Timeout = 600,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Go back to the last version of the run that was applied and is not the desired one."""
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
+    seen = cluster.find(objects, name)
+    target, version = seen.metadata.name, version_before(seen)
+    if version is None:
+        raise NotFound(
+            f"the history of {target!r} has no version of this run that was applied before "
+            f"{seen.spec.version}; name one: rlfleet rollback VERSION {target} -n {objects.namespace}"
+        )
+    _go_back(objects, target, version, None, timeout, output, wait=wait)
+
+
+def retry(
+    name: Name = None,
+    wait: Wait = False,
+    timeout: Timeout = 600,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Try an abandoned version again."""
+    objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
+    target = cluster.find(objects, name).metadata.name
+    weights = Weights(target, objects=objects)
+    outcome.report(
+        target,
+        objects.namespace,
+        lambda: weights.retry(wait=wait, timeout_seconds=timeout),
+        output,
+        wait=wait,
+    )
+
+
+def _go_back(
+    objects: Api,
+    target: str,
+    version: str,
+    path: str | None,
+    timeout: float,
+    output: Output,
+    *,
+    wait: bool,
+) -> None:
+    weights = Weights(target, objects=objects)
+    outcome.report(
+        target,
+        objects.namespace,
+        lambda: weights.rollback(version, path=path, wait=wait, timeout_seconds=timeout),
+        output,
+        wait=wait,
+    )
