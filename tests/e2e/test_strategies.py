@@ -1,4 +1,4 @@
-"""Every strategy, and what a trainer may say in a patch, on real workers under load."""
+"""Every strategy, and the settings that a trainer may patch, on real workers under load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stack.offline import audit
 
 
 def settings(fleet: Fleet, **rollout: object) -> None:
-    """The settings that the WeightVersion overrides from now on; none by default."""
+    """Patch the rollout settings of the WeightVersion; by default, remove them."""
     version = fleet.get(f"wv/{fleet.name}")["spec"]["version"]
     fleet.publish(version, rollout=rollout or None)
 
@@ -22,12 +22,12 @@ def settings(fleet: Fleet, **rollout: object) -> None:
 def back_to_defaults(fleet: Fleet):
     yield
     settings(fleet)
-    ready = fleet.eventually(lambda: fleet.condition("Ready"), "Ready speaks of the patch")
+    ready = fleet.eventually(lambda: fleet.condition("Ready"), "Ready reflects the patch")
     if ready["status"] != "True":
         fleet.roll_out(fleet.next_step())
 
 
-def labelled_truly(fleet: Fleet, replies: Path, *versions: str) -> None:
+def check_labels(fleet: Fleet, replies: Path, *versions: str) -> None:
     judged = audit(replies, {v: fleet.folder(int(v)) for v in versions})
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
@@ -52,7 +52,7 @@ def test_a_strategy_without_a_barrier_loses_nothing(fleet, tmp_path, strategy, m
     assert samples.lost == []
     assert samples.retried == {}
     assert sum(samples.tokens.values()) == samples.answered * TOKENS
-    labelled_truly(fleet, replies, before, *map(str, steps))
+    check_labels(fleet, replies, before, *map(str, steps))
 
 
 @pytest.mark.long
@@ -67,7 +67,7 @@ def test_abort_cuts_requests_and_clients_get_what_they_have(fleet, tmp_path):
     assert samples.lost == []
     # Asked again because they were partial, not because nothing came.
     assert samples.mixed_replies == 0
-    labelled_truly(fleet, replies, before, str(step))
+    check_labels(fleet, replies, before, str(step))
 
 
 SAME_WEIGHTS, OTHER_WEIGHTS = 0.1, 2.0

@@ -1,4 +1,4 @@
-"""How a simulated history ends: faults are over or stay, time passes, and all is as it should be.
+"""The end of a simulated history: faults end or remain, time passes, and the fleet converges.
 
 Promises 6 and 7 are checked here.
 """
@@ -17,14 +17,14 @@ from fleet_operator.api.weights import RolloutPhase
 
 TICK_SECONDS = 1.0
 STEPS_TO_CONVERGE = 20
-"""So many stages, loads and prompts of one worker after the other bring every fleet to its end."""
+"""Enough stages, loads and prompts, one worker after the other, for every fleet."""
 _ABOUT_IDENTITY = {
     ConditionReason.VERSION_REUSED,
     ConditionReason.DIGEST_MISMATCH,
     ConditionReason.REWIND_REFUSED,
 }
 LONG_TICK_SECONDS = 20.0
-"""As rarely as an operator may look and still renew pauses in time."""
+"""The longest time between two looks at which the operator still renews pauses in time."""
 
 
 class Convergence:
@@ -35,7 +35,7 @@ class Convergence:
         def __getattr__(self, name: str) -> Any: ...
 
     def mend(self) -> None:
-        """Faults end: what is broken is repaired, what is lost comes back."""
+        """End all faults: repair what is broken, and return what was lost."""
         self._end_faults()
         if self.room is not None:
             self.hold_new_pods(hold=False)

@@ -1,4 +1,4 @@
-"""What a worker's state and its engine must never be at once."""
+"""Contradictions between the state of a worker and its engine, which no call may leave behind."""
 
 from __future__ import annotations
 

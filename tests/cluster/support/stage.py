@@ -1,4 +1,4 @@
-"""Where the operator's tests play: a namespace, a fake node, operators behind proxies, one fleet.
+"""The setting of the operator's tests: a namespace, a fake node, operators behind proxies, one fleet.
 
     async with Stage(cluster, release, folder) as stage:
         operator = await stage.start_operator()

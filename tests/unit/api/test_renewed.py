@@ -1,4 +1,4 @@
-"""Objects that say the same as before are the same objects."""
+"""`renewed` returns the same object if no field has changed."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ Invariants, tested over the whole table:
 * A closed worker is idle (`at_rest`) after its engine was seen paused with no request left. Before that
   it refuses loads, pauses and admissions.
 
-`tests/support/contradictions.py` checks a worker together with its engine. A test calls it after every call of the agent,
-with a failure of each engine call.
+`tests/support/contradictions.py` checks a worker together with its engine. A test calls it after every
+call of the agent, with a failure of each engine call.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ USER_ID = 1000
 
 
 def hardened_pod() -> dict[str, Any]:
-    """Returns the fields of a pod that runs as no root and has no token of the API server."""
+    """Returns the fields of a pod that does not run as root and has no token of the API server."""
     return {
         # A Service named `vllm` would otherwise set VLLM_PORT, which kills the engine.
         "enableServiceLinks": False,

@@ -1,4 +1,4 @@
-"""Logs have no tokens and secrets, and metrics have a bounded size."""
+"""Logs hold no tokens and no secrets, and the size of the metrics is bounded."""
 
 from __future__ import annotations
 
