@@ -20,4 +20,4 @@ def broken(error: httpx.TransportError, server: str, remedy: str) -> RlfleetErro
         if isinstance(cause, (ssl.SSLCertVerificationError, httpx.UnsupportedProtocol)):
             return NotConfigured(f"{message}; {remedy}")
         cause = cause.__cause__ or cause.__context__
-    return Unavailable(message)
+    return Unavailable(f"{message}; see if it runs, and if this machine reaches it")
