@@ -129,6 +129,7 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         uptime_seconds=now - worker.started_at,
         phase=worker.phase,
         admitted=worker.admitted,
+        sessions=worker.sessions,
         version=worker.label,
         run_id=worker.run_id if worker.label else None,
         digest=worker.digest,

@@ -426,6 +426,22 @@ MUTANTS = [
         story="a_worker_that_no_version_lets_in",
     ),
     Mutant(
+        15,
+        "the workers with the most sessions swap first",
+        "core/strategies/gradual.py",
+        "idle = nsmallest(",
+        "from heapq import nlargest\n        idle = nlargest(",
+        story="workers_with_different_numbers_of_sessions",
+    ),
+    Mutant(
+        15,
+        "sessions that are between two turns do not count",
+        "core/worker_view.py",
+        "return max(self.requests, (self.state.sessions or 0) if self.state else 0)",
+        "return self.requests",
+        ROLLING,
+    ),
+    Mutant(
         11,
         "an operator believes any pod that has the address",
         "core/answers.py",

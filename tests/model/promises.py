@@ -28,6 +28,7 @@
     replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
 14. At most `rollout.maxStaging` workers read one checkpoint at once. A worker counts while the leader
     calls it for that, or while it reports that it reads, for at most the timeout of the call.
+15. Where a bounded number of workers swap at once, those with the fewest sessions go first.
 
 `Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `refusals`
 checks 10, and `effects` checks 13.
@@ -42,6 +43,7 @@ from typing import TYPE_CHECKING
 from tests.model.availability import Availability
 from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import version_in
+from tests.model.order import check_order
 from tests.model.readers import Readers
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
@@ -437,9 +439,10 @@ class Promises:
             self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Where versions mix, the applied version in the status must not go back, unless a worker
-        has reported a false one.
+        """Promise 15. Where versions mix, the applied version in the status must not go back, unless a
+        worker has reported a false one.
         """
+        check_order(self.sim, leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return
         if leader is self.sim.leader and not self.forbids_mixing and self.sim.desired.base:

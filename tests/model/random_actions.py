@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from tests.model.fake_pods import STRANGER, FakePod
@@ -85,11 +86,16 @@ class RandomActions:
             (0.02, self.gate),
             (0.02, self.refuse_templates),
         ]
+        # Of its own, so that clients change no other part of a history.
+        self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
             self.actions += [(0.03, self.gate), (0.03, self.change_template)]
 
     def act_at_random(self, scale: float = 1.0) -> None:
         """Let happen what may."""
+        for worker in self.fleet.workers.values():
+            if self.clients.random() < 0.1 * scale:
+                worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
         for chance, action in self.actions:
             if self.chance.random() < chance * scale * self.trouble:
                 action()

@@ -6,6 +6,7 @@ from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
 from tests.model.scaling_stories import a_scale_down_beside_a_worker_that_hangs
+from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
 from fleet_operator.api.conditions import ConditionReason
@@ -492,5 +493,6 @@ STORIES: list[Story] = [
     a_strategy_that_is_changed_in_the_middle,
     an_address_that_another_pod_has,
     a_worker_that_no_version_lets_in,
+    workers_with_different_numbers_of_sessions,
     a_scale_down_beside_a_worker_that_hangs,
 ]

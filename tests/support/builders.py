@@ -132,6 +132,10 @@ class AWorker:
         """So many requests run."""
         return self._says(requests_running=running)
 
+    def with_sessions(self, sessions: int | None) -> Self:
+        """So many sessions had a request lately; None: its release does not count them."""
+        return self._says(sessions=sessions)
+
     def staged(self, version: str) -> Self:
         """It holds the bytes of this version."""
         source = Source(path=path_of(version))

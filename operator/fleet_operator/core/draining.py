@@ -70,12 +70,6 @@ def may_serve(worker: WorkerView) -> bool:
     return worker.pod.ready or admitted
 
 
-def requests_of(worker: WorkerView) -> int:
-    """Returns how many requests the worker reports, running and held."""
-    state = worker.state
-    return state.requests_running + state.requests_held if state is not None else 0
-
-
 def drain(
     observed: FleetObserved,
     leaving: Sequence[Leaving],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet_operator.core.counts import counted
-from fleet_operator.core.draining import Leaving, is_marked, may_serve, requests_of
+from fleet_operator.core.draining import Leaving, is_marked, may_serve
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
@@ -35,7 +35,7 @@ def kept_and_extra(
         outdated = pod.revision != revision
         return (
             *(is_marked(worker), not serves, outdated, not pod.running),
-            *(-requests_of(worker), pod.ordinal),
+            *(-worker.requests, pod.ordinal),
         )
 
     kept = {w.pod.uid for w in sorted(sound, key=goes_sooner)[:replicas]}

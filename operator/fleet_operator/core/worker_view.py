@@ -172,6 +172,18 @@ class WorkerView:
         return self.state.admitted or opened_since
 
     @property
+    def requests(self) -> int:
+        """Returns how many requests it reports, running and held."""
+        return self.state.requests_running + self.state.requests_held if self.state else 0
+
+    @property
+    def sessions(self) -> int:
+        """Returns how many sessions notice a swap of the worker. One that counts no sessions, or whose
+        clients name none, has as many as requests.
+        """
+        return max(self.requests, (self.state.sessions or 0) if self.state else 0)
+
+    @property
     def held_seconds(self) -> float:
         """Returns how long it has been holding its requests."""
         pause = self.state.pause if self.state else None

@@ -241,6 +241,7 @@ class TestBounds:
             pytest.param({"version": "x" * 2000}, id="a long version"),
             pytest.param({"uptime_seconds": 1e300}, id="an age beyond all bounds"),
             pytest.param({"requests_running": -1}, id="a negative number of requests"),
+            pytest.param({"sessions": -1}, id="a negative number of sessions"),
             pytest.param(
                 {"epoch": {"term": 2**31 - 1, "sequence": 1}}, id="a term without successor"
             ),

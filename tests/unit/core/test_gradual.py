@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.builders import NOW, AWorker, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
@@ -59,6 +61,55 @@ def view(*workers: AWorker, **given):
 )  # fmt: skip
 def test_the_next_step_of_a_rolling_rollout(workers, at_once, done):
     assert texts_of(rolling.step(view(*workers, maxUnavailable=at_once)).actions) == done
+
+
+@pytest.mark.parametrize(
+    ("sessions", "at_once", "first"),
+    [
+        pytest.param([3, 1, 2], 1, [1], id="fewest first"),
+        pytest.param([3, 1, 2], 2, [1, 2], id="the next fewest follows"),
+        pytest.param([2, 1, 1], 1, [1], id="of equals the lowest ordinal"),
+        pytest.param([1, None, 2], 1, [1], id="a worker that counts none and has no requests has none"),
+    ],
+)  # fmt: skip
+def test_a_rolling_rollout_goes_by_fewest_sessions(sessions, at_once, first):
+    workers = [staged(n).with_sessions(count) for n, count in enumerate(sessions)]
+    taken = rolling.step(view(*workers, maxUnavailable=at_once))
+
+    assert texts_of(taken.actions) == [f"apply 42 on policy-{n}" for n in first]
+
+
+def test_workers_of_an_earlier_release_are_ordered_by_their_requests():
+    workers = [staged(0).with_requests(5), staged(1).with_requests(2), staged(2).with_sessions(3)]
+
+    assert texts_of(rolling.step(view(*workers)).actions) == ["apply 42 on policy-1"]
+
+
+def test_a_swap_that_has_begun_is_not_changed_for_a_worker_with_fewer_sessions():
+    workers = [staged(0).with_sessions(9).asked_to("apply 42"), staged(1).with_sessions(0)]
+
+    assert rolling.step(view(*workers)).actions == ()
+
+
+@given(st.data())
+def test_no_more_than_max_unavailable_are_away_however_sessions_change(data):
+    """Each look finds other counts, and every call that was made is under way or has ended."""
+    replicas = data.draw(st.integers(1, 6))
+    at_once = data.draw(st.integers(1, replicas))
+    order = list(range(replicas))
+    ready, away = set(order), set()
+    for _ in range(4 * replicas):
+        counts = {n: data.draw(st.one_of(st.none(), st.integers(0, 9))) for n in order}
+        workers = [
+            (staged(n) if n in ready else swapping(n) if n in away else new(n)).with_sessions(counts[n])
+            for n in order
+        ]
+        taken = rolling.step(view(*workers, maxUnavailable=at_once))
+        begun = {n for n in ready if f"apply 42 on policy-{n}" in texts_of(taken.actions)}
+        ready, away = ready - begun, away | begun
+        assert len(away) <= at_once
+        assert away or not ready, "the rollout goes on"
+        away -= data.draw(st.sets(st.sampled_from(sorted(away)))) if away else set()
 
 
 def test_workers_that_will_be_deleted_do_not_count_as_serving():

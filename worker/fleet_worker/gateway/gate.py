@@ -166,6 +166,8 @@ class Gate:
             name = _name_for(keeper, body)
             check_version(demand, name)
             demand = demand.bound_to(name) if name is not None else demand
+        if (session := _session_of(scope["headers"], body)) is not None:
+            keeper.agent.sessions.note(session)
         keeper.agent.quiescence.inside += 1
         try:
             await self._forward(keeper, demand, scope, receive, send, body)
@@ -222,6 +224,22 @@ def _check_open(keeper: GateKeeper) -> None:
     headers = [_RETRY, *_GO_ELSEWHERE]
     message = f"this worker is {agent.standing.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
+
+
+def _session_of(headers: Headers, body: bytes) -> bytes | None:
+    """Return the session of a request, as routers read it; None without one.
+
+    Source: `vllm-router` 0.1.17, the header `X-Session-ID`, or `session_params.session_id` in the body.
+    """
+    named = next((value for name, value in headers if name.lower() == b"x-session-id"), b"")
+    if named:
+        return named
+    # Parsing takes time, and nearly no body names a session.
+    if b'"session_params"' not in body:
+        return None
+    parameters = (object_of(body) or {}).get("session_params")
+    session = parameters.get("session_id") if isinstance(parameters, dict) else None
+    return session.encode(errors="replace") if isinstance(session, str) and session else None
 
 
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:

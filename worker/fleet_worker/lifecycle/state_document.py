@@ -67,6 +67,7 @@ def state_of(
         operation=_operation(agent, now),
         requests_running=running,
         requests_held=held,
+        sessions=agent.sessions.count,
         pause=agent.lease.as_state(now) if agent.lease is not None else None,
         lease_expiries=agent.lease_expiries,
         epoch=agent.epoch,

@@ -23,6 +23,7 @@ from fleet_worker.lifecycle.canary_report import History
 from fleet_worker.lifecycle.kept_cache import KeptCache
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.quiesce import Quiescence
+from fleet_worker.lifecycle.sessions import Sessions
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.lifecycle.states import Event, Standing, after
 from fleet_worker.lifecycle.weights import Received, Weights
@@ -56,6 +57,7 @@ class Worker:
         changed: set at each change that the watch waits for.
         cut: set to end a running drain or canary prompts early.
         quiescence: counts the requests inside the worker.
+        sessions: counts the sessions that requests named lately.
         lock: held by every call that changes the worker, so that calls never interleave.
         on_released: called when the holder of a pause loses the worker, to end its transfer.
         adapters: LoRA adapters in the engine.
@@ -112,6 +114,7 @@ class Worker:
         self.work: Work | None = None
         self.changed = asyncio.Event()
         self.quiescence = Quiescence()
+        self.sessions = Sessions(clock)
         self.lock = asyncio.Lock()
         self.on_released: Callable[[], Awaitable[None]] = _nothing
         self.labels = Labels()

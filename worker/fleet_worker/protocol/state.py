@@ -183,6 +183,8 @@ class WorkerState(Message):
         digest: of the weights in the engine. None for weights that came over a collective, and
             while the engine's weights are not trusted.
         requests_running / requests_held: number that generate now / that wait for resume.
+        sessions: number of sessions (`X-Session-ID`) with a request in the last 5 minutes. None on a
+            worker of an earlier release, which does not count them.
         stage_failure: the last refusal of a stage.
         earlier_stage_failures: earlier refusals, newest first, the last one of each other version of
             a run.
@@ -206,6 +208,7 @@ class WorkerState(Message):
     operation: Operation | None = None
     requests_running: Count = 0
     requests_held: Count = 0
+    sessions: Count | None = None
     pause: PauseState | None = None
     lease_expiries: Count = 0
     epoch: Epoch | None = None

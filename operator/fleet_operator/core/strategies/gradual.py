@@ -6,7 +6,9 @@
     swaps                                          no call: a swap ends without the operator
     held without a swap (by a former leader)       finish the swap, or resume
 
-The strategies differ only in how many workers may be away at once. A worker that is missing or held
+The strategies differ only in how many workers may be away at once. Where this is bounded, the
+workers with the fewest sessions go first, then those with the lowest ordinal: they hold up the fewest
+clients, and routers send new sessions to them, which then begin on the new version. A worker that is missing or held
 is away. A pod behind a scheduling gate is not counted: its queue may hold it back for days, and the
 other workers would keep the old version meanwhile.
 
@@ -26,7 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from math import ceil
+from operator import attrgetter
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
@@ -120,7 +124,7 @@ def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int 
         swapping = {m.pod.uid for m in (*without(ready, idle), *kept.where(_may_swap))}
         serving = admitted - len(swapping)
         away = view.replicas - serving
-        idle = idle[: max(0, at_once - away)]
+        idle = nsmallest(max(0, at_once - away), idle, key=attrgetter("sessions"))
     reason = f"it has staged version {goal.label}"
     return tuple(worker_calls.apply(m, goal, view.settings, reason=reason) for m in idle)
 

@@ -264,6 +264,53 @@ async def test_a_request_counts_until_its_reply_has_been_sent(
     assert serving.agent.quiescence.inside == 0
 
 
+@pytest.mark.parametrize("phase", ["paused", "loading"])
+async def test_a_pause_of_any_length_keeps_the_worker_ready_so_that_its_sessions_stay(
+    port: FakePort, serving: WorkerHarness, phase: str
+) -> None:
+    answered: list[int] = []
+
+    async def asks(*_: Any) -> None:
+        answered.append((await port.client.get("/readyz")).status_code)
+
+    await serving.stage("1")
+    await asks()
+    await serving.pause()
+    await asks()
+    if phase == "loading":
+        await serving.load("1")
+        await asks()
+    await serving.resume("1" if phase == "loading" else "base")
+    await asks()
+
+    assert set(answered) == {200}
+
+
+async def test_sessions_are_counted_by_header_and_by_body(
+    port: FakePort, serving: WorkerHarness
+) -> None:
+    port.server.prompts = [ONE]
+    assert serving.state.sessions == 0
+    await port.ask(headers={"X-Session-ID": "a"})
+    await port.ask(headers={"x-session-id": "a"})
+    await port.ask(session_params={"session_id": "b"})
+    assert serving.state.sessions == 2
+
+    await port.ask()
+    for odd in ([], {"session_id": 7}, {"session_id": ""}, {}, None):
+        await port.ask(session_params=odd)
+    assert serving.state.sessions == 2, "these requests name no session"
+
+
+async def test_a_request_that_is_refused_begins_no_session(
+    port: FakePort, serving: WorkerHarness
+) -> None:
+    await serving.fence()
+    await port.ask(headers={"X-Session-ID": "a"})
+
+    assert serving.state.sessions == 0
+
+
 async def test_an_unlisted_path_is_404(port: FakePort) -> None:
     for path in ("/pause", "/v1/load_lora_adapter", "/v1/worker/state", "/new/route"):
         assert (await port.client.post(path)).status_code == 404
