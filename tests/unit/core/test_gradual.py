@@ -101,7 +101,9 @@ def test_no_more_than_max_unavailable_are_away_however_sessions_change(data):
     for _ in range(4 * replicas):
         counts = {n: data.draw(st.one_of(st.none(), st.integers(0, 9))) for n in order}
         workers = [
-            (staged(n) if n in ready else swapping(n) if n in away else new(n)).with_sessions(counts[n])
+            (staged(n) if n in ready else swapping(n) if n in away else new(n)).with_sessions(
+                counts[n]
+            )
             for n in order
         ]
         taken = rolling.step(view(*workers, maxUnavailable=at_once))
