@@ -7,8 +7,8 @@
     held without a swap (by a former leader)       finish the swap, or resume
 
 The strategies differ only in how many workers may be away at once. Where this is bounded, the
-workers with the fewest sessions go first, then those with the lowest ordinal: they hold up the fewest
-clients, and routers send new sessions to them, which then begin on the new version. A worker that is missing or held
+workers with the fewest sessions go first, then those with the lowest ordinal. They hold up the fewest
+clients. Routers send new sessions to them, which then begin on the new version. A worker that is missing or held
 is away. A pod behind a scheduling gate is not counted: its queue may hold it back for days, and the
 other workers would keep the old version meanwhile.
 
