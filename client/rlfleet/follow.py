@@ -119,7 +119,7 @@ async def follow(
                 async for change in changes:
                     since = change.resource_version
                     pauses.reset()
-                    if (event := _event(change)) is not None:
+                    for event in _events(last, change):
                         last = None if event.type == "DELETED" else event.weights
                         yield event
             await pauses.after_watch(begun)
@@ -163,9 +163,15 @@ def _between(before: WeightVersion | None, now: WeightVersion | None) -> list[Ev
     return [Event("MODIFIED", now)] if changed else []
 
 
-def _event(change: Change) -> Event | None:
+def _events(last: WeightVersion | None, change: Change) -> list[Event]:
+    """The events of a change; of a recreated object those of both. A bookmark is none."""
     match change.type:
-        case "ADDED" | "MODIFIED" | "DELETED":
-            return Event(change.type, WeightVersion.model_validate(change.object))
+        case "DELETED":
+            return [Event(change.type, WeightVersion.model_validate(change.object))]
+        case "ADDED" | "MODIFIED":
+            now = WeightVersion.model_validate(change.object)
+            if last is not None and now.metadata.uid != last.metadata.uid:
+                return _between(last, now)
+            return [Event(change.type, now)]
         case _:
-            return None
+            return []

@@ -1,8 +1,9 @@
 """One fleet of the RL API as a place of objects, blocking and for asyncio.
 
-Source: docs/reference/rl-api.md. No request waits for an outcome, since proxies end long ones: the
-client looks at the state, and decides as it does with the Kubernetes API. Each change has an
-`Idempotency-Key`, so a repetition after a lost answer changes nothing.
+Source: docs/reference/rl-api.md. No change waits for its outcome, since proxies end long requests: the
+client follows the stream of events, which resumes, and decides as it does with the Kubernetes API.
+Where no stream comes through, it looks at the state instead. Each change has an `Idempotency-Key`, so
+a repetition after a lost answer changes nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from rlfleet.errors import NotFound, Superseded
+from rlfleet.errors import NotFound, RlfleetError, Superseded
 from rlfleet.follow import patiently
 from rlfleet.ports import Change, Changes, GoneError, Json, Kind
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_answers import document_of, state_of, weights_of
+from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
 from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
 
 LOOK_SECONDS = 0.5
 """Between two looks of a watch: the RL API permits 50 requests a second to each address."""
+_LEAST_STREAM_SECONDS = 1.0
+"""For a shorter time the client looks, instead of opening a stream."""
 _ABSENT = "absent"
 """The version of a state without a WeightVersion."""
 _TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
@@ -41,6 +46,8 @@ class _RlApi(ABC):
     def __init__(self, access: RlAccess, fleet: str) -> None:
         self._access = access
         self._fleet = fleet
+        self._streams = True
+        """Whether streams of events come through."""
         names = "/".join(quote(name, safe="") for name in (access.namespace, fleet))
         self._root = f"{access.url}/fleets/{names}/v1/rl/"
 
@@ -85,8 +92,43 @@ class _RlApi(ABC):
     async def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
-        """GET state, repeatedly. Errors: GoneError where the object is another one, or gone."""
-        end, since, uid = self.monotonic() + seconds, resource_version, ""
+        """GET events. Errors: GoneError where the object is another one, or gone.
+
+        No read lasts longer than half of the time that is left, so none lasts beyond the end.
+        """
+        end, since = self.monotonic() + seconds, resource_version
+        while self._streams and since != _ABSENT:
+            left = end - self.monotonic()
+            if left < _LEAST_STREAM_SECONDS:
+                break
+            came = False
+            try:
+                async with aclosing(self._chunks(self._listening(since, left / 2))) as chunks:
+                    events = Events(self.namespace, self._fleet)
+                    async for chunk in chunks:
+                        came = True
+                        for change in events.of(chunk):
+                            since = change.resource_version
+                            yield change
+                        if self.monotonic() > end - left / 2:
+                            break
+                    else:
+                        return  # the next watch goes on after the last event
+            except NoStreamError as error:
+                self._streams = error.status not in {200, 404}
+                break
+            except httpx.ReadTimeout:
+                # The RL API sends a line at once. A proxy that collects the reply holds it back.
+                self._streams = came
+            except httpx.TransportError as error:
+                raise self._broken(error) from error
+        async with aclosing(self._looks(kind, name, since, end)) as looks:
+            async for change in looks:
+                yield change
+
+    async def _looks(self, kind: Kind, name: str, since: str, end: float) -> AsyncGenerator[Change]:
+        """GET state, repeatedly. Errors: as for `watch`."""
+        uid = ""
         while (left := end - self.monotonic()) > 0:
             await self.sleep(min(LOOK_SECONDS, left))
             found, now = await self.list(kind, name)
@@ -133,6 +175,26 @@ class _RlApi(ABC):
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         """Send a request of httpx."""
 
+    @abstractmethod
+    def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
+        """The bytes of a stream of events. Errors: NoStreamError; those of httpx."""
+
+    def _listening(self, since: str, read_seconds: float) -> dict[str, Any]:
+        return {
+            "method": "GET",
+            "url": self._root + "events",
+            "headers": {
+                "Accept": MEDIA_TYPE,
+                "Authorization": f"Bearer {self._access.token()}",
+                "Last-Event-ID": since,
+            },
+            "timeout": httpx.Timeout(CONNECT_SECONDS, read=read_seconds),
+        }
+
+    def _broken(self, error: httpx.TransportError) -> RlfleetError:
+        remedy = "check the address of the RL API, and its authority"
+        return broken(error, self._access.url, remedy)
+
     async def _state(self) -> tuple[Json, Json | None]:
         return state_of(await self._send("GET", "state"), self.namespace, self._fleet)
 
@@ -163,8 +225,7 @@ class _RlApi(ABC):
         try:
             answer = await self._exchange(request)
         except httpx.TransportError as error:
-            remedy = "check the address of the RL API, and its authority"
-            raise broken(error, self._access.url, remedy) from error
+            raise self._broken(error) from error
         return document_of(answer, str((body or {}).get("version", "?")))
 
 
@@ -186,6 +247,12 @@ class BlockingRlApi(_RlApi):
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         return self._http.request(**request)
 
+    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
+        with self._http.stream(**request) as answer:
+            _check_stream(answer)
+            for chunk in answer.iter_bytes():
+                yield chunk
+
 
 class AsyncRlApi(_RlApi):
     """Sends on the running event loop of asyncio."""
@@ -204,3 +271,17 @@ class AsyncRlApi(_RlApi):
 
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
         return await self._http.request(**request)
+
+    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
+        async with self._http.stream(**request) as answer:
+            _check_stream(answer)
+            async for chunk in answer.aiter_bytes():
+                yield chunk
+
+
+def _check_stream(answer: httpx.Response) -> None:
+    """Errors: NoStreamError; a look at the state then shows why."""
+    if answer.status_code != 200 or not answer.headers.get("content-type", "").startswith(
+        MEDIA_TYPE
+    ):
+        raise NoStreamError(answer.status_code)
