@@ -429,8 +429,8 @@ MUTANTS = [
         15,
         "the workers with the most sessions swap first",
         "core/strategies/gradual.py",
-        "idle = nsmallest(",
-        "from heapq import nlargest\n        idle = nlargest(",
+        'key=attrgetter("sessions")',
+        'key=attrgetter("sessions"), reverse=True',
         story="workers_with_different_numbers_of_sessions",
     ),
     Mutant(

@@ -15,6 +15,7 @@ from typing import Any
 
 from fleet_worker.checkpoint.identity import WeightName, short_digest
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
+from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
 from fleet_worker.http.asgi import (
@@ -166,7 +167,7 @@ class Gate:
             name = _name_for(keeper, body)
             check_version(demand, name)
             demand = demand.bound_to(name) if name is not None else demand
-        if (session := _session_of(scope["headers"], body)) is not None:
+        if (session := session_of(scope["headers"], body)) is not None:
             keeper.agent.sessions.note(session)
         keeper.agent.quiescence.inside += 1
         try:
@@ -224,22 +225,6 @@ def _check_open(keeper: GateKeeper) -> None:
     headers = [_RETRY, *_GO_ELSEWHERE]
     message = f"this worker is {agent.standing.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
-
-
-def _session_of(headers: Headers, body: bytes) -> bytes | None:
-    """Return the session of a request, as routers read it; None without one.
-
-    Source: `vllm-router` 0.1.17, the header `X-Session-ID`, or `session_params.session_id` in the body.
-    """
-    named = next((value for name, value in headers if name.lower() == b"x-session-id"), b"")
-    if named:
-        return named
-    # Parsing takes time, and nearly no body names a session.
-    if b'"session_params"' not in body:
-        return None
-    parameters = (object_of(body) or {}).get("session_params")
-    session = parameters.get("session_id") if isinstance(parameters, dict) else None
-    return session.encode(errors="replace") if isinstance(session, str) and session else None
 
 
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:

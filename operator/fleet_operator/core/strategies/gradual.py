@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from math import ceil
 from operator import attrgetter
 
@@ -124,7 +123,7 @@ def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int 
         swapping = {m.pod.uid for m in (*without(ready, idle), *kept.where(_may_swap))}
         serving = admitted - len(swapping)
         away = view.replicas - serving
-        idle = nsmallest(max(0, at_once - away), idle, key=attrgetter("sessions"))
+        idle = sorted(idle, key=attrgetter("sessions"))[: max(0, at_once - away)]
     reason = f"it has staged version {goal.label}"
     return tuple(worker_calls.apply(m, goal, view.settings, reason=reason) for m in idle)
 
