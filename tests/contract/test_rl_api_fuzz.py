@@ -6,11 +6,17 @@ It breaks the schemas too: an RL API must answer bad input as declared, and neve
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+from collections import Counter
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
+import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.support.fake_cluster import TRAINER, FakeCluster
+from tests.support.fake_cluster import FLEET_UID, TRAINER, FakeCluster, pod
 from tests.support.fake_objects import condition
 
 import envs
@@ -18,6 +24,7 @@ from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import PROXIED
+from fleet_api.ports import Target, WorkerReply
 from fleet_api.settings import parse_settings
 
 CHECKS = (
@@ -40,22 +47,109 @@ fail-on = ["missing_auth"]
 """The requests are for a fleet that exists, and an operation that never lets one through is a failure."""
 
 
+SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
+CONTROL = r"/fleets/\{namespace\}/\{name\}/(?!v1/rl/)"
+"""Paths of the control root, as the document has them."""
+WRONG: tuple[WorkerReply, ...] = (
+    WorkerReply(200, {}),
+    WorkerReply(200, {"world_size": "many", "is_paused": [None], "tools": {"a": [1.5]}}),
+    WorkerReply(204),
+    WorkerReply(302, {"error": "elsewhere"}),
+    WorkerReply(400, {"error": {"reason": ["x"] * 99, "message": {"deep": "x" * 9999}}}),
+    WorkerReply(409, {"error": {"reason": "StaleCall"}}),
+    WorkerReply(422, None),
+    WorkerReply(500, {"error": {"message": "\ud800 no text"}}),
+    WorkerReply(999, {"error": None}),
+)
+
+
+class StrangeWorkers:
+    """Fake workers: the first answers in every wrong way, the second slowly, the third never."""
+
+    def __init__(self) -> None:
+        self._wrong = cycle(WRONG)
+        self.calls = 0
+
+    async def send(
+        self, target: Target, token: str, method: str, path: str, body: bytes, driver: str
+    ) -> WorkerReply:
+        self.calls += 1
+        match target.pod:
+            case "policy-0":
+                return next(self._wrong)
+            case "policy-1":
+                await asyncio.sleep(0.02)
+                return WorkerReply(200, {"world_size": 1, "is_paused": True})
+            case _:
+                # Every third is in time, so that calls succeed too.
+                late = self.calls % 3 > 0
+                return WorkerReply(problem="no answer in time") if late else WorkerReply(200, {})
+
+    async def close(self) -> None:
+        pass
+
+
 async def test_no_input_is_answered_with_5xx_or_otherwise_than_declared(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.fleet["status"]["conditions"] = [condition("Available", "MinimumServing", 1)]
     settings = parse_settings(["--requests-per-second=100000"])
-    (tmp_path / "schemathesis.toml").write_text(CONFIGURATION)
-    async with TestServer(build(settings, cluster, Lifecycle(), Metrics())) as server:
+    app = build(settings, cluster, Lifecycle(), Metrics())
+
+    await _fuzzed(app, tmp_path, "--checks", ",".join(CHECKS))
+
+
+@pytest.mark.long
+async def test_no_input_and_no_worker_makes_the_control_root_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that does not answer is 503, as declared; no other 5xx is."""
+    workers = StrangeWorkers()
+    monkeypatch.setattr("fleet_api.main.AdminPorts", lambda: workers)
+    cluster = FakeCluster()
+    cluster.fleet["spec"] |= {"replicas": 3}
+    cluster.fleet["spec"]["weights"]["management"] = "External"
+    cluster.objects.delete()
+    cluster.pods = [pod(ordinal) for ordinal in range(3)]
+    token = base64.b64encode(b"a-token-of-workers").decode()
+    owners = [{"kind": "InferenceFleet", "uid": FLEET_UID}]
+    cluster.secrets[SECRET] = {"metadata": {"ownerReferences": owners}, "data": {"token": token}}
+    cluster.rights["system:serviceaccount:rl:trainer"].add(
+        ("update", "inferencefleets/control", "rl", "policy")
+    )
+    flags = ["--requests-per-second=100000", "--external-fleets=rl/policy"]
+    app = build(parse_settings(flags), cluster, Lifecycle(), Metrics())
+    statuses: Counter[int] = Counter()
+
+    @web.middleware
+    async def noted(request: web.Request, handler: Any) -> web.StreamResponse:
+        response: web.StreamResponse = await handler(request)
+        statuses[response.status] += 1
+        return response
+
+    app.middlewares.insert(0, noted)
+    checks = ",".join(check for check in CHECKS if check != "not_a_server_error")
+    await _fuzzed(app, tmp_path, "--checks", checks, "--include-path-regex", CONTROL)
+
+    assert {status for status in statuses if status >= 500} <= {503}, statuses
+    assert statuses[200] > 0, statuses
+    assert statuses[503] > 0, statuses
+    assert workers.calls > 100
+
+
+async def _fuzzed(app: web.Application, folder: Path, *arguments: str) -> None:
+    """schemathesis finds no failure in the application."""
+    (folder / "schemathesis.toml").write_text(CONFIGURATION)
+    async with TestServer(app) as server:
         schemathesis = envs.interpreter_of("fuzz").with_name("schemathesis")
         done = await asyncio.create_subprocess_exec(
-            *(schemathesis, "run", str(server.make_url("/openapi.json"))),
-            *("--header", f"Authorization: Bearer {TRAINER}", "--checks", ",".join(CHECKS)),
+            *(schemathesis, "run", str(server.make_url("/openapi.json")), *arguments),
+            *("--header", f"Authorization: Bearer {TRAINER}"),
             *("--max-examples", str(EXAMPLES), "--mode", "all", "--seed", "1", "--no-color"),
             *("--exclude-tag", PROXIED),
             *("--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"),
             *("--generation-database", "none"),
-            cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HOME": str(folder)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

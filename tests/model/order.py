@@ -26,7 +26,9 @@ def check_order(simulation: Simulation, leader: Leader, decision: Decision) -> N
         return
     version = next(iter(called.values())).version
     could = [w for w in leader.observed.workers if _could_swap(w, version)]
-    most = max((_sessions(w.state), w.pod.name) for w in could if w.pod.uid in called)
+    most = max(
+        (_sessions(w.state), w.pod.name) for w in leader.observed.workers if w.pod.uid in called
+    )
     for worker in could:
         if worker.pod.uid not in called and _sessions(worker.state) < most[0]:
             simulation.fail(
