@@ -164,7 +164,7 @@ def _between(before: WeightVersion | None, now: WeightVersion | None) -> list[Ev
 
 
 def _events(last: WeightVersion | None, change: Change) -> list[Event]:
-    """The events of a change; of a recreated object those of both. A bookmark is none."""
+    """The events of a change; of a recreated object those of both. A bookmark has no event."""
     match change.type:
         case "DELETED":
             return [Event(change.type, WeightVersion.model_validate(change.object))]

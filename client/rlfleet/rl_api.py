@@ -1,9 +1,9 @@
 """One fleet of the RL API as a place of objects, blocking and for asyncio.
 
-Source: docs/reference/rl-api.md. No change waits for its outcome, since proxies end long requests: the
-client follows the stream of events, which resumes, and decides as it does with the Kubernetes API.
-Where no stream comes through, it looks at the state instead. Each change has an `Idempotency-Key`, so
-a repetition after a lost answer changes nothing.
+Source: docs/reference/rl-api.md. No change waits for its outcome, since proxies end long requests. The
+client follows the stream of events, and decides as it does with the Kubernetes API. Where no stream
+comes through, it looks at the state instead. Each change has an `Idempotency-Key`, so a repetition
+after a lost answer changes nothing.
 """
 
 from __future__ import annotations
