@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from aiohttp import web
@@ -57,8 +57,13 @@ class AdminServer:
 
 
 @asynccontextmanager
-async def admin_servers(folder: Path, number: int) -> AsyncIterator[tuple[list[AdminServer], int]]:
-    """So many workers with one folder of weights, and the port that all of them have."""
+async def admin_servers(
+    folder: Path, number: int, **options: Any
+) -> AsyncIterator[tuple[list[AdminServer], int]]:
+    """So many workers with one folder of weights, and the port that all of them have.
+
+    `options`: of their trainers' harness.
+    """
     port = unused_port()
     async with AsyncExitStack() as stack:
         made = []
@@ -66,7 +71,7 @@ async def admin_servers(folder: Path, number: int) -> AsyncIterator[tuple[list[A
             harness = await stack.enter_async_context(start_worker(folder))
             await harness.admit("base")
             harness.engine.calls.clear()
-            admin = TrainerPort(harness, folder)
+            admin = TrainerPort(harness, folder, **options)
             admin.token_file.write_text(f"{TOKEN}\n")
             stack.push_async_callback(admin.client.aclose)
             made.append(await stack.enter_async_context(AdminServer(admin, ordinal, port)))

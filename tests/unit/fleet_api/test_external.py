@@ -23,9 +23,11 @@ from fleet_api.fan_out import failure, split_broadcaster, split_init_info, toget
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import Problem
 from fleet_worker.protocol import Phase
+from fleet_worker.trainer.transfers import TransferRoom
 
 SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
 NUMBER = 3
+GPU = TransferRoom("nccl", has_accelerator=True)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def workers(tmp_path: Path, cluster: FakeCluster) -> AsyncIterator[list[AdminServer]]:
-    async with admin_servers(tmp_path, NUMBER) as (made, port):
+    async with admin_servers(tmp_path, NUMBER, room=GPU) as (made, port):
         spec = cluster.fleet["spec"]
         spec |= {"replicas": NUMBER, "serving": {"adminPort": port}}
         spec["weights"]["management"] = "External"
@@ -241,6 +243,34 @@ async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(
     status, problem = await post(api, "/update_weights", body)
     assert (status, problem["reason"]) == (503, "WorkersUnavailable")
     assert [one["status"] for one in problem["workers"]] == [200, 200, 500]
+
+
+async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(
+    api: Api, workers: list[AdminServer], tmp_path: Path
+) -> None:
+    # Weights from files can be restored, so the worker that fails goes on.
+    files = {"weight_dir": str(write_tiny(tmp_path / "step_6"))}
+    assert (await post(api, "/update_weights", files))[0] == 200
+    ranks = {"init_info": {"rank_offset": 1, "world_size": 1 + 4 * NUMBER}}
+    workers[1].admin.harness.engine.failures["receive"] = [touched()]
+
+    async def transfer() -> tuple[int, Any]:
+        for path, body in (
+            ("/init_weight_transfer_engine", ranks),
+            ("/start_weight_update", {}),
+            ("/update_weights", {"update_info": {"names": ["all"]}}),
+        ):
+            status, reply = await post(api, path, body)
+            if status != 200:
+                return status, reply
+        return await post(api, "/finish_weight_update", {"weight_version": "7"})
+
+    status, problem = await transfer()
+    assert (status, [one["status"] for one in problem["workers"]]) == (503, [200, 500, 200])
+    second = await transfer()
+    assert second[0] == 200, second[1]["workers"]
+    assert versions(workers) == ["7"] * NUMBER
+    assert phases(workers) == [Phase.SERVING, Phase.JOINING, Phase.SERVING]
 
 
 async def test_a_worker_that_has_not_started_is_left_to_the_operator(

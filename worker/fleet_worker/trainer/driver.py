@@ -202,9 +202,19 @@ class CollectiveDriver:
             await self._seat.transfers.leave()
 
     async def begin_transfer(self, trainer: str) -> None:
-        """Prepare the model to receive weights. A serving worker is paused until the transfer ends."""
+        """Prepare the model to receive weights. A serving worker is paused until the transfer ends.
+
+        In the middle of a transfer its trainer starts it over.
+        """
         self._seat.check_may_drive()
         self._seat.transfers.check_ready()
+        if self._seat.transfers.is_open:
+            await self._seat.renew(trainer)
+            async with self._seat.agent.lock:
+                self._seat.agent.check_holder(trainer)
+                if self._seat.transfers.is_open:
+                    await self._seat.transfers.begin_again()
+                    return
         was_serving = self._seat.agent.phase is Phase.SERVING
         await self._seat.pause(trainer, PauseMode.KEEP, keep_cache=self._seat.keeps_cache)
         async with self._seat.agent.lock:

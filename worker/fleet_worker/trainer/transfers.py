@@ -119,11 +119,22 @@ class Transfers:
         with self._worker.working("load"):
             await self._or_recover(self._worker.engine.begin_transfer())
 
+    async def begin_again(self) -> None:
+        """Drop what a transfer in progress has received, and prepare the model once more.
+
+        A trainer starts over if the transfer has failed at another worker.
+        """
+        self._began = self._worker.clock()
+        with self._worker.working("load"):
+            await self._or_recover(self._restarted())
+
+    async def _restarted(self) -> None:
+        await self._worker.engine.abandon_transfer()
+        await self._worker.engine.begin_transfer()
+
     def check_ready(self) -> None:
         """Refuse to begin a transfer that could not be received."""
         self.check_available()
-        if self.is_open:
-            raise Refusal(Reason.WRONG_PHASE, "a weight update is in progress; finish it first")
         if not self._connected:
             raise Refusal(
                 Reason.WRONG_PHASE,
