@@ -203,7 +203,8 @@ _ageing = attrgetter(*_AGEING)
 _lasting = attrgetter(
     *(
         WorkerState.model_fields.keys()
-        - {"uptime_seconds", "requests_running", "requests_held", "earlier_stage_failures"}
+        - {"uptime_seconds", "requests_running", "requests_held", "sessions"}
+        - {"earlier_stage_failures"}
         - set(_AGEING)
     )
 )

@@ -151,7 +151,7 @@ def test_only_news_asks_for_another_look():
     async def story(desk: Desk) -> None:
         await desk.callers.ask(CALLER)
         for changed in (
-            {"uptime_seconds": 99.0},
+            {"uptime_seconds": 99.0, "sessions": 7},
             {"requests_running": 3},
             {"requests_running": 5},
             {"version": "2"},
