@@ -63,7 +63,7 @@ test-all: ## The same with the long tests (marker `long`); `make reliability` pl
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
 	@$(PYTHON) -m bench_scale.fakes
-	@for env in operator worker clients clients-legacy lua; do $(ENVS) $$env >/dev/null; done
+	@for env in operator worker clients clients-legacy trainers lua; do $(ENVS) $$env >/dev/null; done
 
 .PHONY: test-fast
 # Each process of pytest compiles all tests: twice the time until the first test without a cache.

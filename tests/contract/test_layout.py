@@ -150,7 +150,18 @@ def test_pins_hold_no_addresses(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dev", "operator", "worker", "clients", "clients-legacy", "lua", "docs", "dashboards"]
+    "name",
+    [
+        "dev",
+        "operator",
+        "worker",
+        "clients",
+        "clients-legacy",
+        "trainers",
+        "lua",
+        "docs",
+        "dashboards",
+    ],
 )
 def test_every_pin_has_a_hash(name: str) -> None:
     requirements = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ")

@@ -210,7 +210,14 @@ class Fleet:
             self._url = f"http://127.0.0.1:{port}"
         return self._url
 
-    def while_sampling(self, file: Path, work: Callable[[], Any], *, model: str = "") -> Samples:
+    def while_sampling(
+        self,
+        file: Path,
+        work: Callable[[], Any],
+        *,
+        model: str = "",
+        think_seconds: float = THINK_SECONDS,
+    ) -> Samples:
         """Do something while clients generate through the Service; keeps their replies.
 
         The work begins when the clients have a reply. `model`: what they name; the fleet's own if
@@ -219,7 +226,7 @@ class Fleet:
         named = model or self.get(f"ifl/{self.name}")["spec"]["model"]["name"]
 
         async def both() -> Samples:
-            samples, stop = Samples(file, THINK_SECONDS), asyncio.Event()
+            samples, stop = Samples(file, think_seconds), asyncio.Event()
             clients = asyncio.create_task(sample(self.url(), named, samples, stop))
             try:
                 async with asyncio.timeout(_FIRST_REPLY_SECONDS):

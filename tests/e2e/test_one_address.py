@@ -1,0 +1,316 @@
+"""Trainers that know one vLLM, each with its own calls, at the one address of a fleet.
+
+Two fleets of three real workers: one whose weights the operator manages, and one that its trainer drives.
+In an update of each, a worker is lost in the middle. Clients sample through the same address all the
+time, and every token is recomputed.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS, Fleet
+from tests.support.audit import audit_file
+from tests.support.dynamo_clients import Dynamo
+from tests.support.nemo_rl import NemoRl
+from tests.support.prime_rl import PrimeRl
+
+import stack
+from chaos.processes import node_of, signal_worker
+from stack.fleets import MODEL_NAME, WEIGHTS_ROOT
+
+pytestmark = pytest.mark.long
+NAME = "driven"
+NUMBER = 3
+KEY = "a-key-of-the-trainers"
+KEYS = "trainers"
+SYSTEM = "rlfleet-system"
+STARTS_SECONDS = 400
+LEASE_SECONDS = 120
+THINK_SECONDS = 2.0
+"""Every token is recomputed, and engines start on the same cores."""
+
+
+@dataclasses.dataclass
+class Address:
+    """One fleet's address in the RL API.
+
+    Fields:
+        fleet: its clients sample through the same address.
+        url: for clients with headers, from this machine.
+        inside: the same for clients without headers, from a node.
+        token: of an account that may edit fleets; the fleet's admin token if a trainer drives it.
+    """
+
+    fleet: Fleet
+    url: str
+    inside: str
+    token: str
+
+    @property
+    def versions(self) -> list[str]:
+        """Versions in the engines of the workers, by their own metrics."""
+        return [self.fleet.version_of(pod) for pod in sorted(self.fleet.pods())]
+
+    def all_serve(self, version: str, seconds: float = STARTS_SECONDS) -> None:
+        """Wait until every worker serves a version, and chats come from it."""
+        phases = [version] * NUMBER, ["serving"] * NUMBER
+        self.fleet.eventually(
+            lambda: (
+                (
+                    self.versions,
+                    [self.fleet.phase_of(pod) for pod in self.fleet.pods()],
+                )
+                == phases
+            ),
+            f"all workers serve {version}",
+            seconds=seconds,
+        )
+
+    def chat(self) -> dict[str, Any]:
+        """The audit's record of one chat."""
+        body = {
+            "model": MODEL_NAME,
+            "messages": [{"role": "user", "content": "one"}],
+            "max_tokens": 24,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        headers = {"Authorization": f"Bearer {self.token}"}
+        url = f"{self.url}/v1/chat/completions"
+        reply = httpx.post(url, json=body, headers=headers, timeout=60, trust_env=False)
+        found = reply.raise_for_status().json()
+        (choice,) = found["choices"]
+        return {
+            "id": found["id"],
+            "prompt_token_ids": found["prompt_token_ids"],
+            "token_ids": choice["token_ids"],
+            "logprobs": [entry["logprob"] for entry in choice["logprobs"]["content"]],
+            "weight_versions": choice["weight_versions"],
+        }
+
+
+@pytest.fixture(scope="module")
+def external(shared_fleet: Fleet) -> Iterator[Fleet]:
+    """A fleet that its trainer drives. It may not have started."""
+    fleet = Fleet(shared_fleet.cluster, shared_fleet.weights, shared_fleet.steps, name=NAME)
+    manifest = stack.fleet_manifest(NAME, replicas=NUMBER)
+    manifest["spec"]["weights"] |= {
+        "management": "External",
+        "driverLeaseSeconds": LEASE_SECONDS,
+    }
+    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    yield fleet
+    fleet.kubectl("delete", "ifl", NAME)
+
+
+@pytest.fixture(scope="module")
+def api(shared_fleet: Fleet, external: Fleet) -> Callable[[Fleet], Address]:
+    """The RL API, as the chart deploys it."""
+    cluster, kubectl = shared_fleet.cluster, shared_fleet.kubectl
+    secret = external.eventually(
+        lambda: json.loads(
+            kubectl("get", f"secret/{NAME}-admin-token", "-o", "json", check=False).stdout or "{}"
+        ),
+        "the operator has made the admin token",
+    )
+    (encoded,) = secret["data"].values()
+    admin_token = base64.b64decode(encoded).decode().strip()
+    cluster.kubectl(
+        *("-n", SYSTEM, "create", "secret", "generic", KEYS),
+        f"--from-literal={NAMESPACE}.{FLEET}={KEY}-of-{FLEET}",
+        f"--from-literal={NAMESPACE}.{NAME}={KEY}-of-{NAME}\n{admin_token}",
+    )
+    kubectl("create", "serviceaccount", "trainer")
+    rights = ("--clusterrole=edit", f"--serviceaccount={NAMESPACE}:trainer")
+    kubectl("create", "rolebinding", "trainer", *rights)
+    settings = ("api.enabled=true", f"api.keysSecret={KEYS}")
+    stack.install(cluster, *settings, f"api.externalFleets={{{NAMESPACE}/{NAME}}}")
+    port = cluster.forward(SYSTEM, "service/rlfleet-api", 8090)
+    account = kubectl("create", "token", "trainer").stdout.strip()
+
+    def address(fleet: Fleet) -> Address:
+        path = f"/fleets/{NAMESPACE}/{fleet.name}"
+        with_key = f"/t/{KEY}-of-{fleet.name}{path}"
+        outside = f"http://127.0.0.1:{port}"
+        return Address(
+            dataclasses.replace(fleet, _url=outside + with_key),
+            outside + path,
+            f"http://rlfleet-api.{SYSTEM}.svc:8090{with_key}",
+            admin_token if fleet is external else account,
+        )
+
+    return address
+
+
+@pytest.fixture
+def managed(api: Callable[[Fleet], Address], fleet: Fleet) -> Iterator[Address]:
+    """The shared fleet, with one worker more."""
+    fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(NUMBER))
+    fleet.wait_whole(seconds=STARTS_SECONDS)
+    yield api(fleet)
+    fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(WORKERS))
+
+
+@pytest.fixture
+def driven(api: Callable[[Fleet], Address], external: Fleet) -> Address:
+    external.wait_ready(f"ifl/{NAME}", seconds=STARTS_SECONDS)
+    return api(external)
+
+
+def replicas(number: int) -> str:
+    return json.dumps({"spec": {"replicas": number}})
+
+
+@contextmanager
+def lost_midway(fleet: Fleet, pod: str, is_midway: Callable[[], bool]) -> Iterator[None]:
+    """While the block runs, the pod's engine hangs, and when the others are midway, the pod is lost."""
+    node = node_of(fleet, pod)
+    signal_worker(fleet, pod, "engine", "SIGSTOP", node=node)
+
+    def kill() -> None:
+        fleet.eventually(is_midway, "an update is midway", seconds=120)
+        signal_worker(fleet, pod, "worker", "SIGKILL", node=node)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.join()
+
+
+def step(fleet: Fleet) -> tuple[str, str, Path]:
+    """A checkpoint that was not used: its version, its directory as workers see it, and here."""
+    number = fleet.next_step()
+    return str(number), f"{WEIGHTS_ROOT}/step_{number}", fleet.folder(number)
+
+
+def test_the_operator_carries_the_calls_of_trainers_out(managed: Address, tmp_path: Path) -> None:
+    fleet, replies = managed.fleet, tmp_path / "replies.jsonl"
+    began = fleet.applied()
+    lost, _, seen = sorted(fleet.pods())
+    prime_rl = PrimeRl(f"{managed.url}/v1", managed.token)
+    versions = [step(fleet) for _ in range(4)]
+    (first, path, folder), (second, *with_a_loss), (bad, bad_path, bad_folder), (last, *more) = (
+        versions
+    )
+
+    def train() -> None:
+        assert prime_rl.wait_for_ready(MODEL_NAME) == 2048
+        prime_rl.init_broadcaster(NUMBER)
+        prime_rl.update_weights(path, folder)
+        managed.all_serve(first, seconds=10)
+
+        with lost_midway(fleet, lost, lambda: fleet.phase_of(seen) == "paused"):
+            prime_rl.update_weights(*with_a_loss)
+        managed.all_serve(second)
+        assert set(prime_rl.statuses("/update_weights")) <= {200, 503, 504}
+
+        prime_rl.answers.clear()
+        file = bad_folder / "model.safetensors"
+        os.truncate(file, file.stat().st_size // 2)
+        with pytest.raises(httpx.HTTPStatusError):
+            prime_rl.update_weights(bad_path, bad_folder)
+        assert prime_rl.statuses("/update_weights") == [422], "it is final: prime-rl ends"
+        assert prime_rl.answers[1].body["reason"] == "CheckpointTruncated"
+        assert prime_rl.statuses("/resume") == [200]
+        assert managed.versions == [second] * NUMBER
+
+        with closing(NemoRl(managed.url, managed.token)) as nemo_rl:
+            assert nemo_rl.connect(MODEL_NAME) == NUMBER
+            assert nemo_rl.refit(more[0]) == [None] * NUMBER
+        assert managed.versions == [last] * NUMBER
+
+    with closing(prime_rl):
+        samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
+        score = prime_rl.score(MODEL_NAME, [1, 2, 3, 4])
+    chat = managed.chat()
+
+    assert samples.lost == []
+    assert len(score) == 4
+    assert chat["weight_versions"][0]["version"] == last
+    assert samples.tokens.keys() >= {second, last}
+    checkpoints = {began: fleet.folder(int(began))} | {v: found for v, _, found in versions}
+    del checkpoints[bad]
+    audited(replies, chat, checkpoints)
+
+
+def test_a_trainer_drives_all_workers_with_its_own_calls(driven: Address, tmp_path: Path) -> None:
+    fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
+    pods = sorted(fleet.pods())
+    prime_rl = PrimeRl(f"{driven.url}/v1", driven.token)
+    versions = [step(fleet) for _ in range(4)]
+    (first, *lossy), (second, path_2, _), (third, path_3, _), (fourth, path_4, _) = versions
+
+    def reach(url: str) -> str:
+        found = urlsplit(url)
+        assert found.hostname
+        assert found.port
+        return f"http://127.0.0.1:{fleet.cluster.forward_address(found.hostname, found.port)}"
+
+    def train() -> None:
+        assert prime_rl.wait_for_ready(MODEL_NAME) == 2048
+        with lost_midway(fleet, pods[1], lambda: fleet.version_of(pods[0]) == first):
+            prime_rl.update_weights(*lossy)
+        failed, *repeated = [a for a in prime_rl.answers if a.path == "/update_weights"]
+        assert failed.status == 503
+        assert [row["pod"] for row in failed.body["workers"]] == pods
+        assert [row["status"] for row in failed.body["workers"]] == [200, None, 200]
+        assert repeated[-1].status == 200
+        assert prime_rl.statuses("/resume")[-1] == 200
+        driven.all_serve(first)
+
+        dynamo = Dynamo(f"{driven.url}/v1", driven.token, reach)
+        rows = dynamo.workers(MODEL_NAME, NUMBER)
+        assert [row["pod"] for row in rows] == pods
+        dynamo.update_natively(rows, path_2, second)
+        driven.all_serve(second, seconds=10)
+        dynamo.update_flat(dynamo.workers(MODEL_NAME, NUMBER), path_3, f"step_{third}")
+        driven.all_serve(f"step_{third}", seconds=10)
+
+        with closing(NemoRl(driven.url, driven.token)) as nemo_rl:
+            assert nemo_rl.connect(MODEL_NAME) == NUMBER
+            assert nemo_rl.refit(path_4) == [None] * NUMBER
+        driven.all_serve(fourth, seconds=10)
+
+    with closing(prime_rl):
+        samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
+
+    assert samples.lost == []
+    assert samples.tokens.keys() >= {first, fourth}
+    names = [first, second, f"step_{third}", fourth]
+    checkpoints = {name: found for name, (_, _, found) in zip(names, versions, strict=True)}
+    audited(replies, driven.chat(), {"base": fleet.weights / "base"} | checkpoints)
+
+
+def audited(replies: Path, chat: dict[str, Any], checkpoints: dict[str, Path]) -> None:
+    """Every token of the replies and of a chat was made by the weights that it names."""
+    records = [json.loads(line) for line in replies.read_text().splitlines()]
+    lines = (json.dumps(up_to_old_keys(record)) + "\n" for record in [*records, chat])
+    replies.write_text("".join(lines))
+    done = audit_file(replies, checkpoints)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def up_to_old_keys(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without tokens that say that they have read keys of older weights (`kv_from`).
+
+    prime-rl and Dynamo want that: `clear_cache=false`. A recomputation has no such keys.
+    """
+    spans = list(itertools.takewhile(lambda span: "kv_from" not in span, record["weight_versions"]))
+    end = spans[-1]["end"] if spans else 0
+    parts = {key: record[key][:end] for key in ("token_ids", "logprobs")}
+    return {**record, **parts, "weight_versions": spans}
