@@ -148,8 +148,8 @@ MUTANTS = [
         4,
         "workers that are away do not count while others swap",
         "core/strategies/gradual.py",
-        "idle = idle[: max(0, at_once - away)]",
-        "idle = idle[:at_once]",
+        "[: max(0, at_once - away)]",
+        "[:at_once]",
         ROLLING,
     ),
     Mutant(
