@@ -48,6 +48,8 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
     if isinstance(action, Pause) and _renewed(worker, action):
         return ticket.end()
     if isinstance(action, Fence) and worker.phase not in _DEAF:
+        if action.drain_timeout_seconds and worker.phase in {Phase.PAUSED, Phase.LOADING}:
+            return ticket.end(Reason.WRONG_PHASE)
         worker.admitted = False
     if worker.work is not None and not _cut_short(worker, action):
         same = (t for t in (worker.work, *worker.waiting) if t.action.work == action.work)

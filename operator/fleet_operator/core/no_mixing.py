@@ -9,8 +9,8 @@ generate at once.
 * Members with another version: they generate neither the applied version nor the goal. A worker may have reported
   a load that did not happen, a client may have driven it by hand, or another strategy may have left
   it. It is fenced after its requests have ended, without waiting for the next barrier, and joins
-  again. The same goes for a paused worker with such weights, which would generate again when its
-  lease ends. A worker that loads the goal now keeps its requests.
+  again. A paused worker with such weights is fenced at once: it would generate again when its lease
+  ends. A worker that loads the goal now keeps its requests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[We
         return step
     reason = f"it has version {{}}, and the fleet serves {view.applied.label}"
     apart = (
-        worker_calls.fence_after_drain(m, view.settings, reason=reason.format(m.loaded))
+        worker_calls.drain_out_of_service(m, view.settings, reason=reason.format(m.loaded))
         for m in differing.values()
         if not m.is_doing("fence")
     )

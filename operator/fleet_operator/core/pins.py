@@ -109,9 +109,7 @@ class Pins:
             return step
         reason = "the digest of its weights differs from the pin of their version"
         expelled = (
-            worker_calls.fence_after_drain(m, how, reason=reason)
-            if m.standing is Standing.OPEN
-            else worker_calls.take_out_of_service(m, reason=reason)
+            worker_calls.drain_out_of_service(m, how, reason=reason)
             for m in others.values()
             if not m.is_doing("fence")
         )

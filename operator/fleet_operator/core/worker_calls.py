@@ -153,6 +153,17 @@ def fence_after_drain(worker: WorkerView, settings: Rollout, *, reason: str) -> 
     )
 
 
+def drain_out_of_service(
+    worker: WorkerView, settings: Rollout, *, reason: str
+) -> Fence | Quarantine:
+    """Takes a worker out of service after its requests have ended, if it generates now. Requests that
+    a pause holds cannot end; a fence with a drain timeout would be refused.
+    """
+    if worker.standing is Standing.OPEN:
+        return fence_after_drain(worker, settings, reason=reason)
+    return take_out_of_service(worker, reason=reason)
+
+
 def canary_prompts(worker: WorkerView, settings: Rollout, *, reason: str) -> CanaryPrompts:
     """Asks a worker to run the canary prompts on the weights in its engine."""
     return CanaryPrompts(

@@ -136,8 +136,11 @@ class TestInARollout:
         workers = [W(0).serving("41"), W(1).paused("7"), W(2).serving("41")]
         made = self.plan(*workers, status=APPLIED)
 
-        assert "fence on policy-1" in texts_of(made.step.actions)
         assert "pause on policy-1" not in texts_of(made.step.actions)
+        (fence,) = (a for a in made.step.actions if isinstance(a, Fence))
+        assert (fence.pod_name, fence.drain_timeout_seconds) == ("policy-1", 0), (
+            "requests that a pause holds cannot finish"
+        )
 
     @pytest.mark.parametrize(
         ("ended", "fenced"),

@@ -163,8 +163,19 @@ class Agent(Worker):
             await pausing.open_latch(self, request, event)
 
     async def fence(self, request: FenceRequest) -> None:
-        """`PUT fence`: close the latch at once, drain for the given time, then end all requests."""
+        """`PUT fence`: close the latch at once, drain for the given time, then end all requests.
+
+        Errors:
+            Refusal: `WrongPhase`; a drain was asked of a worker whose requests a pause holds. They
+                could not end within any time, so the caller resumes the worker first.
+        """
         self.obey(request.epoch)
+        if request.drain_timeout_seconds > 0 and self.phase in {Phase.PAUSED, Phase.LOADING}:
+            raise Refusal(
+                Reason.WRONG_PHASE,
+                "a pause holds the requests of the worker, so it cannot drain: resume it first, or"
+                " send a fence without drain_timeout_seconds, which ends them",
+            )
         self.close_latch(cut=request.drain_timeout_seconds == 0)
         timed_out = False
         async with self.lock:

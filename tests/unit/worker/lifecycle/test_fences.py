@@ -311,3 +311,29 @@ async def test_a_pause_after_a_fence_that_drained_drains_again(serving: WorkerHa
     await serving.admit("base")
 
     assert not serving.agent.cut.is_set()
+
+
+async def test_a_fence_that_drains_is_refused_while_a_pause_holds_the_requests(
+    serving: WorkerHarness,
+) -> None:
+    await serving.pause()
+    before = list(serving.engine.calls)
+
+    refusal = await refused(serving.fence(drain=60))
+
+    assert refusal.reason is Reason.WRONG_PHASE
+    assert (serving.state.phase, serving.state.admitted) == (Phase.PAUSED, True)
+    assert serving.engine.calls == before
+    await serving.resume("base")
+    await serving.fence(drain=60)
+    assert serving.state.phase is Phase.JOINING
+
+
+async def test_a_fence_without_a_drain_timeout_ends_the_requests_that_a_pause_holds(
+    serving: WorkerHarness,
+) -> None:
+    await serving.pause()
+
+    await serving.fence()
+
+    assert (serving.state.phase, serving.state.admitted) == (Phase.JOINING, False)
