@@ -225,6 +225,8 @@ class Promises:
         claims = [condition_of(s.conditions, ConditionType.READY) for s in (status, leader.fleet)]
         if not any(c is not None and c.status == "True" for c in claims):
             return
+        for pod in self.sim.pods.values():
+            self._names_stand_for_one_digest(pod)  # its grace may have ended with this look
         name: Name = (spec.version, spec.run_id)
         digest, source = self.meant.get(name), spec.source.resolve(spec.version)
         if spec.digest not in {None, digest} or (
