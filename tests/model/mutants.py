@@ -419,6 +419,22 @@ MUTANTS = [
     ),
     Mutant(
         6,
+        "a worker that was fenced because it refused the files no longer counts as failed",
+        "core/strategies/synchronized.py",
+        "counted = [*failed, *closed] if failed else []",
+        "counted = failed",
+        story="two_workers_that_refuse_while_one_may",
+    ),
+    Mutant(
+        6,
+        "a version that the engine refused is not given up",
+        "core/strategies/gradual.py",
+        "halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))",
+        "halt = bool(closed or stuck or overdue)",
+        story="an_engine_that_refuses_a_version_while_its_worker_joins",
+    ),
+    Mutant(
+        6,
         "the wait for workers that cannot join hides the reason why they cannot",
         "core/strategies/gradual.py",
         "if beyond and blocked and at_once is not None and step.problem is None:",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.model.chronicle import Chronicle
+from tests.model.chronicle import Chronicle, Story
+from tests.model.faults import Faults
+
+from fleet_operator.core.actions import Pause
+from fleet_worker.protocol import PauseMode
 
 
 def a_scale_down_beside_a_worker_that_hangs() -> Chronicle:
@@ -15,3 +19,32 @@ def a_scale_down_beside_a_worker_that_hangs() -> Chronicle:
     its.fleet.scale(1)
     its.go(2)
     return its.end()
+
+
+def a_late_pause_before_the_fence_of_a_drain() -> Chronicle:
+    """A worker that must go is paused by a call of an earlier leader, unseen: its request is not cut"""
+    its = Chronicle(replicas=2)
+    leaving = its.fleet.pod(1)
+    its.fleet.scale(1)
+    its.until(lambda: leaving.drains_since is not None)
+    its.fleet.faults = Faults(stale_view=1.0)
+    epoch, late = leaving.worker.epoch, "a call of an earlier leader"
+    assert epoch is not None
+    pause = Pause(
+        pod_uid=leaving.uid,
+        pod_name=leaving.name,
+        reason=late,
+        mode=PauseMode.KEEP,
+        drain_timeout_seconds=0,
+        lease_seconds=30,
+    )
+    leaving.worker.take(pause, epoch, its.fleet.now)
+    its.go(2, seconds=0.1)
+    its.fleet.faults = Faults()
+    return its.end()
+
+
+STORIES: list[Story] = [
+    a_scale_down_beside_a_worker_that_hangs,
+    a_late_pause_before_the_fence_of_a_drain,
+]

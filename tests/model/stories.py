@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tests.model import failure_stories, scaling_stories
 from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
-from tests.model.scaling_stories import a_scale_down_beside_a_worker_that_hangs
 from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
@@ -438,24 +438,6 @@ def a_store_that_serves_one_worker_at_a_time() -> Chronicle:
     return its.end()
 
 
-def a_worker_that_no_version_lets_in() -> Chronicle:
-    """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
-    timeouts = {"stageSeconds": 20, "loadSeconds": 10}
-    its = Chronicle(replicas=2, rollout={"strategy": "Rolling", "timeouts": timeouts})
-    its.fleet.delete(its.fleet.pod(1))
-    its.fleet.publish("2")
-    its.until(lambda: its.fleet.pod(0).worker.staged == "2")
-    for version in ("1", "2"):
-        its.fleet.rewrite(f"/weights/step_{version}")
-    its.go(20, seconds=5.0)
-    said = its.fleet.stalled.reason if its.fleet.stalled else None
-    if said != ConditionReason.DIGEST_MISMATCH:
-        its.fleet.fail(
-            6, f"a worker cannot join, since files were rewritten, and Stalled says {said}"
-        )
-    return its
-
-
 STORIES: list[Story] = [
     a_rollout,
     a_newer_version_while_all_are_paused,
@@ -492,7 +474,7 @@ STORIES: list[Story] = [
     a_store_that_serves_one_worker_at_a_time,
     a_strategy_that_is_changed_in_the_middle,
     an_address_that_another_pod_has,
-    a_worker_that_no_version_lets_in,
     workers_with_different_numbers_of_sessions,
-    a_scale_down_beside_a_worker_that_hangs,
+    *scaling_stories.STORIES,
+    *failure_stories.STORIES,
 ]

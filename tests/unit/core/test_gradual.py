@@ -214,6 +214,13 @@ class TestFailures:
         assert problem is not None
         assert problem.halt
 
+    def test_a_member_whose_engine_refused_the_goal_while_it_joined_halts_the_rollout(self):
+        refused = staged(0).failed_to_load("42")
+        taken = in_flight.step(view(refused, phase=RolloutPhase.STAGING))
+
+        assert taken.problem is not None
+        assert taken.problem.halt
+
     def test_one_worker_may_fail_within_max_failures(self):
         taken = self.under_way(self.BROKE, staged(1), maxFailures=1)
 

@@ -219,6 +219,16 @@ class TestFailures:
             step(make_view(left, old(1), maxFailures=1)).actions
         )
 
+    def test_a_worker_that_was_fenced_for_a_refusal_still_counts_among_the_failed(self):
+        fenced = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
+        refused = old(1).refused("42", Reason.CHECKPOINT_TRUNCATED)
+        taken = step(make_view(fenced, refused, staged(2), staged(3), maxFailures=1))
+
+        assert "fence on policy-1" not in texts_of(taken.actions)
+        assert taken.problem is not None
+        assert taken.problem.reason is ConditionReason.CHECKPOINT_TRUNCATED
+        assert set(taken.failed) == {"policy-0", "policy-1"}
+
     @pytest.mark.parametrize(
         ("phase", "workers", "limit"),
         [

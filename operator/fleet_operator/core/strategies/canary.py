@@ -37,6 +37,7 @@ from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies.shared import (
+    failed_to_load,
     has_bytes,
     late,
     loaded_beside,
@@ -101,7 +102,7 @@ def _judge(view: RolloutView) -> Step:
     alive.sort(key=lambda w: w.pod.ordinal)
     able = [w for w in alive if w.standing is not Standing.UNKNOWN]
     failed = [w for w in able if view.failure_of(w, goal)]
-    halt = any(w.state and w.state.load_failure == view.failure_of(w, goal) for w in failed)
+    halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     if problem is None:
         able = [*without(able, failed)]

@@ -50,6 +50,7 @@ from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
     closed_by_load,
+    failed_to_load,
     is_held_too_long,
     late,
     late_to_stage,
@@ -78,7 +79,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     overdue = late_to_stage(view, goal, waiting)
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind)
-    halt = bool(closed or stuck or overdue)
+    halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
     under_way = behind or view.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))

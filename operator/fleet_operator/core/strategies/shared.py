@@ -50,11 +50,16 @@ def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
 
     They are no members any more, and count as failures of this rollout.
     """
-    return [
-        j
-        for j in view.joining.where(lambda f: f.refuses)
-        if (failure := view.failure_of(j, goal)) and j.state and failure == j.state.load_failure
-    ]
+    return failed_to_load(view, goal, refused_by(view, goal, view.joining))
+
+
+def failed_to_load(
+    view: RolloutView, goal: Checkpoint, refused: Iterable[WorkerView]
+) -> list[WorkerView]:
+    """Those of the workers that refused the goal in their engine. No look at the files repairs that,
+    so it is not tried again in this attempt.
+    """
+    return [w for w in refused if w.state and w.state.load_failure == view.failure_of(w, goal)]
 
 
 def without(workers: Iterable[WorkerView], others: Collection[WorkerView]) -> Workers:

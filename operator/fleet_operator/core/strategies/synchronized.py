@@ -106,7 +106,10 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     overdue = late_to_stage(view, goal, waiting)
     actions = staged(view, goal, waiting)
     failed = [*refused, *without(overdue, refused)]
-    problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=bool(overdue))
+    # Workers that were fenced for it still count: otherwise they and the others would be fenced in turn.
+    closed = without(refused_by(view, goal, view.joining), closed_by_load(view, goal))
+    counted = [*failed, *closed] if failed else []
+    problem = over_budget(view, goal, counted, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
         actions += _drained(failed, goal, view)
     fenced = blocking(view, waiting.where(lambda f: f.standing is not Standing.OPEN))
@@ -119,7 +122,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         actions=actions + renew(view) + resumed_on_applied(view) + _fenced(fenced, goal),
         note=f"{share} staged {goal.label}{readers(view, waiting)}{unready(waiting, goal)}",
         problem=problem,
-        failed=names(failed),
+        failed=names(counted),
         holds_requests=bool(view.held),
     )
 
@@ -198,9 +201,7 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
     """Take failed workers out of service before others pause. Running requests may finish first."""
     return tuple(
-        worker_calls.fence_after_drain(m, view.settings, reason=why(m, goal))
-        if m.standing is Standing.OPEN
-        else worker_calls.take_out_of_service(m, reason=why(m, goal))
+        worker_calls.drain_out_of_service(m, view.settings, reason=why(m, goal))
         for m in workers
     )
 

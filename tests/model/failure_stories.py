@@ -1,0 +1,69 @@
+"""Named stories of workers that cannot take a version; `stories.STORIES` names them all."""
+
+from __future__ import annotations
+
+from tests.model.chronicle import Chronicle, Story
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.weights import RolloutPhase
+from fleet_operator.core.actions import Fence
+
+
+def two_workers_that_refuse_while_one_may() -> Chronicle:
+    """Two workers refuse the files, and one may fail: they are not fenced in turn for ever"""
+    its = Chronicle(replicas=4, rollout={"maxFailures": 1})
+    refusing = [its.fleet.pod(2), its.fleet.pod(3)]
+    for ordinal in (0, 1):
+        its.fleet.pod(ordinal).worker.slow_seconds = 8.5  # ends when the last one has refused
+    its.fleet.publish("2")
+    for late, pod in enumerate(refusing):
+        pod.worker.bad_sources.add("/weights/step_2")
+        pod.worker.kill(its.fleet.now, back_after_seconds=4.0 * late)
+    its.go(60)
+    fences = [e for e in its.fleet.log if e.what.startswith(f"{Fence.kind} on ")]
+    if len(fences) > len(refusing):
+        its.fleet.fail(6, f"workers that refuse the files were fenced {len(fences)} times")
+    for pod in refusing:
+        pod.worker.bad_sources.clear()
+    return its.end()
+
+
+def an_engine_that_refuses_a_version_while_its_worker_joins() -> Chronicle:
+    """The engine of the only worker breaks on the new version while it joins: the rollout halts"""
+    its = Chronicle(replicas=1, rollout={"strategy": "InFlight"})
+    (pod,) = its.fleet.pods.values()
+    its.fleet.publish("2")
+    pod.worker.breaking_versions.add("2")
+    pod.worker.kill(its.fleet.now)
+    its.until(lambda: pod.worker.load_failure is not None, seconds=1.0)
+    its.go(30)
+    if its.fleet.weights.phase is not RolloutPhase.HALTED:
+        its.fleet.fail(6, f"no worker can load version 2, and it is {its.fleet.weights.phase}")
+    pod.worker.breaking_versions.clear()
+    its.fleet.retry("the engine is repaired")
+    return its.end()
+
+
+def a_worker_that_no_version_lets_in() -> Chronicle:
+    """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
+    timeouts = {"stageSeconds": 20, "loadSeconds": 10}
+    its = Chronicle(replicas=2, rollout={"strategy": "Rolling", "timeouts": timeouts})
+    its.fleet.delete(its.fleet.pod(1))
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.pod(0).worker.staged == "2")
+    for version in ("1", "2"):
+        its.fleet.rewrite(f"/weights/step_{version}")
+    its.go(20, seconds=5.0)
+    said = its.fleet.stalled.reason if its.fleet.stalled else None
+    if said != ConditionReason.DIGEST_MISMATCH:
+        its.fleet.fail(
+            6, f"a worker cannot join, since files were rewritten, and Stalled says {said}"
+        )
+    return its
+
+
+STORIES: list[Story] = [
+    a_worker_that_no_version_lets_in,
+    two_workers_that_refuse_while_one_may,
+    an_engine_that_refuses_a_version_while_its_worker_joins,
+]
