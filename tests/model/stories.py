@@ -9,7 +9,6 @@ from tests.model.leader import WriteFleet
 from tests.model.session_stories import workers_with_different_numbers_of_sessions
 from tests.model.simulator import NODES
 
-from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_worker.protocol import Phase
 
