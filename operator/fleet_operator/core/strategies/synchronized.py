@@ -201,8 +201,7 @@ def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 def _drained(workers: Sequence[WorkerView], goal: Checkpoint, view: RolloutView) -> Actions:
     """Take failed workers out of service before others pause. Running requests may finish first."""
     return tuple(
-        worker_calls.drain_out_of_service(m, view.settings, reason=why(m, goal))
-        for m in workers
+        worker_calls.drain_out_of_service(m, view.settings, reason=why(m, goal)) for m in workers
     )
 
 
