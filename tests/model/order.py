@@ -43,6 +43,8 @@ def _could_swap(worker: WorkerView, version: str) -> bool:
     state = worker.state
     if state is None or worker.standing is not Standing.OPEN or worker.busy:
         return False
+    if worker.pod.drains_since is not None:  # it leaves, and is fenced instead
+        return False
     if state.stage_failure or state.load_failure or state.earlier_stage_failures:
         return False
     return state.staged is not None and state.staged.version == version
