@@ -10,7 +10,7 @@ from fleet_operator.core.actions import Fence
 
 
 def two_workers_that_refuse_while_one_may() -> Chronicle:
-    """Two workers refuse the files, and one may fail: they are not fenced in turn for ever"""
+    """Two workers refuse the files, and one may fail: they are not fenced in turn forever"""
     its = Chronicle(replicas=4, rollout={"maxFailures": 1})
     refusing = [its.fleet.pod(2), its.fleet.pod(3)]
     for ordinal in (0, 1):

@@ -166,8 +166,8 @@ class Agent(Worker):
         """`PUT fence`: close the latch at once, drain for the given time, then end all requests.
 
         Errors:
-            Refusal: `WrongPhase`; a drain was asked of a worker whose requests a pause holds. They
-                could not end within any time, so the caller resumes the worker first.
+            Refusal: `WrongPhase`; the call asks for a drain, and a pause holds the requests. They
+                cannot end within any time, so the caller resumes the worker first.
         """
         self.obey(request.epoch)
         if request.drain_timeout_seconds > 0 and self.phase in {Phase.PAUSED, Phase.LOADING}:
