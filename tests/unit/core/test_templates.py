@@ -19,8 +19,9 @@ from fleet_operator.core.observed import FleetObserved
 def recorded(observed: FleetObserved, *, image: str = "worker:1", **pod: Any) -> FleetObserved:
     """The fleet, whose template was recorded by release 0.1 with another default image."""
     template = pods.template_of(observed, image)
-    template["spec"] |= pod
-    made = RecordedTemplate(revision=revisions.revision_of(observed), pod=template, release="0.1")
+    # A copy: the simulator keeps the templates that it has built.
+    changed = template | {"spec": template["spec"] | pod}
+    made = RecordedTemplate(revision=revisions.revision_of(observed), pod=changed, release="0.1")
     return replace(observed, template=made, release="0.2")
 
 
