@@ -215,7 +215,16 @@ class WorkerProcess:
         """The part of a reply about tokens that the weights in the engine now have made."""
         state = self.state()
         digest = state["digest"].removeprefix("sha256:")[:12]
-        return {"version": state["version"], "digest": digest, "start": start, "end": end, **more}
+        # A test before may have left weights of a named run in a shared worker.
+        run = {"run_id": state["run_id"]} if state.get("run_id") else {}
+        return {
+            "version": state["version"],
+            **run,
+            "digest": digest,
+            "start": start,
+            "end": end,
+            **more,
+        }
 
     # --- the public port -----------------------------------------------------------------------
 
