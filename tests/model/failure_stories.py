@@ -7,6 +7,7 @@ from tests.model.chronicle import Chronicle, Story
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
+from fleet_worker.protocol import Phase
 
 
 def two_workers_that_refuse_while_one_may() -> Chronicle:
@@ -62,7 +63,45 @@ def a_worker_that_no_version_lets_in() -> Chronicle:
     return its
 
 
+def a_rollback_under_a_worker_that_loads() -> Chronicle:
+    """A worker is loading when its trainer goes back: it must swap again, and nothing is applied yet"""
+    its = Chronicle(replicas=2, rollout={"strategy": "Rolling"})
+    loading, staging = its.fleet.pods.values()
+    its.fleet.get_ahead(loading)  # its phase has another name, so that it does not count as held
+    its.fleet.publish("2")
+    its.until(lambda: {w.label for w in its.fleet.workers.values()} == {"2"})
+    its.go(2)
+    staging.worker.slow_seconds = 8.5
+    its.fleet.publish("3")
+    its.until(lambda: loading.worker.staged == "3")
+    loading.worker.slow_seconds = 8.5
+    its.until(lambda: loading.worker.phase is Phase.LOADING)
+    its.fleet.ask("trainer", "goes back to 2", {"version": "2", "rollbackTo": "2"})
+    its.go(2)
+    if its.fleet.weights.phase is RolloutPhase.APPLIED:
+        its.fleet.fail(9, f"{loading.name} loads version 3, and version 2 counts as applied")
+    return its.end()
+
+
+def a_rollback_under_a_worker_of_a_newer_release() -> Chronicle:
+    """A worker is loading, in a word of a newer release, when its trainer goes back: not Ready yet"""
+    its = Chronicle(replicas=2)
+    loading = its.fleet.pod(0)
+    its.fleet.get_ahead(loading)
+    its.fleet.publish("2")
+    its.until(lambda: {w.label for w in its.fleet.workers.values()} == {"2"})
+    its.go(2)
+    loading.worker.slow_seconds = 8.5
+    its.fleet.publish("3")
+    its.until(lambda: loading.worker.phase is Phase.LOADING)
+    its.fleet.ask("trainer", "goes back to 2", {"version": "2", "rollbackTo": "2"})
+    its.go(4)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_rollback_under_a_worker_that_loads,
+    a_rollback_under_a_worker_of_a_newer_release,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

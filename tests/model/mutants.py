@@ -315,8 +315,8 @@ MUTANTS = [
         8,
         "a canary is set apart without a drain",
         "core/worker_calls.py",
-        "drain_timeout_seconds=settings.pause.drain_timeout_seconds,\n    )\n\n\ndef canary_prompts(",
-        "drain_timeout_seconds=0,\n    )\n\n\ndef canary_prompts(",
+        "drain_timeout_seconds=settings.pause.drain_timeout_seconds,\n    )\n\n\ndef drain_out_of_service(",
+        "drain_timeout_seconds=0,\n    )\n\n\ndef drain_out_of_service(",
         CANARY,
     ),
     Mutant(
@@ -456,6 +456,22 @@ MUTANTS = [
         "return max(self.requests, (self.state.sessions or 0) if self.state else 0)",
         "return self.requests",
         ROLLING,
+    ),
+    Mutant(
+        9,
+        "a worker in a phase of a newer release makes a fleet Ready",
+        "core/fleet_status.py",
+        "f.standing is Standing.OPEN and isinstance(f.phase, Phase)",
+        "f.standing is Standing.OPEN",
+        story="a_rollback_under_a_worker_of_a_newer_release",
+    ),
+    Mutant(
+        9,
+        "a worker that loads other weights counts as done while it names its old ones",
+        "core/strategies/gradual.py",
+        "return not worker.has_loaded(goal) or worker.loads_others_than(goal)",
+        "return not worker.has_loaded(goal)",
+        story="a_rollback_under_a_worker_that_loads",
     ),
     Mutant(
         11,

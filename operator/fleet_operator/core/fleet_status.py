@@ -57,8 +57,15 @@ def fleet_status(
 
 
 def serving_count(observed: FleetObserved, weights: Checkpoint) -> int:
-    """Returns how many workers generate with these weights."""
-    return observed.workers.count(lambda f: f.standing is Standing.OPEN and f.has_loaded(weights))
+    """Returns how many workers generate with these weights, for certain.
+
+    A phase of a newer release may be a swap: such a worker still names its old weights, and does not
+    count.
+    """
+    generating = observed.workers.where(
+        lambda f: f.standing is Standing.OPEN and isinstance(f.phase, Phase)
+    )
+    return generating.count(lambda f: f.has_loaded(weights))
 
 
 def unseen_count(observed: FleetObserved) -> int:

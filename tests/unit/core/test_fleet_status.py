@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -106,6 +107,13 @@ def test_ready_means_that_clients_reach_every_worker():
 
     assert (found.status, found.reason) == ("False", "WaitingForWorkers")
     assert "1 is not in the Service yet" in found.message
+
+
+def test_a_worker_in_a_phase_of_a_newer_release_does_not_make_the_fleet_ready():
+    verifying = replace(up(1), said={**(up(1).said or {}), "phase": "verifying"})
+    found = condition(make_fleet(up(0), verifying), ConditionType.READY)
+
+    assert (found.status, found.reason) == ("False", "WaitingForWorkers")
 
 
 def test_two_versions_that_serve_are_both_listed():

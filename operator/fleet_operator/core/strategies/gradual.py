@@ -70,7 +70,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
     goal = view.applied if view.halted else view.desired
     stays = view.suspended or (view.halted and view.settings.on_failure == "Halt")
-    behind = NO_WORKERS if stays else view.members.where(lambda f: not f.has_loaded(goal))
+    behind = NO_WORKERS if stays else view.members.where(lambda f: _is_behind(f, goal))
     refused = refused_by(view, goal, behind)
     closed = closed_by_load(view, goal)
     swapping = behind.where(lambda f: f.is_doing("apply", goal))
@@ -112,6 +112,11 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         waits = problem_of_missing(missing, at_once, beyond, goal)
         return replace(step, problem=waits)
     return step
+
+
+def _is_behind(worker: Facts, goal: Checkpoint) -> bool:
+    """Whether it must still swap. A worker that loads other weights names its old ones until it has."""
+    return not worker.has_loaded(goal) or worker.loads_others_than(goal)
 
 
 def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
