@@ -109,6 +109,10 @@ bench-staging: ## What the digest of every checkpoint costs: bench/results/stagi
 bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, ROUNDS=5, ARGS=--help
 	@$(PYTHON) -m bench_scale $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
+.PHONY: bench-api
+bench-api: ## One call to a fleet's address, compared with scripts that call all workers: SIZES=16,256, ROUNDS=10
+	@$(PYTHON) -m bench_api $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 .PHONY: test-alerts
 test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is missing: install prometheus, or add its folder to PATH" >&2; exit 2; }

@@ -218,10 +218,17 @@ class AsyncKube(_Kube):
         return made
 
     async def call(
-        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str] | None = None,
+        body: Json | None = None,
+        *,
+        accept: str = "application/json",
     ) -> Json:
-        """As `BlockingKube.call`, for JSON."""
+        """As `BlockingKube.call`, for JSON. `accept`: its form, as of a table."""
         request = self._request(await self._token(), method, path, params, body)
+        request["headers"]["Accept"] = accept
         try:
             answer = await self._http.request(**request)
         except httpx.TransportError as error:

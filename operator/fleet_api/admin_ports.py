@@ -7,121 +7,135 @@ No redirect is followed, and no answer is decompressed.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import itertools
-import json
 import secrets
+from collections import OrderedDict
 
-import aiohttp
-from yarl import URL
+from pydantic_core import from_json
 
-from fleet_api.ports import Target, WorkerReply
+from fleet_api.ports import Target, WorkerReply, WorkerRequest
+from fleet_operator.clients.http_client import HttpClient
+from fleet_operator.clients.http_response import HttpResponse
+from fleet_operator.clients.signed_request import SignedRequest
+from fleet_operator.ports import Addressee
 from fleet_worker import protocol
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 CHANGE_SECONDS = 1800.0
 """As long as the most patient trainer waits for a load (NeMo-RL, TRL)."""
+MOST_KNOWN = 12_000
+"""Workers whose process is known, and connections that are kept: those of the largest fleet, and some
+more."""
+_SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
+_STATE = SignedRequest.of("GET", protocol.STATE_PATH, seconds=READ_SECONDS)
 
 
 class AdminPorts:
     """Implements `ports.Workers`."""
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
+        # No limit of calls: a transfer of weights needs its call at all workers at the same time.
+        self._http = HttpClient(
+            max_body_bytes=protocol.MAX_ANSWER_BYTES,
+            max_idle=MOST_KNOWN,
+            connect_timeout_seconds=CONNECT_SECONDS,
+        )
         # The number grows with each call, so that a worker accepts a call only once, and no late one.
         self._name = secrets.token_hex(16)
         self._numbers = itertools.count(1)
+        self._instances: OrderedDict[Target, str] = OrderedDict()
+        """Worker → the process that answered last."""
 
     async def close(self) -> None:
         """End the connections."""
-        if self._session is not None:
-            await self._session.close()
+        self._http.close()
 
-    async def send(
-        self, target: Target, token: str, method: str, path: str, body: bytes, driver: str
-    ) -> WorkerReply:
+    async def send(self, target: Target, token: str, request: WorkerRequest) -> WorkerReply:
         """See `ports.Workers`. Every outcome is a reply, never an exception."""
-        instance = ""
-        if method != "GET":
-            known = await self._call(target, token, "GET", protocol.STATE_PATH, b"", "", "")
-            instance = str((known.body or {}).get("instance", ""))
-            if known.status != 200 or not instance:
-                return WorkerReply(problem=known.problem or "it does not tell its state")
-        return await self._call(target, token, method, path, body, driver, instance)
+        if request.method == "GET":
+            return await self._ask(target, token, _signed(request, READ_SECONDS), "")
+        known = self._instances.get(target)
+        if known is not None:
+            reply = await self._ask(target, token, _signed(request, CHANGE_SECONDS), known)
+            if not _is_stale(reply):
+                return reply
+        instance, silence = await self._instance(target, token)
+        # A worker that has accepted this call before says that it is stale, too: it has had its effect.
+        if silence is not None or (known is not None and instance == known):
+            return silence or reply
+        return await self._ask(target, token, _signed(request, CHANGE_SECONDS), instance)
 
-    async def _call(
-        self,
-        target: Target,
-        token: str,
-        method: str,
-        path: str,
-        body: bytes,
-        driver: str,
-        instance: str,
+    async def _instance(self, target: Target, token: str) -> tuple[str, WorkerReply | None]:
+        """The process that answers now, or why none does."""
+        state = await self._ask(target, token, _STATE, "")
+        instance = str((state.body or {}).get("instance", ""))
+        if state.status != 200 or not instance:
+            self._instances.pop(target, None)
+            return "", WorkerReply(problem=state.problem or "it does not tell its state")
+        self._instances[target] = instance
+        self._instances.move_to_end(target)
+        if len(self._instances) > MOST_KNOWN:
+            self._instances.popitem(last=False)
+        return instance, None
+
+    async def _ask(
+        self, target: Target, token: str, request: SignedRequest, instance: str
     ) -> WorkerReply:
-        call = protocol.SignedCall(
-            method=method,
-            path=path,
-            pod_uid=target.pod_uid,
-            instance=instance,
-            nonce=f"{self._name}-{next(self._numbers)}",
-            body_digest=protocol.body_digest(body),
-            driver=driver,
+        worker = Addressee(
+            base_url=target.url, token=token, pod_uid=target.pod_uid, instance=instance
         )
-        signature = protocol.call_signature(token, call)
-        headers = {
-            "Authorization": f"{protocol.SIGNATURE_SCHEME} {signature}",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-            protocol.HEADER_POD_UID: call.pod_uid,
-            protocol.HEADER_INSTANCE: call.instance,
-            protocol.HEADER_NONCE: call.nonce,
-            protocol.HEADER_BODY_DIGEST: call.body_digest,
-        } | ({protocol.HEADER_DRIVER: driver} if driver else {})
-        seconds = READ_SECONDS if method == "GET" else CHANGE_SECONDS
+        done: asyncio.Future[HttpResponse | Exception] = asyncio.Future()
         try:
-            async with self._http().request(
-                method,
-                URL(target.url + path, encoded=True),
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
-            ) as reply:
-                content = await _limited(reply)
-        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            return WorkerReply(problem=f"it does not answer ({type(error).__name__})")
-        expected = protocol.answer_signature(
-            token, call=signature, status=reply.status, body=content
-        )
-        claimed = reply.headers.get(protocol.HEADER_SIGNATURE, "")
-        if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
-            return WorkerReply(problem=f"its answer, {reply.status}, is not signed for this call")
+            address, signature, sent = request.to(worker, f"{self._name}-{next(self._numbers)}")
+        except ValueError as error:
+            return WorkerReply(problem=str(error))
+
+        def end(outcome: HttpResponse | Exception) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        exchange = self._http.send(address, sent, end, timeout_seconds=request.seconds)
         try:
-            document = json.loads(content)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            return WorkerReply(problem=f"its answer, {reply.status}, is no JSON object")
-        return WorkerReply(status=reply.status, body=document)
-
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # No limit: a transfer of weights needs its call at all workers at the same time.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
+            outcome = await done
+        except asyncio.CancelledError:
+            exchange.give_up()
+            raise
+        if isinstance(outcome, Exception):
+            return WorkerReply(problem=f"it does not answer ({outcome})")
+        return _read(token, signature, outcome)
 
 
-async def _limited(reply: aiohttp.ClientResponse) -> bytes:
-    content = bytearray()
-    async for chunk in reply.content.iter_any():
-        content += chunk
-        if len(content) > protocol.MAX_ANSWER_BYTES:
-            raise ValueError("too long")
-    return bytes(content)
+def _signed(request: WorkerRequest, seconds: float) -> SignedRequest:
+    return SignedRequest(
+        method=request.method,
+        path=request.path,
+        body=request.body,
+        body_digest=request.body_digest,
+        seconds=seconds,
+        driver=request.driver,
+    )
+
+
+def _read(token: str, signature: str, answer: HttpResponse) -> WorkerReply:
+    """The answer to the call with this signature."""
+    expected = protocol.answer_signature(
+        token, call=signature, status=answer.status, body=answer.body
+    )
+    claimed = answer.headers.get(_SIGNATURE_HEADER, "")
+    if not hmac.compare_digest(expected.encode(), claimed.encode(errors="replace")):
+        return WorkerReply(problem=f"its answer, {answer.status}, is not signed for this call")
+    try:
+        document = from_json(answer.body, allow_inf_nan=False)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return WorkerReply(problem=f"its answer, {answer.status}, is no JSON object")
+    return WorkerReply(status=answer.status, body=document)
+
+
+def _is_stale(reply: WorkerReply) -> bool:
+    error = (reply.body or {}).get("error")
+    return isinstance(error, dict) and error.get("reason") == protocol.Reason.STALE_CALL

@@ -25,10 +25,10 @@ from fleet_api.fan_out import (
 )
 from fleet_api.fleets import Fleets
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.ports import Cluster, Target, WorkerReply, Workers
+from fleet_api.ports import Cluster, Target, WorkerReply, WorkerRequest, Workers
 from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
-from fleet_api.workers import targets_of
+from fleet_api.targets import Targets
 from fleet_worker.protocol import MAX_DRIVER_CHARACTERS
 
 _ALL = Rule()
@@ -71,7 +71,7 @@ class External:
     ) -> None:
         self._fleets = fleets
         self._cluster = cluster
-        self._reader = reader
+        self._targets = Targets(reader)
         self._workers = workers
         self._lifecycle = lifecycle
         self._seats: dict[tuple[str, str], _Seat] = {}
@@ -115,18 +115,15 @@ class External:
                 del self._seats[key]
 
     async def _fan_out(self, call: Call, rule: Rule, content: bytes) -> web.Response:
-        targets = await self._targets(call, rule)
-        bodies = _bodies(rule, content, targets)
-        token = await admin_token(self._cluster, call.fleet)
+        targets, token = await asyncio.gather(
+            self._called(call, rule), admin_token(self._cluster, call.fleet)
+        )
+        requests = _requests(call, rule, content, targets)
 
-        driver = driver_of(call.caller.name)
+        async def send(target: Target, request: WorkerRequest) -> WorkerReply:
+            return await self._workers.send(target, token, request)
 
-        async def send(target: Target, body: bytes) -> WorkerReply:
-            return await self._workers.send(
-                target, token, call.request.method, _query_of(call), body, driver
-            )
-
-        sent = list(zip(targets, bodies, strict=True))
+        sent = list(zip(targets, requests, strict=True))
         replies: list[WorkerReply] = []
         if rule.first_alone:
             replies.append(await send(*sent.pop(0)))
@@ -136,21 +133,23 @@ class External:
         call.request[AUDITED].asked = {"workers": len(targets), "followed": good}
         problem = failure(targets, replies)
         if problem is not None:
+            self._targets.forget(call.fleet)
             raise problem
         return web.json_response(together(replies))
 
-    async def _targets(self, call: Call, rule: Rule) -> Sequence[Target]:
-        pods = await self._reader.pods(call.fleet)
-        targets = targets_of(call.fleet, pods)
+    async def _called(self, call: Call, rule: Rule) -> Sequence[Target]:
+        """The workers that get the call. Errors: Problem 503."""
+        found = await self._targets.of(call.fleet)
         replicas = call.fleet.spec.replicas
-        is_whole = len(targets) == len(pods) == replicas
-        if not targets or (rule.whole and not is_whole):
+        is_whole = len(found.targets) == found.pods == replicas
+        if not found.targets or (rule.whole and not is_whole):
             raise busy(
                 "WorkersMissing",
-                f"fleet {call.fleet.name!r} has {len(pods)} workers, of which {len(targets)} have "
-                f"started, and should have {replicas}; send the request again when they have",
+                f"fleet {call.fleet.name!r} has {found.pods} workers, of which "
+                f"{len(found.targets)} have started, and should have {replicas}; send the request "
+                "again when they have",
             )
-        return targets[:1] if rule.one else targets
+        return found.targets[:1] if rule.one else found.targets
 
 
 def driver_of(name: str) -> str:
@@ -161,17 +160,21 @@ def driver_of(name: str) -> str:
     return f"{shown[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
-def _bodies(rule: Rule, content: bytes, targets: Sequence[Target]) -> list[bytes]:
-    """Errors: Problem 400, 422."""
+def _requests(
+    call: Call, rule: Rule, content: bytes, targets: Sequence[Target]
+) -> list[WorkerRequest]:
+    """The request of each worker. Errors: Problem 400, 422."""
+    method, path, driver = call.request.method, _query_of(call), driver_of(call.caller.name)
     if rule.split is None:
-        return [content] * len(targets)
+        return [WorkerRequest(method, path, content, driver)] * len(targets)
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise Problem(HTTPStatus.BAD_REQUEST, "BadRequest", "the body is not a JSON object")
-    return [json.dumps(part).encode() for part in rule.split(body, targets)]
+    parts = rule.split(body, targets)
+    return [WorkerRequest(method, path, json.dumps(part).encode(), driver) for part in parts]
 
 
 def _query_of(call: Call) -> str:

@@ -17,6 +17,7 @@ from fleet_operator.api.fleet_status import FleetStatus
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import WeightVersion
 
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -84,12 +85,20 @@ class Fleets:
 
     async def pods(self, fleet: Fleet) -> list[Json]:
         """The fleet's pods. A pod that only carries the fleet's labels is not one of them."""
-        listed = await self._cluster.call(
-            "GET",
-            f"/api/v1/namespaces/{fleet.namespace}/pods",
-            {"labelSelector": names.fleet_selector(fleet.name)},
-        )
+        listed = await self._cluster.call("GET", *_pods_of(fleet))
         return [pod for pod in listed["items"] if _owner_uid(pod["metadata"]) == fleet.uid]
+
+    async def pod_table(self, fleet: Fleet) -> Json:
+        """The API server's table of all pods with the fleet's labels, without the pods themselves."""
+        path, params = _pods_of(fleet)
+        return await self._cluster.call(
+            "GET", path, params | {"includeObject": "None"}, accept=_TABLE
+        )
+
+
+def _pods_of(fleet: Fleet) -> tuple[str, dict[str, str]]:
+    path = f"/api/v1/namespaces/{fleet.namespace}/pods"
+    return path, {"labelSelector": names.fleet_selector(fleet.name)}
 
 
 def check_name(text: str, what: str) -> str:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
+from fleet_worker import protocol
 from rlfleet.ports import Json, Objects
 
 
@@ -46,21 +48,38 @@ class WorkerReply:
         return 200 <= self.status < 300
 
 
+@dataclass(frozen=True)
+class WorkerRequest:
+    """A request to workers; the same object may go to all workers of a fleet.
+
+    Fields:
+        method: of HTTP.
+        path: with `?` and the query, if there is one.
+        body: JSON, or empty.
+        driver: the trainer that holds the worker's lease from now on.
+    """
+
+    method: str
+    path: str
+    body: bytes = field(repr=False)
+    driver: str
+
+    @cached_property
+    def body_digest(self) -> str:
+        """SHA-256 of the body in hex digits, which may be as long as the names of all tensors."""
+        return protocol.body_digest(self.body)
+
+
 class Workers(Protocol):
     """The admin ports of workers. Cancelling a call ends its connection; the worker goes on."""
 
-    async def send(
-        self, target: Target, token: str, method: str, path: str, body: bytes, driver: str
-    ) -> WorkerReply:
+    async def send(self, target: Target, token: str, request: WorkerRequest) -> WorkerReply:
         """Send one signed call.
 
         Args:
             target: The worker.
             token: The fleet's admin token. It signs the call and is never sent.
-            method: Of HTTP.
-            path: With `?` and the query, if there is one.
-            body: JSON, or empty.
-            driver: The trainer that holds the worker's lease from now on.
+            request: The call.
         """
         ...
 
@@ -80,7 +99,16 @@ class Cluster(Protocol):
         ...
 
     async def call(
-        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str] | None = None,
+        body: Json | None = None,
+        *,
+        accept: str = "application/json",
     ) -> Json:
-        """Send any request. `path` begins at the root, as `/api/v1/namespaces/rl/pods`."""
+        """Send any request. `path` begins at the root, as `/api/v1/namespaces/rl/pods`.
+
+        `accept`: the form of the answer; the API server has several in JSON.
+        """
         ...

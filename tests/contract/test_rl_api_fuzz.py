@@ -24,7 +24,7 @@ from fleet_api.lifecycle import Lifecycle
 from fleet_api.main import build
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import PROXIED
-from fleet_api.ports import Target, WorkerReply
+from fleet_api.ports import Target, WorkerReply, WorkerRequest
 from fleet_api.settings import parse_settings
 
 CHECKS = (
@@ -70,9 +70,7 @@ class StrangeWorkers:
         self._wrong = cycle(WRONG)
         self.calls = 0
 
-    async def send(
-        self, target: Target, token: str, method: str, path: str, body: bytes, driver: str
-    ) -> WorkerReply:
+    async def send(self, target: Target, token: str, request: WorkerRequest) -> WorkerReply:
         self.calls += 1
         match target.pod:
             case "policy-0":

@@ -9,6 +9,7 @@ import httpx
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import TrainerHarness, WorkerHarness
 
+from fleet_worker.admin.addressing import Taken
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
 from fleet_worker.admin.operator import operator_api
@@ -70,9 +71,10 @@ class TrainerPort:
             drain=drain,
             metrics=metrics.text,
         )
+        self._guard = Guard(BearerFile(self.token_file), pod_uid="uid-0", instance="i")
         self.app = AdminApp(
             apis,
-            guard=Guard(BearerFile(self.token_file), pod_uid="uid-0", instance="i"),
+            guard=self._guard,
             probes=Probes(harness.agent, lambda: None),
             on_refused=self.refused.append,
         )
@@ -83,6 +85,11 @@ class TrainerPort:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         transport = httpx.ASGITransport(self.app, client=(address, 1))
         return httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers)
+
+    def start_again(self, instance: str) -> None:
+        """From now on this is another process of the pod, as far as calls tell."""
+        self.harness.instance = instance
+        self._guard._taken = Taken(instance)
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
         reply = await self.client.post(path, json=body)

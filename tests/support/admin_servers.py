@@ -25,6 +25,8 @@ class AdminServer:
         self.calls: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         """Of all calls, with names in lower case."""
+        self.gets_everything_twice = False
+        """The reply to the first one of two is lost."""
         self._inner = httpx.AsyncClient(
             transport=httpx.ASGITransport(admin.app), base_url="http://worker"
         )
@@ -47,12 +49,14 @@ class AdminServer:
     async def _handle(self, request: web.Request) -> web.Response:
         self.calls.append((request.method, request.rel_url.raw_path_qs))
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        reply = await self._inner.request(
-            request.method,
-            request.rel_url.raw_path_qs,
-            content=await request.read(),
-            headers=request.headers,
-        )
+        content = await request.read()
+        for _ in range(2 if self.gets_everything_twice else 1):
+            reply = await self._inner.request(
+                request.method,
+                request.rel_url.raw_path_qs,
+                content=content,
+                headers=request.headers,
+            )
         return web.Response(status=reply.status_code, body=reply.content, headers=reply.headers)
 
 

@@ -30,6 +30,7 @@ FLEET: Json = {
         "endpoint": "http://policy.rl.svc:8000",
     },
 }
+PODS = "/api/v1/namespaces/rl/pods"
 READER, TRAINER, STRANGER = "reader-token", "trainer-token", "stranger-token"
 
 
@@ -83,6 +84,9 @@ class FakeCluster:
         }
         self.secrets: dict[str, Json] = {}
         """By path."""
+        self.columns = ["Name", "Ready", "Status", "Restarts", "Age", "IP"]
+        """Of the API server's table of pods."""
+        self.times_all_pods_were_read = 0
         self.calls: list[tuple[str, str, Json | None]] = []
         self.fail: Callable[[str], None] = lambda _: None
         """Called with each path; may raise the server's error."""
@@ -103,7 +107,13 @@ class FakeCluster:
         return elsewhere
 
     async def call(
-        self, method: str, path: str, params: dict[str, str] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str] | None = None,
+        body: Json | None = None,
+        *,
+        accept: str = "application/json",
     ) -> Json:
         self.calls.append((method, path, body))
         self.fail(path)
@@ -118,8 +128,32 @@ class FakeCluster:
             resource = asked["resource"] + part
             right = (asked["verb"], resource, asked["namespace"], asked["name"])
             return {"status": {"allowed": right in self.rights.get(body["spec"]["user"], set())}}
-        if path == "/api/v1/namespaces/rl/pods" and params is not None:
+        if path == PODS and "as=Table" in accept:
+            return _table(self.columns, [_cells(each) for each in self.pods])
+        if path == PODS and params is not None:
+            self.times_all_pods_were_read += 1
             return {"items": copy.deepcopy(self.pods)}
         if path in self.secrets:
             return copy.deepcopy(self.secrets[path])
         raise NotFound(f"{method} {path}")
+
+
+def _table(columns: list[str], rows: list[dict[str, Any]]) -> Json:
+    return {
+        "columnDefinitions": [{"name": name} for name in columns],
+        "rows": [{"cells": [row[name] for name in columns]} for row in rows],
+    }
+
+
+def _cells(each: Json) -> dict[str, Any]:
+    """As the API server prints a pod."""
+    container = next(iter(each["status"]["containerStatuses"]), {})
+    restarts = container.get("restartCount", 0)
+    return {
+        "Name": each["metadata"]["name"],
+        "Ready": "1/1",
+        "Status": "Terminating" if "deletionTimestamp" in each["metadata"] else "Running",
+        "Restarts": f"{restarts} (5m ago)" if restarts else restarts,
+        "Age": "5m",
+        "IP": each["status"].get("podIP"),
+    }

@@ -61,6 +61,7 @@ class WorkerHarness:
     registry: CollectorRegistry
     root: Path
     ended: list[str] = field(default_factory=list)
+    instance: str = "i"
     _sequence: Any = field(default_factory=lambda: itertools.count(1))
 
     def epoch(self) -> Epoch:
@@ -68,7 +69,7 @@ class WorkerHarness:
 
     @property
     def state(self) -> WorkerState:
-        return state_of(self.agent, worker="w", instance="i", pod_uid="uid-0", started=0)
+        return state_of(self.agent, worker="w", instance=self.instance, pod_uid="uid-0", started=0)
 
     async def stage(self, version: str, path: Path | None = None, **named: str) -> Path:
         path = path or write_tiny(self.root / version, float(len(version)))

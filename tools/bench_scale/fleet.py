@@ -88,17 +88,9 @@ class BenchFleet:
         Errors: TimeoutError; RuntimeError if the operator has ended, which a lost Lease makes it do.
         """
         began, used = time.time(), self._operator.cpu_seconds()
-        made = {"apiVersion": "rlfleet.dev/v1alpha1", "metadata": {"name": NAME}}
-        spec = {
-            "replicas": self._workers,
-            "model": {"name": "m", "source": {"path": "/weights/base"}},
-            "weights": {"roots": ["/weights"], "volumes": [_VOLUME]},
-            "serving": {"port": 8000, "adminPort": self._fakes.admin_port},
-            "pod": {"schedulerName": SCHEDULER},
-        }
-        fleet = made | {"kind": "InferenceFleet", "spec": spec}
+        fleet = fleet_of(self._workers, self._fakes.admin_port)
         wanted = {"fleetRef": {"name": NAME}, "version": self._next(), "source": _SOURCE}
-        weights = made | {"kind": "WeightVersion", "spec": wanted}
+        weights = _OBJECT | {"kind": "WeightVersion", "spec": wanted}
         self._server.request("POST", self._place.path("inferencefleets"), fleet)
         self._server.request("POST", self._place.path("weightversions"), weights)
         seen = self._wait_serving(self._workers, began + seconds, say)
@@ -257,6 +249,19 @@ class BenchFleet:
         return status
 
 
+def fleet_of(workers: int, admin_port: int, *, management: str = "Operator") -> dict[str, Any]:
+    """An InferenceFleet of fake workers."""
+    spec = {
+        "replicas": workers,
+        "model": {"name": "m", "source": {"path": "/weights/base"}},
+        "weights": {"management": management, "roots": ["/weights"], "volumes": [_VOLUME]},
+        "serving": {"port": 8000, "adminPort": admin_port},
+        "pod": {"schedulerName": SCHEDULER},
+    }
+    return _OBJECT | {"kind": "InferenceFleet", "spec": spec}
+
+
+_OBJECT = {"apiVersion": "rlfleet.dev/v1alpha1", "metadata": {"name": NAME}}
 _SOURCE = {"path": "/weights/step_{version}"}
 _VOLUME = {
     "name": "weights",

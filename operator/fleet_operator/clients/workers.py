@@ -16,16 +16,14 @@ import hmac
 import itertools
 import logging
 import secrets
-from functools import lru_cache
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from pydantic_core import from_json
 
 from fleet_operator.clients.http_client import Exchange, HttpClient
-from fleet_operator.clients.http_connections import Address
 from fleet_operator.clients.http_response import HttpError, HttpResponse
-from fleet_operator.clients.worker_requests import Request, Requests
+from fleet_operator.clients.signed_request import SignedRequest
+from fleet_operator.clients.worker_requests import Requests
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.answers import problem_of_answer
 from fleet_operator.ports import Addressee, WorkerAnswer
@@ -67,13 +65,12 @@ class WorkerClient:
         """Send a worker call. The answer comes when the worker has acted."""
         return self._ask(worker, self._requests.call(action, epoch))
 
-    def _ask(self, worker: Addressee, request: Request) -> asyncio.Future[WorkerAnswer]:
+    def _ask(self, worker: Addressee, request: SignedRequest) -> asyncio.Future[WorkerAnswer]:
         """Send one request. Every outcome is an answer, never an exception."""
         asked = _Asked(worker)
         try:
-            address, host = _place_of(worker.base_url)
             nonce = f"{self._session}-{next(self._numbers)}"
-            asked.signature, sent = request.signed(worker, host, nonce)
+            address, asked.signature, sent = request.to(worker, nonce)
         except ValueError as error:
             asked.set_result(_silence(str(error)))
         else:
@@ -110,19 +107,6 @@ class _Asked(asyncio.Future[WorkerAnswer]):
             logger.exception("defect: an answer of %s cannot be read", self.worker.base_url)
             answer = _silence(f"its answer cannot be read: {type(error).__name__}")
         self.set_result(answer)
-
-
-@lru_cache(maxsize=20_000)
-def _place_of(base_url: str) -> tuple[Address, str]:
-    """The address of `http://host:port`, and its form in a header.
-
-    Errors: ValueError for another URL.
-    """
-    parts = urlsplit(base_url)
-    if parts.scheme != "http" or not parts.hostname or not parts.port:
-        raise ValueError(f"{base_url} is not the URL of a worker")
-    named = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return (parts.hostname, parts.port), f"{named}:{parts.port}"
 
 
 def _read(worker: Addressee, call: str, outcome: HttpResponse | Exception) -> WorkerAnswer:

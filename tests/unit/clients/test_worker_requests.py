@@ -116,7 +116,7 @@ def test_a_line_break_in_a_header_is_refused(field):
     broken: dict[str, Any] = {"pod_uid": "u", "instance": "i"} | {field: "a\r\nx: y"}
     worker = Addressee(base_url="http://h:1", token="t", **broken)
     with pytest.raises(ValueError, match="line break"):
-        Requests().question.signed(worker, "h:1", "n-1")
+        Requests().question.to(worker, "n-1")
 
 
 def test_the_view_of_a_worker_is_no_part_of_a_request():

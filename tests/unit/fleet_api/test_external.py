@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fleet_api.external import driver_of
 from fleet_api.fan_out import failure, split_broadcaster, split_init_info, together
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import Problem
-from fleet_worker.protocol import Phase
+from fleet_worker.protocol import STATE_PATH, Phase
 from fleet_worker.trainer.transfers import TransferRoom
 
 SECRET = "/api/v1/namespaces/rl/secrets/policy-admin-token"
@@ -205,6 +205,101 @@ async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
 
     assert (status, problem["reason"]) == (409, "HeldByAnother")
     assert (await first)[0] == 200
+
+
+async def test_only_the_first_call_to_a_worker_needs_its_state(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    assert (await post(api, "/pause"))[0] == 200
+    assert (await post(api, "/resume"))[0] == 200
+
+    expected = [("GET", STATE_PATH), ("POST", "/pause"), ("POST", "/resume")]
+    assert [one.calls for one in workers] == [expected] * NUMBER
+
+
+async def test_a_worker_that_has_started_again_gets_the_call_as_well(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    assert (await post(api, "/pause"))[0] == 200
+    workers[1].calls.clear()
+    workers[1].admin.start_again("i-2")
+
+    assert (await post(api, "/resume"))[0] == 200
+    assert workers[1].calls == [("POST", "/resume"), ("GET", STATE_PATH), ("POST", "/resume")]
+
+
+async def test_a_call_that_a_worker_has_accepted_is_not_sent_again(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    assert (await post(api, "/pause"))[0] == 200
+    workers[1].calls.clear()
+    workers[1].gets_everything_twice = True
+    status, problem = await post(api, "/resume")
+
+    assert (status, problem["workers"][1]["reason"]) == (503, "StaleCall")
+    assert workers[1].calls == [("POST", "/resume"), ("GET", STATE_PATH)]
+
+
+async def test_pods_that_have_not_changed_are_read_once(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    for path in ("/pause", "/resume"):
+        assert (await post(api, path))[0] == 200
+
+    assert api.cluster.times_all_pods_were_read == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda pods: pods.pop(), id="one is gone"),
+        pytest.param(lambda pods: pods.append(pod(3, podIP="127.0.0.9")), id="one is new"),
+        pytest.param(
+            lambda pods: pods[0]["metadata"].update(deletionTimestamp="now"), id="one goes"
+        ),
+        pytest.param(
+            lambda pods: pods[0]["status"]["containerStatuses"][0].update(restartCount=1),
+            id="one has started again",
+        ),
+        pytest.param(
+            lambda pods: pods[0]["status"].update(podIP="127.0.0.9"), id="another address"
+        ),
+    ],
+)
+async def test_pods_that_have_changed_are_read_again(
+    api: Api, workers: list[AdminServer], change: Callable[[list[Any]], None]
+) -> None:
+    assert (await post(api, "/pause"))[0] == 200
+    change(api.cluster.pods)
+    await post(api, "/resume")
+
+    assert api.cluster.times_all_pods_were_read == 2
+
+
+async def test_all_pods_are_read_while_one_starts_and_after_a_failure(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    started = api.cluster.pods[2]["status"].pop("containerStatuses")
+    api.cluster.pods[2]["status"]["containerStatuses"] = []
+    assert (await post(api, "/pause"))[0] == 200
+    api.cluster.pods[2]["status"]["containerStatuses"] = started
+    assert (await post(api, "/resume"))[0] == 200
+    assert workers[2].calls[-1] == ("POST", "/resume")
+
+    await workers[1].close()
+    for _ in range(2):
+        assert (await post(api, "/pause"))[0] == 503
+    assert api.cluster.times_all_pods_were_read == 3
+
+
+async def test_without_the_columns_of_the_table_all_pods_are_read(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    api.cluster.columns.remove("IP")
+    for path in ("/pause", "/resume"):
+        assert (await post(api, path))[0] == 200
+
+    assert api.cluster.times_all_pods_were_read == 2
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -133,10 +133,14 @@ func (w *fakeWorker) answer(c call) (int, []byte, string) {
 		return status, body, ""
 	}
 	digest := sha256.Sum256(c.body)
-	signature := w.sign(
+	signed := []string{
 		"rlfleet-call-1", c.method, c.path, c.headers["x-rlfleet-pod-uid"],
 		c.headers["x-rlfleet-instance"], c.headers["x-rlfleet-nonce"], hex.EncodeToString(digest[:]),
-	)
+	}
+	if driver := c.headers["x-rlfleet-driver"]; driver != "" {
+		signed = append(signed, driver)
+	}
+	signature := w.sign(signed...)
 	if subtle.ConstantTimeCompare([]byte(sent), []byte(scheme+signature)) != 1 {
 		return 401, refusal("Unauthorized", nil), ""
 	}
@@ -158,6 +162,9 @@ func (w *fakeWorker) check(c call) (int, []byte) {
 }
 
 func (w *fakeWorker) handle(c call) (int, []byte) {
+	if body := w.drive(c); body != nil {
+		return 200, body
+	}
 	kind, _, _ := strings.Cut(strings.TrimPrefix(c.path, prefix), "/")
 	if kind == "state" {
 		w.fleet.count("state")
@@ -169,6 +176,23 @@ func (w *fakeWorker) handle(c call) (int, []byte) {
 		return 409, refusal(reason, &now)
 	}
 	return 200, encoded(w.state())
+}
+
+// drive does what vLLM's routes for trainers do, as far as the benchmark of the RL API calls them.
+// Returns: the reply; none for another route.
+func (w *fakeWorker) drive(c call) []byte {
+	path, _, _ := strings.Cut(c.path, "?")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch c.method + " " + path {
+	case "POST /pause":
+		w.hold(request{Mode: "keep", LeaseSeconds: 600})
+		return encoded(map[string]any{"status": "paused", "inflight_requests": 0})
+	case "POST /resume":
+		w.serve()
+		return encoded(map[string]any{"status": "resumed"})
+	}
+	return nil
 }
 
 func (f *fakeFleet) count(kind string) {
