@@ -138,21 +138,16 @@ def _ready(observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan) -> Ma
 
 def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     # A short pause does not make a fleet unavailable, nor do two versions at once where the strategy
-    # allows them.
+    # allows them: workers serve a version that was superseded on the way to it, too.
     served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
-    members = observed.workers.count(
-        lambda f: (
-            f.standing in {Standing.OPEN, Standing.HELD} and any(f.has_loaded(s) for s in served)
-        )
-    )
+    up = observed.workers.where(lambda f: f.standing in {Standing.OPEN, Standing.HELD})
+    members = up.count(lambda f: rollout.allows_mixing or any(f.has_loaded(s) for s in served))
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
     least = max(1, replicas - unavailable)
+    what = "" if rollout.allows_mixing else f" version {rollout.applied.label}"
     serve = agree(members, "serves", "serve")
-    message = (
-        f"{counted(members, 'worker')} {serve} version {rollout.applied.label}; "
-        f"at least {least} must"
-    )
+    message = f"{counted(members, 'worker')} {serve}{what}; at least {least} must"
     enough = rollout.step.holds_requests or members >= least
     return first_of(
         ConditionType.AVAILABLE,

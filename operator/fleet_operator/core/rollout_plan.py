@@ -52,6 +52,7 @@ class RolloutPlan:
         suspended: `spec.suspend` holds the rollout back.
         pinned: the pins of versions, for the status.
         waits_for_pin: calls wait until the pins are stored.
+        allows_mixing: two versions may serve at once.
     """
 
     desired: Checkpoint
@@ -62,6 +63,7 @@ class RolloutPlan:
     step: Step
     pinned: tuple[PinnedWeights, ...] = ()
     waits_for_pin: bool = False
+    allows_mixing: bool = False
 
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
@@ -170,6 +172,7 @@ def _plan(
         step=step,
         pinned=pins.entries,
         waits_for_pin=waits,
+        allows_mixing=not view.forbids_mixing,
     )
 
 

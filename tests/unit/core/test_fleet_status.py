@@ -123,6 +123,13 @@ def test_two_versions_that_serve_are_both_listed():
     assert condition(fleet, ConditionType.AVAILABLE).status == "True"
 
 
+def test_workers_with_a_superseded_version_are_available_where_versions_may_mix():
+    workers = [up(0, "41"), up(1, "41"), up(2)]
+    fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
+
+    assert condition(fleet, ConditionType.AVAILABLE).status == "True"
+
+
 class TestPodsThatStayInTermination:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 
