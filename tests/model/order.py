@@ -24,8 +24,8 @@ def check_order(simulation: Simulation, leader: Leader, decision: Decision) -> N
     called = {c.pod_uid: c for c in decision.worker_calls if isinstance(c, Apply)}
     if not called or leader.observed is None:
         return
-    version = next(iter(called.values())).version
-    could = [w for w in leader.observed.workers if _could_swap(w, version)]
+    call = next(iter(called.values()))
+    could = [w for w in leader.observed.workers if _could_swap(w, call)]
     most = max(
         (_sessions(w.state), w.pod.name) for w in leader.observed.workers if w.pod.uid in called
     )
@@ -38,7 +38,7 @@ def check_order(simulation: Simulation, leader: Leader, decision: Decision) -> N
             )
 
 
-def _could_swap(worker: WorkerView, version: str) -> bool:
+def _could_swap(worker: WorkerView, call: Apply) -> bool:
     """Whether nothing but the number of workers that are away can keep it from a swap."""
     state = worker.state
     if state is None or worker.standing is not Standing.OPEN or worker.busy:
@@ -47,7 +47,7 @@ def _could_swap(worker: WorkerView, version: str) -> bool:
         return False
     if state.stage_failure or state.load_failure or state.earlier_stage_failures:
         return False
-    return state.staged is not None and state.staged.version == version
+    return worker.has_staged(call)
 
 
 def _sessions(state: WorkerState | None) -> int:
