@@ -22,7 +22,13 @@ async def test_a_router_follows_its_field_and_the_status_follows_the_router(stag
 
     deployment = await stage.until(made, "the fleet has a router")
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "router:1"
-    assert (await stage.objects("services"))[NAME]["spec"]["ports"][0]["port"] == 8000
+
+    async def reachable() -> Json | None:
+        return (await stage.objects("services")).get(NAME)
+
+    # The operator writes both at once, and the API server answers in either order.
+    service = await stage.until(reachable, "the router has a Service")
+    assert service["spec"]["ports"][0]["port"] == 8000
     path = f"{APPS}/namespaces/{stage.namespace}/deployments/{NAME}"
 
     await stage.admin.merge(path, {"spec": {"replicas": 5}})
