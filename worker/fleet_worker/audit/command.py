@@ -48,7 +48,7 @@ def audit(
     try:
         checkpoints = Checkpoints.parse(parsed.checkpoints, parsed.adapters)
         records = _records(Path(parsed.replies))
-        seen = {span.weights for record in records for span in record.weight_versions}
+        seen = {span.weights for record in records for span in record.judged}
         checkpoints.check_bytes(seen, digest)
         tallies, order = run(
             records, checkpoints, recompute or _by_transformers(parsed.device), parsed.tolerance
@@ -56,7 +56,12 @@ def audit(
     except (BadRecordError, UnknownVersionError, WrongBytesError, ValueError, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)  # noqa: T201 - a command
         return UNUSABLE
-    for line in table(tallies, order):
+    unjudged = sum(
+        span.end - span.start
+        for record in records
+        for span in set(record.weight_versions) - set(record.judged)
+    )
+    for line in table(tallies, order, unjudged=unjudged):
         print(line)  # noqa: T201 - a command
     return WRONG_LABEL if any(tally.wrong for tally in tallies.values()) else 0
 
@@ -69,7 +74,7 @@ def run(
     Returns:
         Version → tally, and the versions in the order of the run.
     """
-    named = [{span.weights for span in record.weight_versions} for record in records]
+    named = [{span.weights for span in record.judged} for record in records]
     order = checkpoints.in_order(set().union(*named))
     adjacent = {version: neighbours(order, version) for version in set().union(*named)}
     needed = [versions.union(*(adjacent[v] for v in versions)) for versions in named]
@@ -94,6 +99,11 @@ def _records(replies: Path) -> list[Record]:
         records = [record for record in read_records(lines) if record.token_ids]
     if not records:
         raise BadRecordError(f"{replies} has no tokens to audit")
+    if not any(record.judged for record in records):
+        raise BadRecordError(
+            f"{replies} has only tokens that may have read keys and values of older weights "
+            "(kv_from): clear the cache with each update, and record again"
+        )
     return records
 
 

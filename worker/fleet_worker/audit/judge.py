@@ -52,7 +52,7 @@ def judge(
     *,
     tolerance: float,
 ) -> None:
-    """Add a record to the tallies of the versions it names.
+    """Add the judged spans of a record to the tallies of their versions.
 
     Args:
         record: One choice.
@@ -61,7 +61,7 @@ def judge(
         tallies: Version → tally. The function adds to them.
         tolerance: Largest distance that counts as rounding, in nats.
     """
-    for span in record.weight_versions:
+    for span in record.judged:
         tally = tallies.setdefault(span.weights, Tally())
         tally.replies += 1
         for i in range(span.start, span.end):
@@ -95,8 +95,16 @@ _COLUMNS = ("version", "replies", "tokens", "agreeing", "telling", "worst", "mea
 _EXAMPLES = 5
 
 
-def table(tallies: Mapping[str, Tally], order: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a table with one row per version in the order of the run, and the result."""
+def table(
+    tallies: Mapping[str, Tally], order: Sequence[str], *, unjudged: int = 0
+) -> Iterator[str]:
+    """Yield the lines of a table with one row per version in the order of the run, and the result.
+
+    Args:
+        tallies: Version → tally.
+        order: Versions in the order of the run.
+        unjudged: Number of tokens whose spans have `kv_from`.
+    """
     rows = [_COLUMNS, *(_row(version, tallies[version]) for version in order if version in tallies)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     for row in rows:
@@ -104,8 +112,14 @@ def table(tallies: Mapping[str, Tally], order: Sequence[str]) -> Iterator[str]:
         yield "  ".join([row[0].ljust(widths[0]), *rest]) if first else ""
     wrong = [line for tally in tallies.values() for line in tally.wrong]
     yield ""
+    if unjudged:
+        yield (
+            f"not judged: {_tokens(unjudged)} that may have read keys and values of older weights "
+            "(kv_from)"
+        )
     if not wrong:
-        yield f"all {_tokens(sum(t.tokens for t in tallies.values()))} fit their labels"
+        kind = " other" if unjudged else ""
+        yield f"all {_tokens(sum(t.tokens for t in tallies.values()), kind)} fit their labels"
         return
     yield f"wrong labels: {_tokens(len(wrong))}"
     yield from (f"  {line}" for line in wrong[:_EXAMPLES])
@@ -113,8 +127,8 @@ def table(tallies: Mapping[str, Tally], order: Sequence[str]) -> Iterator[str]:
         yield f"  and {len(wrong) - _EXAMPLES} more"
 
 
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
+def _tokens(count: int, kind: str = "") -> str:
+    return f"1{kind} token" if count == 1 else f"{count}{kind} tokens"
 
 
 def _row(version: str, tally: Tally) -> tuple[str, ...]:

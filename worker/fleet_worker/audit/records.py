@@ -22,6 +22,8 @@ class SpanRecord(BaseModel):
 
     Fields:
         digest, adapter_digest: first 12 hex digits. None if the reply does not contain them.
+        kv_from: the older weights whose keys and values these tokens may have read, since the trainer
+            kept the cache. A recomputation under one checkpoint has no such keys and values.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -33,6 +35,7 @@ class SpanRecord(BaseModel):
     digest: str | None = None
     adapter: str | None = None
     adapter_digest: str | None = None
+    kv_from: str | None = None
 
     @property
     def weights(self) -> str:
@@ -81,6 +84,11 @@ class Record(BaseModel):
                 f"the spans end at {position}, but there are {len(self.token_ids)} tokens"
             )
         return self
+
+    @property
+    def judged(self) -> tuple[SpanRecord, ...]:
+        """The spans that a recomputation can judge."""
+        return tuple(span for span in self.weight_versions if span.kv_from is None)
 
     @property
     def sequence(self) -> list[int]:

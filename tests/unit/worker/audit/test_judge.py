@@ -92,6 +92,32 @@ def test_wrong_tokens_are_counted_and_the_first_ones_are_listed(
     assert "and 4 more" in output
 
 
+def test_tokens_that_may_have_read_older_keys_are_counted_and_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = record(("1", 0, 3), ("9", 3, 8), ("2", 8, 9), logprobs=[-1.0] * 3 + [-50.0] * 5 + [-4.0])
+    kept["weight_versions"][1]["kv_from"] = "1"
+
+    assert run(tmp_path, [kept], "1=/w/1", "2=/w/2") == 0
+    *_, unjudged, result = capsys.readouterr().out.splitlines()
+    assert unjudged.startswith("not judged: 5 tokens")
+    assert result == "all 4 other tokens fit their labels"
+
+
+def test_a_wrong_label_beside_older_keys_still_fails(tmp_path: Path) -> None:
+    kept = record(("1", 0, 3), ("2", 3, 8), logprobs=[-4.0] * 8)
+    kept["weight_versions"][1]["kv_from"] = "1"
+
+    assert run(tmp_path, [kept]) == WRONG_LABEL
+
+
+def test_replies_without_a_token_that_can_be_judged_are_no_proof(tmp_path: Path) -> None:
+    kept = record(("2", 0, 3))
+    kept["weight_versions"][0]["kv_from"] = "1"
+
+    assert run(tmp_path, [kept]) == UNUSABLE
+
+
 def test_tokens_that_two_versions_score_alike_prove_nothing() -> None:
     tallies: dict[str, Tally] = {}
     parsed = Record.model_validate(record(("1", 0, 4), logprobs=[-1.0] * 4))
