@@ -120,8 +120,8 @@ test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prom
 	@promtool test rules tests/contract/alerts_test.yaml
 
 .PHONY: test-prometheus
-test-prometheus: ## The RL API's panels and alerts with a real Prometheus (Debian: apt install prometheus)
-	@$(MAKE) --no-print-directory pytest LONG=1 ARGS=tests/unit/fleet_api/test_prometheus.py
+test-prometheus: ## Dashboards and alerts with a real Prometheus, on a cluster with faults (Debian: apt install prometheus)
+	@$(MAKE) --no-print-directory pytest LONG=1 ARGS="tests/unit/fleet_api/test_prometheus.py tests/e2e/test_monitoring.py"
 
 .PHONY: docs
 docs: ## The site of docs/ in build/site; fails on a broken link
