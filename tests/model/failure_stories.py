@@ -99,7 +99,40 @@ def a_rollback_under_a_worker_of_a_newer_release() -> Chronicle:
     return its.end()
 
 
+def an_engine_that_refuses_a_version_once() -> Chronicle:
+    """One engine may fail, and fails once: its worker swaps again when all others have swapped"""
+    its = Chronicle(replicas=3, rollout={"strategy": "Rolling", "maxFailures": 1})
+    refusing = its.fleet.pod(1).worker
+    refusing.breaking_versions.add("2")
+    its.fleet.publish("2")
+    its.until(lambda: refusing.load_failure is not None)
+    refusing.breaking_versions.clear()
+    its.go(30)
+    if refusing.label != "2":
+        its.fleet.fail(6, "a worker whose engine refused version 2 once does not try again")
+    return its.end()
+
+
+def an_admission_whose_answer_is_lost() -> Chronicle:
+    """A worker is admitted and cut off before it answers: the others do not open at the next version"""
+    its = Chronicle(replicas=2)
+    lost = its.fleet.pod(1)
+    lost.worker.kill(its.fleet.now)
+    lost.mute = lost.suspect = True
+    its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one has been admitted
+    its.fleet.publish("2")
+    its.until(lambda: lost.worker.phase is Phase.SERVING)
+    lost.cut_off = True
+    its.fleet.lag_seconds = 5.0  # the pod does not look ready yet
+    its.fleet.pod(0).worker.slow_seconds = 0.1
+    its.go(40, seconds=0.1)
+    its.go(20)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    an_admission_whose_answer_is_lost,
+    an_engine_that_refuses_a_version_once,
     a_rollback_under_a_worker_that_loads,
     a_rollback_under_a_worker_of_a_newer_release,
     a_worker_that_no_version_lets_in,

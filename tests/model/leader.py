@@ -24,7 +24,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Work, lost_call_after
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError
 from fleet_operator.runtime.epochs import Epochs
@@ -224,12 +224,16 @@ class Leader:
         """A worker has not answered."""
         self.silent_since.setdefault(uid, self.own(now))
 
+    def lose(self, uid: str, call: WorkerCall) -> None:
+        """A call has got no answer."""
+        self.lost[uid] = lost_call_after(self.lost.get(uid), call.work)
+
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""
         flight = self.flights.pop(uid)
         if flight.state is None:
             self.miss(uid, now)
-            self.lost[uid] = flight.action.work
+            self.lose(uid, flight.action)
             return
         self.hear(uid, flight.state, flight.restarts, now)
         reason = flight.ticket.reason if flight.ticket else None

@@ -458,6 +458,22 @@ MUTANTS = [
         ROLLING,
     ),
     Mutant(
+        2,
+        "a worker whose admission got no answer counts as closed",
+        "core/worker_view.py",
+        "(self.state.admitted or self._may_have_opened)",
+        "self.state.admitted",
+        story="an_admission_whose_answer_is_lost",
+    ),
+    Mutant(
+        6,
+        "a worker whose engine failed once never swaps again",
+        "core/strategies/gradual.py",
+        "without(behind, failed) or _again(view, goal, refused)",
+        "without(behind, failed)",
+        story="an_engine_that_refuses_a_version_once",
+    ),
+    Mutant(
         9,
         "a worker in a phase of a newer release makes a fleet Ready",
         "core/fleet_status.py",

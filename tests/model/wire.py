@@ -65,14 +65,14 @@ class Wire:
             return
         given_up = leader.flights.pop(uid, None)
         if given_up is not None:
-            leader.lost[uid] = given_up.action.work
+            leader.lose(uid, given_up.action)
             self.strays += [given_up] if given_up.ticket is None else []
         sim.note("operator" if leader is sim.leader else "former", f"{call.work} on {call.pod_name}", call.reason)  # fmt: skip
         self.sent.append((str(call.work), call.pod_name))
         sim.promises.readers.note_sent(leader, call)
         if sim.happens(sim.faults.call_lost):
             leader.miss(uid, sim.now)
-            leader.lost[uid] = call.work
+            leader.lose(uid, call)
             return
         late = sim.happens(sim.faults.answer_late) and not isinstance(call, Admit | Resume)
         pod = sim.pods.get(uid)

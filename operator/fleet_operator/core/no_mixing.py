@@ -1,4 +1,4 @@
-"""Guards of the strategies that forbid mixed versions: two ways in which two versions could still
+"""Guards of the strategies that forbid mixed versions: three ways in which two versions could still
 generate at once.
 
 * Silent workers. A worker that hangs, or whose node is cut off, leaves the Service when its probe
@@ -11,6 +11,7 @@ generate at once.
   it. It is fenced after its requests have ended, without waiting for the next barrier, and joins
   again. A paused worker with such weights is fenced at once: it would generate again when its lease
   ends. A worker that loads the goal now keeps its requests.
+* Workers whose admission is in flight: they may serve already.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import replace
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Load, Quarantine, Resume
-from fleet_operator.core.facts import Facts
+from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.messages import some
 from fleet_operator.core.precedence import called_only_by
@@ -60,6 +61,21 @@ def quarantine_before_opening(step: Step, lost: Sequence[WorkerView]) -> Step:
         note=f"{step.note}; before workers open, these leave the Service: {some(differing)}",
         requeue_after_seconds=1.0,
     )
+
+
+def wait_for_admissions(step: Step, joining: Workers) -> Step:
+    """Returns the step without opening a worker at another version than one whose admission is in
+    flight: that worker may serve before its answer comes.
+    """
+    admitted = joining.where(lambda f: f.is_called_to("admit"))
+    if not admitted:
+        return step
+    kept = tuple(
+        a
+        for a in step.actions
+        if not isinstance(a, Resume | Admit) or all(f.has_loaded(a) for f in admitted.kinds)
+    )
+    return replace(step, actions=kept)
 
 
 def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:

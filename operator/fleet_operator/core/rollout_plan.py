@@ -21,7 +21,11 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
-from fleet_operator.core.no_mixing import fence_other_versions, quarantine_before_opening
+from fleet_operator.core.no_mixing import (
+    fence_other_versions,
+    quarantine_before_opening,
+    wait_for_admissions,
+)
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pins import Pins, pins_of
 from fleet_operator.core.reused_versions import reuse_problem
@@ -157,6 +161,7 @@ def _plan(
     if view.forbids_mixing and not observed.is_external:
         absent = observed.workers.where(lambda f: f.standing is Standing.ABSENT)
         step = quarantine_before_opening(step, [w for w in absent if w.may_reopen])
+        step = wait_for_admissions(step, view.joining)
         loaded = {f.loaded for f in view.members.kinds} - {None}
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = fence_other_versions(step, view, older=older)

@@ -105,7 +105,8 @@ class WorkerView:
             no such times, so that an unchanged worker has an equal view.
         silent_seconds: 0 while the worker answers, otherwise seconds since the first failed request.
         call: the work that the call in flight asks for; None without one.
-        lost_call: the same of a call that got no answer; None once the worker has answered again.
+        lost_call: the same of a call that got no answer; None once the worker has answered again. Of
+            several, an admission is kept.
     """
 
     pod: PodView
@@ -141,8 +142,8 @@ class WorkerView:
         if self.silent_seconds > 0 or self.state is None:
             # Not ready: the kubelet's probe fails too, or the node is lost, so the Service has
             # dropped the worker. A ready one may still answer clients. So may one that was
-            # admitted a moment ago, before the probe noticed.
-            admitted = self.state is not None and self.state.admitted
+            # admitted a moment ago, before the probe noticed, even if that answer was lost.
+            admitted = self.state is not None and (self.state.admitted or self._may_have_opened)
             lately = admitted and self.silent_seconds < PROBE_SECONDS
             return Standing.UNKNOWN if self.pod.ready or lately else Standing.ABSENT
         phase = self.state.phase
@@ -153,6 +154,13 @@ class WorkerView:
             return Standing.CLOSED
         # Includes phases of a newer release: an admitted worker may generate.
         return Standing.HELD if phase in (Phase.PAUSED, Phase.LOADING) else Standing.OPEN
+
+    @property
+    def _may_have_opened(self) -> bool:
+        """Whether an admission is in flight, or got no answer: the worker's latch may be open."""
+        return any(
+            call is not None and call.kind == "admit" for call in (self.call, self.lost_call)
+        )
 
     @property
     def may_reopen(self) -> bool:

@@ -6,13 +6,14 @@ uid and to one process: a new container of the pod starts a new entry.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol
 
 from pydantic import BaseModel
 
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Work, lost_call_after
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
 from fleet_worker.protocol import Reason, WorkerState
@@ -44,6 +45,8 @@ class _Entry:
     asked_at: float = 0
     call_began_at: float = 0
     called_at: float = 0
+    changed_at: float = 0
+    """When the read or call began whose answer first named the weights of the state."""
     refused: Work | None = None
     ready: bool = False
     stale: bool = True
@@ -88,6 +91,21 @@ class WorkerCache:
             return False
         entry = self._entry(pod)
         return entry.stale and not entry.unanswered and not entry.asking
+
+    def outdated(self, pods: Iterable[PodView]) -> list[PodView]:
+        """The workers that were read before the weights of another one changed, as far as they answer.
+
+        `pods`: those of one fleet.
+        """
+        entries = [(pod, self._entry(pod)) for pod in pods if _is_readable(pod)]
+        latest = max((entry.changed_at for _, entry in entries), default=0)
+        return [
+            pod
+            for pod, entry in entries
+            if max(entry.asked_at, entry.called_at) < latest
+            and not entry.asking
+            and entry.silent_since is None
+        ]
 
     def is_due(self, pod: PodView, now: float, *, max_age_seconds: float) -> bool:
         """Whether to read a worker's state: it is unknown or too old. The answer to a call in flight is
@@ -144,8 +162,8 @@ class WorkerCache:
         """Note a call. A call in flight for other work is cancelled, with an unknown outcome."""
         entry = self._entries.setdefault(uid, _Entry())
         before = entry.flight
-        if before is not None and not before.done():
-            entry.lost_call = entry.call
+        if before is not None and entry.call is not None and not before.done():
+            entry.lost_call = lost_call_after(entry.lost_call, entry.call)
         entry.call, entry.flight, entry.view = work, flight, None
         entry.call_began_at = now
         if before is not None:
@@ -160,7 +178,7 @@ class WorkerCache:
         entry.refused = None if answer.reason is None else work
         if answer.silent:
             # It may have taken effect: read the state before the next call.
-            entry.stale, entry.lost_call = True, work
+            entry.stale, entry.lost_call = True, lost_call_after(entry.lost_call, work)
         if answer.reason is Reason.STALE_CALL:
             # Another process of the pod has answered: the cached state is of the previous one.
             entry.stale = True
@@ -182,6 +200,8 @@ class WorkerCache:
             entry.answered_at = now
             return
         entry.silent_since, entry.silence, entry.lost_call = None, "", None
+        if entry.state is None or _weights_of(entry.state) != _weights_of(answer.state):
+            entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.answered_at = answer.state, now
 
     def _entry(self, pod: PodView) -> _Entry:
@@ -195,6 +215,10 @@ class WorkerCache:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
         return entry
+
+
+def _weights_of(state: WorkerState) -> tuple[str | None, ...]:
+    return state.version, state.run_id, state.digest
 
 
 _AGEING = ("operation", "pause", "stage_failure", "load_failure", "adapter_failure")

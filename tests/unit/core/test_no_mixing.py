@@ -19,7 +19,7 @@ from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
-from fleet_operator.core.no_mixing import quarantine_before_opening
+from fleet_operator.core.no_mixing import quarantine_before_opening, wait_for_admissions
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import PROBE_SECONDS
@@ -57,6 +57,30 @@ def unknown(n: int) -> AWorker:
 )
 def test_the_workers_that_may_resume(worker, may):
     assert worker.view().may_reopen is may
+
+
+@pytest.mark.parametrize(
+    ("admitted", "opened"),
+    [("41", ["admit 41 on policy-1", "resume 41 on policy-2"]), ("40", ["stage 42 on policy-2"])],
+)
+def test_no_worker_opens_beside_one_whose_admission_at_other_weights_is_in_flight(admitted, opened):
+    joining = make_view(W(0).joining(admitted).asked_to(f"admit {admitted}")).joining
+    taken = step(
+        worker_calls.admit(W(1).joining("41").view(), reason=""),
+        worker_calls.resume(W(2).paused("41").view(), reason=""),
+        STAGE,
+    )
+
+    done = texts_of(wait_for_admissions(taken, joining).actions)
+
+    assert set(opened) <= set(done)
+    assert len(done) == (3 if admitted == "41" else 1)
+
+
+def test_a_joining_worker_without_an_admission_delays_no_other():
+    joining = make_view(W(0).joining("40").asked_to("stage 41")).joining
+
+    assert wait_for_admissions(step(RESUME, ADMIT), joining).actions == (RESUME, ADMIT)
 
 
 def step(*actions: WorkerCall) -> Step:

@@ -73,6 +73,26 @@ WORKER = make_worker()
             Standing.ABSENT,
             id="a silent joining worker does not serve",
         ),
+        pytest.param(
+            WORKER.joining("1").silent(1).unready().asked_to("admit 1"),
+            Standing.UNKNOWN,
+            id="a silent joining worker whose admission is in flight may serve",
+        ),
+        pytest.param(
+            WORKER.joining("1").silent(1).unready().without_answer_to("admit 1"),
+            Standing.UNKNOWN,
+            id="a silent joining worker whose admission got no answer may serve",
+        ),
+        pytest.param(
+            WORKER.joining("1").silent(PROBE_SECONDS).unready().without_answer_to("admit 1"),
+            Standing.ABSENT,
+            id="the probe has taken a silent worker out of the Service",
+        ),
+        pytest.param(
+            WORKER.joining("1").silent(1).unready().asked_to("stage 2"),
+            Standing.ABSENT,
+            id="no other call opens a silent joining worker",
+        ),
         pytest.param(WORKER, Standing.UNKNOWN, id="a ready worker without a state may serve"),
         pytest.param(
             WORKER.unready(), Standing.ABSENT, id="an unready worker without a state is absent"

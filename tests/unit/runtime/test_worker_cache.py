@@ -69,6 +69,21 @@ class TestLostCalls:
 
         virtual_time.run(story())
 
+    def test_an_admission_without_an_answer_is_remembered_over_later_calls(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, says("1"))
+            for text in ("admit 1", "stage 2"):
+                task = asyncio.create_task(asyncio.sleep(0))
+                book.begin_call(POD.uid, work(text), task, 6)
+                await task
+                book.end_call(POD.uid, work(text), SILENT, 7)
+            assert book.view(POD, 8).lost_call == work("admit 1")
+            ask(book, 9, says("1"))
+            assert book.view(POD, 9).lost_call is None
+
+        virtual_time.run(story())
+
     def test_a_call_with_an_answer_is_not(self):
         async def story() -> None:
             book = WorkerCache()

@@ -17,7 +17,8 @@ Failures:
 * A swap that fails in the engine counts against `maxFailures`. Beyond that the rollout halts. With
   `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
   `Rollback` the goal is the applied version.
-* Up to `maxFailures` workers keep the version that they have.
+* Up to `maxFailures` workers keep the version that they have. Once all others have swapped, they
+  swap again every 10 s.
 
 Stalled reports these cases, and also when no other worker can swap, when too few workers
 serve for a swap, and when swaps keep failing. If too few workers serve because others cannot join,
@@ -85,7 +86,8 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))
     actions = _finished(view, goal, behind) + staged(view, goal, idle)
     if problem is None:
-        actions += _swapped(view, goal, without(behind, failed), at_once)
+        able = without(behind, failed) or _again(view, goal, refused)
+        actions += _swapped(view, goal, able, at_once)
         actions += tuple(worker_calls.take_out_of_service(m, reason=why(m, goal)) for m in stuck)
     stopped = stays or problem is not None
     all_failed = bool(behind) and not without(behind, failed)
@@ -117,6 +119,11 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
 def _is_behind(worker: Facts, goal: Checkpoint) -> bool:
     """Whether it must still swap. A worker that loads other weights names its old ones until it has."""
     return not worker.has_loaded(goal) or worker.loads_others_than(goal)
+
+
+def _again(view: RolloutView, goal: Checkpoint, refused: Sequence[WorkerView]) -> Workers:
+    """The workers that have rested after a failure."""
+    return Workers([w for w in refused if not view.failed_lately(w, goal)])
 
 
 def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
