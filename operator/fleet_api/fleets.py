@@ -35,7 +35,7 @@ class Fleet:
     @property
     def is_external(self) -> bool:
         """Whether a trainer updates the workers."""
-        return self.spec.weights.management == "External"
+        return self.spec.is_external
 
     @property
     def world_size(self) -> int:

@@ -55,7 +55,7 @@ def _row(fleet: Fleet, pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def _routes(fleet: Fleet) -> list[str]:
     """Names below `/engine/` that the worker answers. In a fleet of the operator those only read."""
-    external = fleet.spec.weights.management == "External"
+    external = fleet.is_external
     return sorted(protocol.ENGINE_ROUTES if external else protocol.READING_ENGINE_ROUTES)
 
 

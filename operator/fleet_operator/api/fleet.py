@@ -198,3 +198,8 @@ class FleetSpec(Resource):
     serving: Serving = Serving()
     router: Router | None = None
     pod_overlay: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether a trainer updates the workers."""
+        return self.weights.management == "External"

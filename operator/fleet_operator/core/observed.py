@@ -171,7 +171,7 @@ class FleetObserved:
     @property
     def is_external(self) -> bool:
         """Whether a trainer drives the workers itself."""
-        return self.spec.weights.management == "External"
+        return self.spec.is_external
 
     @property
     def expected_workers(self) -> int:

@@ -76,14 +76,19 @@ class Callers:
             epoch=self._epochs.last(key),
         )
 
-    async def ask(self, caller: Caller) -> None:
+    async def ask(self, caller: Caller, *, external: bool) -> None:
         """Read the states that a decision should not be made without, and wait a short time for them.
 
         A known worker is not waited for: its answer changes little within `BUSY_SECONDS`. Nor is a
         silent one.
+
+        `external`: a trainer updates the workers, usually all of them. If the weights of one have
+        changed, all are read: by older answers it would look like the only one with these weights.
         """
         pods = self._pods.pods_of(caller.key)
         unknown = [p for p in pods if self._worker_cache.is_unknown(p)]
+        if external:
+            unknown += self._worker_cache.outdated(pods)
         if unknown:
             await self._calls.ask(caller, unknown)
 

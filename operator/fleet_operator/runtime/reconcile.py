@@ -155,7 +155,7 @@ class Reconciler:
             return self._standstill.report_undecided(key, record, datetime.now(UTC))
         caller = await self._callers.read(key, record, record.spec)
         if caller is not None:
-            await self._callers.ask(caller)
+            await self._callers.ask(caller, external=record.spec.is_external)
         now = datetime.now(UTC)
         observed = await self._with_template(key, self._observer.observe(key, record, record.spec))
         decision = decide(observed, default_image=self._default_image, now=now)

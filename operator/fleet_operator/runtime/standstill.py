@@ -92,7 +92,7 @@ class StandStill:
         caller = self._callers.known(key, record, spec)
         if caller is None:
             return
-        await self._callers.ask(caller)
+        await self._callers.ask(caller, external=spec.is_external)
         observed = FleetObserved(
             name=key[1],
             namespace=key[0],

@@ -81,6 +81,13 @@ class TestWeightsWithoutADirectory:
         assert taken.problem.reason is ConditionReason.SOURCE_UNKNOWN
         assert "policy-1 cannot join" in taken.problem.message
 
+    def test_a_joining_worker_that_has_received_them_is_admitted(self):
+        taken = step(make_view(self.SERVING, W(1).joining("7"), W(2).joining("base")))
+
+        assert texts_of(taken.actions) == ["admit 7 on policy-1"]
+        assert taken.problem is not None
+        assert "policy-2 cannot join" in taken.problem.message
+
     @pytest.mark.parametrize("others", [[], [W(1).joining("7")]])
     def test_without_a_joining_worker_there_is_no_message(self, others):
         assert step(make_view(self.SERVING, *others)).problem is None

@@ -43,6 +43,7 @@ class Desk:
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
         self.dead: set[int] = set()
+        self.external = False
         self.changed: dict[str, Any] = {}
         self.looks: list[bool] = []
         self.asked: list[int] = []
@@ -90,6 +91,9 @@ class Desk:
         await asyncio.sleep(0)  # Lets the reads leave.
         return seconds
 
+    async def ask(self, caller: Caller) -> None:
+        await self.callers.ask(caller, external=self.external)
+
     async def poll(self, caller: Caller) -> None:
         await self.callers.poll(caller, often={p.uid for p in self.pods})
 
@@ -107,7 +111,7 @@ def told(story: Callable[[Desk], Awaitable[None]]) -> None:
 def test_workers_that_were_never_read_are_waited_for():
     async def story(desk: Desk) -> None:
         desk.seconds = {3: 0.1}
-        assert await desk.took(desk.callers.ask) == pytest.approx(0.1)
+        assert await desk.took(desk.ask) == pytest.approx(0.1)
         assert desk.known() == list(range(10))
 
     told(story)
@@ -116,11 +120,11 @@ def test_workers_that_were_never_read_are_waited_for():
 def test_a_worker_that_left_a_read_unanswered_is_read_again_and_waited_for_no_more():
     async def story(desk: Desk) -> None:
         desk.dead = {4}
-        assert await desk.took(desk.callers.ask) == pytest.approx(SETTLE_SECONDS)
+        assert await desk.took(desk.ask) == pytest.approx(SETTLE_SECONDS)
         for _ in range(5):
             await asyncio.sleep(HANG_SECONDS + BUSY_SECONDS)
             desk.asked.clear()
-            assert await desk.took(desk.callers.ask) == 0
+            assert await desk.took(desk.ask) == 0
             assert await desk.took(desk.poll) == 0
             assert 4 in desk.asked
         desk.dead.clear()
@@ -136,20 +140,51 @@ def test_a_worker_that_left_a_read_unanswered_is_read_again_and_waited_for_no_mo
 
 def test_an_old_answer_is_renewed_without_a_wait():
     async def story(desk: Desk) -> None:
-        await desk.callers.ask(CALLER)
+        await desk.ask(CALLER)
         await asyncio.sleep(BUSY_SECONDS)
         desk.seconds = dict.fromkeys(range(10), 0.2)
         desk.asked.clear()
-        assert await desk.took(desk.callers.ask) == 0
+        assert await desk.took(desk.ask) == 0
         assert await desk.took(desk.poll) == 0
         assert sorted(desk.asked) == list(range(10))
 
     told(story)
 
 
+@pytest.mark.parametrize(
+    ("external", "asked"),
+    [(True, [n for n in range(10) if n != 3]), (False, [])],
+    ids=["a trainer updates all workers", "the operator knows what it updates"],
+)
+def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
+    async def story(desk: Desk) -> None:
+        desk.external = external
+        for _ in range(2):  # the first answers are changes, too
+            await desk.ask(CALLER)
+            await asyncio.sleep(0.1)
+        desk.asked.clear()
+        await desk.ask(CALLER)
+        assert desk.asked == [], "nothing has changed"
+        desk.changed = {"version": "2"}
+        await desk.callers.poll(CALLER, often={desk.pods[3].uid})
+        await asyncio.sleep(BUSY_SECONDS)
+        await desk.callers.poll(CALLER, often={desk.pods[3].uid})
+        await asyncio.sleep(0.1)
+        assert set(desk.asked) == {3}
+        desk.asked.clear()
+
+        await desk.ask(CALLER)
+
+        assert sorted(desk.asked) == asked
+        versions = {desk.cache.view(p, now()).version for p in desk.pods}
+        assert versions == ({"2"} if external else {state().version, "2"})
+
+    told(story)
+
+
 def test_only_news_asks_for_another_look():
     async def story(desk: Desk) -> None:
-        await desk.callers.ask(CALLER)
+        await desk.ask(CALLER)
         for changed in (
             {"uptime_seconds": 99.0, "sessions": 7},
             {"requests_running": 3},
@@ -174,18 +209,18 @@ def test_only_news_asks_for_another_look():
 
 def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
     async def story(desk: Desk) -> None:
-        await desk.callers.ask(CALLER)
+        await desk.ask(CALLER)
         desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
         desk.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
         desk.seconds = {2: 0.1}
-        assert await desk.took(desk.callers.ask) == pytest.approx(0.1)
+        assert await desk.took(desk.ask) == pytest.approx(0.1)
 
     told(story)
 
 
 def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
     async def story(desk: Desk) -> None:
-        await desk.callers.ask(CALLER)
+        await desk.ask(CALLER)
         await asyncio.sleep(20)
         desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
         desk.asked.clear()
@@ -204,7 +239,7 @@ def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypat
     monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
 
     async def story(desk: Desk) -> None:
-        await desk.callers.ask(CALLER)
+        await desk.ask(CALLER)
         desk.asked.clear()
         await asyncio.sleep(4 * BUSY_SECONDS)
         assert await desk.took(desk.poll) == 0

@@ -70,7 +70,7 @@ def _arguments(spec: FleetSpec) -> list[str]:
     ]
     for root in spec.weights.roots:
         arguments += ["--weights-root", root]
-    if spec.weights.management == "External":
+    if spec.is_external:
         arguments += ["--weights-management", "External"]
     arguments += _limits(spec)
     if spec.adapters.max:

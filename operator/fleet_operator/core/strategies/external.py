@@ -59,7 +59,9 @@ def step(view: RolloutView) -> Step:
         failed=names(differing),
         problem=None if source else _unreachable(view, weights),
     )
-    return with_joiners(view, taken, _open_at(common)) if source else taken
+    # Without a directory, only workers that have received the weights can join.
+    others = set() if source else {j.pod.uid for j in view.joining if not j.has_loaded(weights)}
+    return with_joiners(view, taken, _open_at(common), but=others)
 
 
 def _open_at(target: Checkpoint) -> Admission:

@@ -104,7 +104,7 @@ def test_tokens_that_may_have_read_older_keys_are_counted_and_not_judged(
     assert result == "all 4 other tokens fit their labels"
 
 
-def test_a_wrong_label_beside_older_keys_still_fails(tmp_path: Path) -> None:
+def test_a_wrong_label_next_to_older_keys_still_fails(tmp_path: Path) -> None:
     kept = record(("1", 0, 3), ("2", 3, 8), logprobs=[-4.0] * 8)
     kept["weight_versions"][1]["kv_from"] = "1"
 
