@@ -11,6 +11,7 @@ import base64
 import dataclasses
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -21,10 +22,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS, Fleet
+from tests.support.adapters import write_adapter
 from tests.support.audit import audit_file
 from tests.support.dynamo_clients import Dynamo
 from tests.support.nemo_rl import NemoRl
+from tests.support.plugins import file_transfer
 from tests.support.prime_rl import PrimeRl
+from tests.support.released_clients import ReleasedClients
 
 import stack
 from chaos.processes import node_of, signal_worker
@@ -103,13 +107,21 @@ class Address:
 
 @pytest.fixture(scope="module")
 def external(shared_fleet: Fleet) -> Iterator[Fleet]:
-    """A fleet that its trainer drives. It may not have started."""
+    """A fleet that its trainer drives, also by sending weights directly. It may not have started."""
     fleet = Fleet(shared_fleet.cluster, shared_fleet.weights, shared_fleet.steps, name=NAME)
+    plugins = fleet.weights / "plugins"
+    shutil.copytree(Path(file_transfer.__file__).parent, plugins, dirs_exist_ok=True)
     manifest = stack.fleet_manifest(NAME, replicas=NUMBER)
-    manifest["spec"]["weights"] |= {
-        "management": "External",
-        "driverLeaseSeconds": LEASE_SECONDS,
-    }
+    spec = manifest["spec"]
+    spec["weights"] |= {"management": "External", "driverLeaseSeconds": LEASE_SECONDS}
+    spec["weights"]["transfer"] = {"backend": file_transfer.BACKEND}
+    spec["adapters"] = {"max": 1, "maxRank": 8}
+    spec["engine"] = {**spec["engine"]}
+    spec["engine"]["env"] = [
+        *spec["engine"]["env"],
+        {"name": "PYTHONPATH", "value": f"/opt/rlfleet/app:{WEIGHTS_ROOT}/plugins"},
+        {"name": file_transfer.ENV_WIRE, "value": f"{WEIGHTS_ROOT}/wire.safetensors"},
+    ]
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     yield fleet
     fleet.kubectl("delete", "ifl", NAME)
@@ -293,6 +305,76 @@ def test_a_trainer_drives_all_workers_with_its_own_calls(driven: Address, tmp_pa
     names = [first, second, f"step_{third}", fourth]
     checkpoints = {name: found for name, (_, _, found) in zip(names, versions, strict=True)}
     audited(replies, driven.chat(), {"base": fleet.weights / "base"} | checkpoints)
+
+
+def test_an_adapter_is_loaded_and_swapped_on_all_workers(driven: Address, tmp_path: Path) -> None:
+    fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
+    for number in (1, 2):
+        write_adapter(fleet.weights / f"sql_{number}", seed=number)
+    prime_rl = PrimeRl(f"{driven.url}/v1", driven.token)
+    (base,) = set(driven.versions)
+    path = fleet.get(f"ifl/{NAME}")["status"]["applied"]["source"]["path"]
+
+    def swap() -> None:
+        prime_rl.load_adapter("sql", f"{WEIGHTS_ROOT}/sql_2")
+        fleet.eventually(lambda: "sql_2" in adapters_of(replies).values(), "clients get sql_2")
+
+    with closing(prime_rl):
+        prime_rl.load_adapter("sql", f"{WEIGHTS_ROOT}/sql_1")
+        samples = fleet.while_sampling(replies, swap, model="sql", think_seconds=THINK_SECONDS)
+
+    assert samples.lost == []
+    assert set(adapters_of(replies).values()) == {"sql_1", "sql_2"}
+    folders = {label: fleet.weights / folder for label, folder in adapters_of(replies).items()}
+    done = audit_file(replies, {base: fleet.weights / Path(path).name}, folders)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def adapters_of(replies: Path) -> dict[str, str]:
+    """The versions of the adapter that made tokens, each with its directory: `sql_1-72b80823`, `sql_1`."""
+    # The last line may be on its way.
+    lines = replies.read_text().rpartition("\n")[0].splitlines() if replies.exists() else []
+    spans = (span for line in lines for span in json.loads(line)["weight_versions"])
+    return {span["adapter"]: span["adapter"].rpartition("-")[0] for span in spans}
+
+
+def test_released_clients_run_as_they_are(driven: Address, tmp_path: Path) -> None:
+    fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
+    began = driven.versions[0]
+    source = fleet.get(f"ifl/{NAME}")["status"]["applied"]["source"]["path"]
+    served = {began: fleet.weights / Path(source).name}
+    versions = [step(fleet) for _ in range(3)]
+    files = [f"{path}/model.safetensors" for _, path, _ in versions]
+
+    def train() -> None:
+        with ReleasedClients(driven.inside, fleet.weights, fleet.cluster.inside) as clients:
+            sync = {"act": "vllm_syncs", "file": files[0], "world_size": NUMBER + 1}
+            failed = clients.outcome(**sync, label="sync-1", fails_at=2)
+            assert failed["status"] == 503, failed
+            # The worker has its last weights from files, so it has them again. A trainer repeats.
+            clients.must(**sync, label="sync-2")
+            driven.all_serve("sync-2")
+
+            found = clients.must("trl_async", file=files[1])
+            assert found == {"world_size": 3, "dtype": "torch.bfloat16", "max_model_len": 2048}
+            (async_version,) = set(driven.versions)
+            done = clients.must("trl_sync", step=versions[2][2].name)
+            assert done["model"] == MODEL_NAME
+            assert [len(ids) for ids in done["after"]["completion_ids"]] == [8, 8]
+            (sync_version,) = set(driven.versions)
+            served.update({async_version: versions[1][2], sync_version: versions[2][2]})
+            assert len(served) == 3
+
+            life = clients.must("skyrl", model=MODEL_NAME)
+            assert (life["paused"], life["world_size"]) == ("paused", [NUMBER, NUMBER])
+            assert life["tokens"][0] == life["tokens"][1]
+
+    samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
+
+    assert samples.lost == []
+    served["sync-2"] = versions[0][2]
+    assert samples.tokens.keys() >= {began, "sync-2"}
+    audited(replies, driven.chat(), served)
 
 
 def audited(replies: Path, chat: dict[str, Any], checkpoints: dict[str, Path]) -> None:
