@@ -113,6 +113,10 @@ bench-scale: ## 16 to 10,000 fake workers, compared with scripts: SIZES=16,256, 
 bench-api: ## One call to a fleet's address, compared with scripts that call all workers: SIZES=16,256, ROUNDS=10
 	@$(PYTHON) -m bench_api $(if $(SIZES),--sizes $(SIZES)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+.PHONY: bench-router
+bench-router: ## Sessions of several turns on real workers, by a plain Service and by the router: ARGS=--help
+	@$(PYTHON) -m bench_router $(ARGS)
+
 .PHONY: test-alerts
 test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is missing: install prometheus, or add its folder to PATH" >&2; exit 2; }
