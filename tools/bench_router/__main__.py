@@ -17,6 +17,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bench_router.rollouts import (
     FIRST_TOKENS,
     REPLY_TOKENS,
     TURN_TOKENS,
+    Place,
     play,
     seconds_of_a_request,
 )
@@ -94,8 +96,8 @@ async def _play(
     parsed: argparse.Namespace, urls: list[str], routers: dict[RouterPolicy, str]
 ) -> dict[str, Any]:
     dice = random.Random(1)  # noqa: S311 - not for secrets
-    places = {SERVICE: lambda: dice.choice(urls)}
-    places |= {policy: (lambda url=url: url) for policy, url in routers.items()}
+    places: dict[str, Place] = {SERVICE: partial(dice.choice, urls)}
+    places |= {policy: partial(str, url) for policy, url in routers.items()}
     found = {}
     for name, place in places.items():
         _say(f"{name}: {parsed.sessions} sessions of {parsed.turns} turns")

@@ -27,7 +27,7 @@ Place = Callable[[], str]
 
 @dataclass
 class Rollouts:
-    """What a way of reaching the workers made of the same sessions.
+    """Seconds and cache hits of the sessions that were played in one way.
 
     Fields:
         turns, sessions: seconds of each.
@@ -97,7 +97,7 @@ async def _ask(
 
 
 async def _counters(client: httpx.AsyncClient, workers: Sequence[str]) -> dict[str, float]:
-    """Tokens of prompts that were looked for in prefix caches, and that were found, at all workers."""
+    """Tokens of prompts at all workers: `queries` of the prefix caches, and `hits`."""
     found = {"queries": 0.0, "hits": 0.0}
     for url in workers:
         for name, value in _COUNTERS.findall((await client.get(f"{url}/metrics")).text):
