@@ -65,12 +65,20 @@ async def play(
     return done
 
 
-async def seconds_of_a_request(url: str) -> float:
-    """Of one token, over a new connection."""
-    began = time.perf_counter()
+async def seconds_in_turn(urls: Sequence[str], requests: int) -> list[list[float]]:
+    """Of requests for one token, over an open connection to each URL.
+
+    What disturbs the machine disturbs all, since the URLs take turns.
+    """
+    found: list[list[float]] = [[] for _ in urls]
     async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
-        await _ask(client, url, "one", [1, 2, 3, 4], tokens=1)
-    return time.perf_counter() - began
+        for turn in range(requests + 1):
+            for url, seconds in zip(urls, found, strict=True):
+                began = time.perf_counter()
+                await _ask(client, url, "one", [1, 2, 3, 4], tokens=1)
+                if turn:  # the first one opens the connection
+                    seconds.append(time.perf_counter() - began)
+    return found
 
 
 async def _session(client: httpx.AsyncClient, place: Place, done: Rollouts, turns: int) -> None:
