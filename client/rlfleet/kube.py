@@ -24,7 +24,13 @@ from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
 from rlfleet.ports import Change, Changes, Json, Kind
 from rlfleet.resources import API_VERSION
-from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
+from rlfleet.sending import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    acknowledge,
+    acknowledge_async,
+    broken,
+)
 
 _GRACE_SECONDS = 5.0
 """So much later than asked for may a watch end."""
@@ -127,7 +133,8 @@ class BlockingKube(_Kube):
 
     def __init__(self, access: Access, field_manager: str) -> None:
         super().__init__(access, field_manager)
-        self._http = httpx.Client(verify=access.tls, proxy=access.proxy)
+        hooks = {"response": [acknowledge]}
+        self._http = httpx.Client(verify=access.tls, proxy=access.proxy, event_hooks=hooks)
 
     def changes(self, name: str) -> Changes:
         """As patches."""
@@ -209,7 +216,8 @@ class AsyncKube(_Kube):
 
     def __init__(self, access: Access, field_manager: str) -> None:
         super().__init__(access, field_manager)
-        self._http = httpx.AsyncClient(verify=access.tls, proxy=access.proxy)
+        hooks = {"response": [acknowledge_async]}
+        self._http = httpx.AsyncClient(verify=access.tls, proxy=access.proxy, event_hooks=hooks)
 
     def of(self, namespace: str) -> AsyncKube:
         """The same for another namespace, over the same connections: close one of them."""

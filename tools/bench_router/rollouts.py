@@ -68,7 +68,7 @@ async def play(
 async def seconds_in_turn(urls: Sequence[str], requests: int) -> list[list[float]]:
     """Of requests for one token, over an open connection to each URL.
 
-    What disturbs the machine disturbs all, since the URLs take turns.
+    The URLs take turns, so that a disturbance of the machine slows all of them.
     """
     found: list[list[float]] = [[] for _ in urls]
     async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
