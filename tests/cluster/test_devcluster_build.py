@@ -20,10 +20,10 @@ from devcluster.waiting import wait_until
 
 # Writes the requested program, records its environment, and waits or fails on request.
 _GO = """#!/bin/sh
-echo "$$ $*" >> "$CALLS"
 env | sort > "$CALLS.environment"
 echo "go: downloading example.org/module v1.0.0" >&2
 echo "example.org/package" >&2
+echo "$$ $*" >> "$CALLS"  # last: a signal would end it if its builder ended before it has written
 while [ -e "$CALLS.hold" ]; do sleep 0.05; done
 if [ -e "$CALLS.fail" ]; then echo "example.org/module: no such host" >&2; exit 1; fi
 while [ "$1" != "-o" ]; do shift; done
