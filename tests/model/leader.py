@@ -214,6 +214,11 @@ class Leader:
         work, at_seconds = self.refused.get(call.pod_uid, (None, 0.0))
         return work != call.work or self.own(now) - at_seconds >= REFUSED_SECONDS
 
+    def sends_again_at(self, uid: str) -> float:
+        """When it may repeat the call that a worker refused last, by the simulation's clock."""
+        refused = self.refused.get(uid)
+        return 0.0 if refused is None else refused[1] + self.slept_seconds + REFUSED_SECONDS
+
     def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
         """A worker has answered."""
         self.heard[uid] = Heard(state, self.own(now), restarts)

@@ -288,12 +288,15 @@ class Promises:
     def _was_looked_at(self, pod: FakePod) -> bool:
         """Whether the leader looked shortly before the end of the pause, and did what it decided.
 
-        After a call was refused as old, the leader sends no call until it has read the Lease.
+        After a call was refused as old, the leader sends no call until it has read the Lease, and not
+        the same one at once.
         """
-        if self.sim.leader.todo or self.sim.leader.epochs.refused():
+        leader = self.sim.leader
+        if leader.todo or leader.epochs.refused():
             return False
         soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
-        return any(soon < at < self.sim.now - SLACK_SECONDS for at in self.sim.leader.looked_at)
+        soon = max(soon, leader.sends_again_at(pod.uid))
+        return any(soon < at < self.sim.now - SLACK_SECONDS for at in leader.looked_at)
 
     # --- steps back ------------------------------------------------------------------------------
 
