@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
+from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
@@ -130,7 +131,22 @@ def an_admission_whose_answer_is_lost() -> Chronicle:
     return its.end()
 
 
+def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
+    """A worker turns out to serve version 1 in a fleet at version 2: it leaves the Service at once"""
+    its = Chronicle(replicas=3)
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "2", "2"])
+    its.go(3)
+    odd = its.fleet.pod(1)
+    odd.worker.label = odd.worker.weights = "1"
+    odd.worker.source = "/weights/step_1"
+    odd.suspect, odd.grace = True, GRACE_AFTER_A_LIE
+    its.go(GRACE_AFTER_A_LIE + 1)
+    return its.end()
+
+
 STORIES: list[Story] = [
+    a_worker_with_other_weights_than_the_fleet,
     an_admission_whose_answer_is_lost,
     an_engine_that_refuses_a_version_once,
     a_rollback_under_a_worker_that_loads,

@@ -76,8 +76,7 @@ MUTANTS = [
         "core/no_mixing.py",
         'if not m.is_doing("fence")',
         "if False",
-        SYNCHRONIZED,
-        first_seed=12,
+        story="a_worker_with_other_weights_than_the_fleet",
     ),
     Mutant(
         2,

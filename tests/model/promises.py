@@ -17,7 +17,9 @@
     swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
     and is no reason for `Stalled`.
  7. A fleet without changes writes nothing.
- 8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline.
+ 8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline. After a
+    change to a strategy that forbids mixed versions, a worker at another version than the serving
+    ones may be fenced.
  9. A version of a run always means one digest. No two tokens with the same run and version come
     from different files, also if files are rewritten, processes restart or records are lost in
     between. `Ready` is not True while a serving worker, as far as the leader can know, has another
@@ -282,8 +284,21 @@ class Promises:
         pod.worker.requests.ended.clear()
 
     def _may_be_expelled(self, pod: FakePod) -> bool:
-        excused = pod.suspect or pod.worker.refuses_files
+        excused = pod.suspect or pod.worker.refuses_files or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
+
+    def _was_left_behind(self, pod: FakePod) -> bool:
+        """Whether a strategy that mixes versions has left the worker at another version than the
+        fleet's, which others generate. Both cannot generate under the strategy in force, and it
+        does not hold the bytes of the fleet's version.
+        """
+        applied = self.sim.leader.fleet.applied
+        if self.agree or applied is None:
+            return False
+        name, worker = (applied.version, applied.run_id), pod.worker
+        others = (p.worker for p in self.sim.pods.values() if self.sim.serves(p))
+        has = {_name_of(worker), (worker.staged, worker.staged_run_id)}
+        return name not in has and any(_name_of(w) == name for w in others)
 
     def _was_looked_at(self, pod: FakePod) -> bool:
         """Whether the leader looked shortly before the end of the pause, and did what it decided.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.leader import Flight, Leader
 
-from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
+from fleet_operator.core.actions import Apply, Load, Stage, WorkerCall
 from fleet_operator.core.answers import problem_of_answer
 from fleet_worker.admin.addressing import check_pod
 from fleet_worker.errors import Refusal
@@ -74,7 +74,7 @@ class Wire:
             leader.miss(uid, sim.now)
             leader.lose(uid, call)
             return
-        late = sim.happens(sim.faults.answer_late) and not isinstance(call, Admit | Resume)
+        late = sim.happens(sim.faults.answer_late)
         pod = sim.pods.get(uid)
         lost = sim.happens(sim.faults.answer_lost)
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
