@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
+from tests.model.fake_state import Note
+from tests.model.faults import Faults
 from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
-from fleet_worker.protocol import Phase
+from fleet_worker.lifecycle.refused_stages import with_refusal
+from fleet_worker.protocol import Phase, Reason
 
 
 def two_workers_that_refuse_while_one_may() -> Chronicle:
@@ -131,6 +134,45 @@ def an_admission_whose_answer_is_lost() -> Chronicle:
     return its.end()
 
 
+def an_admission_that_arrives_late() -> Chronicle:
+    """An admission at version 1 is under way for seconds: the other worker waits with version 2"""
+    its = Chronicle(replicas=2)
+    late = its.fleet.pod(1)
+    late.worker.kill(its.fleet.now)
+    its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one is to be admitted
+    its.fleet.publish("2")
+    its.until(lambda: late.worker.phase is Phase.JOINING and late.worker.label == "1")
+    its.fleet.faults = Faults(answer_late=1.0)
+    its.until(lambda: its.fleet.leader.flights.get(late.uid) is not None)
+    its.fleet.faults = Faults()
+    its.fleet.leader.flights[late.uid].arrives_at = its.fleet.now + 5.0
+    its.fleet.pod(0).worker.slow_seconds = 0.1
+    late.worker.slow_seconds = 30.0
+    its.go(60, seconds=0.1)
+    return its.end()
+
+
+def an_admission_of_a_former_leader_that_arrives_late() -> Chronicle:
+    """A leader that knows of no admission fences a worker that has accepted no call of its term"""
+    its = Chronicle(replicas=2)
+    late = its.fleet.pod(1)
+    late.worker.kill(its.fleet.now)
+    its.fleet.pod(0).worker.slow_seconds = 6.5
+    its.fleet.publish("2")
+    its.until(lambda: late.worker.phase is Phase.JOINING and late.worker.label == "1")
+    its.fleet.faults = Faults(answer_late=1.0)
+    its.until(lambda: its.fleet.leader.flights.get(late.uid) is not None)
+    its.fleet.faults = Faults()
+    its.fleet.leader.flights[late.uid].arrives_at = its.fleet.now + 5.0
+    its.until(lambda: its.fleet.pod(0).worker.phase is Phase.PAUSED)
+    refused = Note("2", Reason.CHECKPOINT_TRUNCATED, its.fleet.now + 2.0)
+    late.worker.refused_stages = with_refusal((), refused)  # the next leader does not call it
+    its.fleet.start_operator()
+    its.fleet.pod(0).worker.slow_seconds = 0.1
+    its.go(60, seconds=0.1)
+    return its.end()
+
+
 def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
     """A worker turns out to serve version 1 in a fleet at version 2: it leaves the Service at once"""
     its = Chronicle(replicas=3)
@@ -147,6 +189,8 @@ def a_worker_with_other_weights_than_the_fleet() -> Chronicle:
 
 STORIES: list[Story] = [
     a_worker_with_other_weights_than_the_fleet,
+    an_admission_that_arrives_late,
+    an_admission_of_a_former_leader_that_arrives_late,
     an_admission_whose_answer_is_lost,
     an_engine_that_refuses_a_version_once,
     a_rollback_under_a_worker_that_loads,

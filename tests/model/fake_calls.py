@@ -275,6 +275,8 @@ def _open(worker: FakeWorker, ticket: Ticket) -> None:
         ticket.end(Reason.WRONG_PHASE)
     elif not _is_loaded(worker, action):
         ticket.end(Reason.VERSION_MISMATCH)
+    elif worker.epoch is not None and ticket.epoch < worker.epoch:
+        ticket.end(Reason.STALE_EPOCH)
     else:
         worker.serve()
         ticket.end()

@@ -13,6 +13,7 @@ from fleet_worker.protocol import (
     AdapterFailure,
     AdapterSlots,
     AdapterState,
+    Epoch,
     Failure,
     Operation,
     PauseMode,
@@ -52,6 +53,7 @@ class Ticket:
     """
 
     action: WorkerCall
+    epoch: Epoch
     step: str = ""
     began_at: float = 0
     ends_at: float = 0

@@ -273,7 +273,7 @@ class FakeWorker:
     def take(self, action: WorkerCall, epoch: Epoch, now: float) -> Ticket:
         """Take a call; it may last, or wait for another one's end."""
         self.tick(now)
-        ticket = Ticket(action)
+        ticket = Ticket(action, epoch)
         if self.epoch is not None and epoch < self.epoch:
             ticket.end(Reason.STALE_EPOCH)
             return ticket

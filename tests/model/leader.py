@@ -19,12 +19,13 @@ from tests.model.fake_state import Ticket
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import PodAction, WorkerCall
+from fleet_operator.core.actions import Admit, PodAction, WorkerCall
+from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.work import Work, lost_call_after
+from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError
 from fleet_operator.runtime.epochs import Epochs
@@ -116,6 +117,8 @@ class Leader:
 
     fleet, weights: the last computed statuses, which the planners see.
     lost: calls whose answer never came, by uid of the worker, until it has answered again.
+    lost_admissions: epochs of admissions whose answer never came, until they cannot take effect.
+    may_open: uids of workers to which an admission may still come.
     written: what it believes to be stored, by uid.
     desired, pods: what its watches have brought, as it was at `seen_until`.
     looked_at: when it decided the last two times.
@@ -137,6 +140,8 @@ class Leader:
     flights: dict[str, Flight] = field(default_factory=dict)
     refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
     lost: dict[str, Work] = field(default_factory=dict)
+    lost_admissions: dict[str, Epoch] = field(default_factory=dict)
+    may_open: set[str] = field(default_factory=set)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     clock_ahead_seconds: float = 0
     slept_seconds: float = 0
@@ -184,7 +189,7 @@ class Leader:
         self.observed = self._observe(self.own(now))
         wall = at(now + self.clock_ahead_seconds)
         decision = decide(self.observed, default_image=IMAGE, now=wall)
-        self.epochs.for_step(KEY, decision.rollout.step.goal)
+        self.epochs.for_step(KEY, decision.rollout.step.goal, admits=decision.admits)
         for uid, status in decision.weights.items():
             self.watch.decided(KEY, uid, status, self.own(now))
         # As in the runtime, what is decided is known before anything is done.
@@ -224,21 +229,29 @@ class Leader:
         self.heard[uid] = Heard(state, self.own(now), restarts)
         self.silent_since.pop(uid, None)
         self.lost.pop(uid, None)
+        if may_open_late(state, lost=self.lost_admissions.get(uid), term=self.epoch.term):
+            self.may_open.add(uid)
+        else:
+            self.may_open.discard(uid)
+            self.lost_admissions.pop(uid, None)
 
     def miss(self, uid: str, now: float) -> None:
         """A worker has not answered."""
         self.silent_since.setdefault(uid, self.own(now))
 
-    def lose(self, uid: str, call: WorkerCall) -> None:
+    def lose(self, uid: str, call: WorkerCall, epoch: Epoch) -> None:
         """A call has got no answer."""
-        self.lost[uid] = lost_call_after(self.lost.get(uid), call.work)
+        self.lost[uid] = call.work
+        if isinstance(call, Admit):
+            self.lost_admissions[uid] = epoch
+            self.may_open.add(uid)
 
     def end_flight(self, uid: str, now: float) -> None:
         """The answer to a call has come."""
         flight = self.flights.pop(uid)
         if flight.state is None:
             self.miss(uid, now)
-            self.lose(uid, flight.action)
+            self.lose(uid, flight.action, flight.epoch)
             return
         self.hear(uid, flight.state, flight.restarts, now)
         reason = flight.ticket.reason if flight.ticket else None
@@ -255,8 +268,12 @@ class Leader:
         there = {p.uid: p.restarts for p in pods}
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
-                for known in (self.heard, self.silent_since, self.flights, self.refused, self.lost):
+                for known in (
+                    *(self.heard, self.silent_since, self.flights, self.refused, self.lost),
+                    self.lost_admissions,
+                ):
                     known.pop(uid, None)
+                self.may_open.discard(uid)
         self.restarts = there
 
     def _observe(self, now: float) -> FleetObserved:
@@ -313,4 +330,6 @@ class Leader:
             silence="time-out",
             call=flight.action.work if flight else None,
             lost_call=self.lost.get(pod.uid),
+            may_open=pod.uid in self.may_open
+            or (flight is not None and isinstance(flight.action, Admit)),
         )

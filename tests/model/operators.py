@@ -22,7 +22,11 @@ class Operators:
         def __getattr__(self, name: str) -> Any: ...
 
     def start_operator(self) -> None:
-        """A new leader: nothing in memory, a new term, and the wall clock of its host."""
+        """A new leader: nothing in memory, a new term, and the wall clock of its host. Calls of the
+        one before may still be in the network.
+        """
+        if self.leader not in self.former_leaders:
+            self.wire.leave(self.leader)
         written = {"fleet": self.fleet_stored, **self.weights_stored}
         self.lease_term += 1
         self.leader = Leader(

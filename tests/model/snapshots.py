@@ -94,6 +94,7 @@ def essence(simulation: Simulation) -> tuple[Any, ...]:
         *(_weights(s, now) for s in simulation.weights_stored.values()),
         simulation.applied_written,
         _leader(leader, now),
+        tuple((s.action.work, s.epoch, _ago(s.arrives_at, now)) for s in simulation.wire.strays),
         (simulation.promises.served, simulation.promises.agree, *simulation.promises.requested),
         frozenset(simulation.promises.availability.taken & set(simulation.pods)),
     )
@@ -140,6 +141,7 @@ def _leader(leader: Leader, now: float) -> tuple[Any, ...]:
         *(_weights(s, now) for s in leader.weights.values()),
         *(leader.written.get("fleet") == leader.fleet, tuple(flights), tuple(heard)),
         tuple((uid, _ago(t, now)) for uid, t in leader.silent_since.items()),
+        frozenset(leader.may_open),
         tuple((uid, work, _ago(t, now)) for uid, (work, t) in leader.refused.items()),
         tuple(_what(action) for action in leader.todo),
     )

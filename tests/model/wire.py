@@ -65,14 +65,14 @@ class Wire:
             return
         given_up = leader.flights.pop(uid, None)
         if given_up is not None:
-            leader.lose(uid, given_up.action)
+            leader.lose(uid, given_up.action, given_up.epoch)
             self.strays += [given_up] if given_up.ticket is None else []
         sim.note("operator" if leader is sim.leader else "former", f"{call.work} on {call.pod_name}", call.reason)  # fmt: skip
         self.sent.append((str(call.work), call.pod_name))
         sim.promises.readers.note_sent(leader, call)
         if sim.happens(sim.faults.call_lost):
             leader.miss(uid, sim.now)
-            leader.lose(uid, call)
+            leader.lose(uid, call, leader.epoch)
             return
         late = sim.happens(sim.faults.answer_late)
         pod = sim.pods.get(uid)
@@ -102,6 +102,10 @@ class Wire:
         for stray in [s for s in self.strays if s.arrives_at <= sim.now]:
             self.strays.remove(stray)
             self._arrive(stray)
+
+    def leave(self, leader: Leader) -> None:
+        """The process of a leader has ended. Its calls in the network arrive nevertheless."""
+        self.strays += [f for f in leader.flights.values() if f.ticket is None]
 
     def mend(self) -> None:
         """A caller soon abandons an answer that will not come."""

@@ -208,6 +208,10 @@ class AWorker:
         """A call of ours ended without an answer, and it has not answered since."""
         return replace(self, around=self.around | {"lost_call": work(call)})
 
+    def that_may_open(self) -> Self:
+        """An admission is in flight, or got no answer."""
+        return replace(self, around=self.around | {"may_open": True})
+
     # --- what the cluster says ----------------------------------------------------------------
 
     def ready(self) -> Self:

@@ -17,6 +17,7 @@ from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import lora
 from fleet_operator.core.actions import (
+    Admit,
     Apply,
     BeginDrain,
     DeletePod,
@@ -82,6 +83,11 @@ class Decision:
         the last status.
         """
         return not any(d.part == ROLLOUT for d in self.defects)
+
+    @property
+    def admits(self) -> bool:
+        """Whether a call admits a worker."""
+        return any(isinstance(call, Admit) for call in self.worker_calls)
 
 
 ROLLOUT = "the rollout's plan"

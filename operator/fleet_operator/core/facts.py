@@ -80,6 +80,7 @@ class Facts:
             generates again; a worker that has loaded other weights closes its latch.
         refuses: the worker reports a failure with some weights.
         other_protocol: the worker's protocol version differs from the operator's.
+        may_open: an admission is in flight, or one that got no answer may arrive late.
         busy: the worker reports an operation, or a call to it is in flight.
     """
 
@@ -93,6 +94,7 @@ class Facts:
     operation: Work | None
     call: Work | None
     silent: bool
+    may_open: bool
     paused_unchanged: bool
     refuses: bool
     has_lora: bool
@@ -148,11 +150,12 @@ def facts_in(
     call: Work | None,
     *,
     silent: bool,
+    may_open: bool,
 ) -> Facts:
     """Returns the facts of a worker. `state`: its last answer, if there is one."""
     if state is None:
         unknown = (None, False, None, None, None, None, None)
-        return _facts_of(standing, pod, call, silent, *unknown, *(False,) * 5)
+        return _facts_of(standing, pod, call, silent, may_open, *unknown, *(False,) * 5)
     version, staged, work, timings = state.version, state.staged, state.operation, state.timings
     # Plain tuples are fast: this runs for each answer of each worker.
     return _facts_of(
@@ -160,6 +163,7 @@ def facts_in(
         pod,
         call,
         silent,
+        may_open,
         state.phase,
         state.admitted,
         None if version is None else (version, state.run_id, state.digest),
@@ -182,6 +186,7 @@ def _facts_of(
     pod: PodFacts,
     call: Work | None,
     silent: bool,  # noqa: FBT001 - keyword arguments would cost more than the rest of this function
+    may_open: bool,  # noqa: FBT001 - as above
     phase: Phase | str | None,
     admitted: bool,  # noqa: FBT001 - as above
     loaded: _Name | None,
@@ -204,6 +209,7 @@ def _facts_of(
         operation=operation,
         call=call,
         silent=silent,
+        may_open=may_open,
         paused_unchanged=paused_unchanged,
         refuses=refuses,
         has_lora=has_lora,

@@ -74,6 +74,8 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
     ]
     retries: list[float] = []
     for worker in ready:
+        if worker.is_called_to("admit"):
+            continue  # its outcome would be unknown
         own = _own_goal(worker, goal, admission)
         admissible = (goal, own) if admission.allows_mixing else (goal,)
         if any(worker.has_loaded(weights) for weights in admissible):

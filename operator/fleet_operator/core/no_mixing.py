@@ -11,7 +11,8 @@ generate at once.
   it. It is fenced after its requests have ended, without waiting for the next barrier, and joins
   again. A paused worker with such weights is fenced at once: it would generate again when its lease
   ends. A worker that loads the goal now keeps its requests.
-* Workers whose admission is in flight: they may serve already.
+* Workers whose admission got no answer yet: they may serve already, or soon. The operator calls them
+  with a newer epoch, after which they refuse it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Admit, Load, Quarantine, Resume
@@ -63,19 +65,38 @@ def quarantine_before_opening(step: Step, lost: Sequence[WorkerView]) -> Step:
     )
 
 
-def wait_for_admissions(step: Step, joining: Workers) -> Step:
-    """Returns the step without opening a worker at another version than one whose admission is in
-    flight: that worker may serve before its answer comes.
+def wait_for_admissions(step: Step, closed: Workers, settings: Rollout) -> Step:
+    """Returns the step without opening a worker at another version than one whose latch may open, and
+    with a fence for that one: it refuses the admission then. `closed`: workers that do not serve now.
+
+    A call for other work carries a newer epoch, too. If the admission has taken effect meanwhile, the
+    fence lets requests end first.
     """
-    admitted = joining.where(lambda f: f.is_called_to("admit"))
-    if not admitted:
+    unsure = closed.where(lambda f: f.may_open)
+    if not unsure:
         return step
     kept = tuple(
         a
         for a in step.actions
-        if not isinstance(a, Resume | Admit) or all(f.has_loaded(a) for f in admitted.kinds)
+        if not isinstance(a, Resume | Admit) or all(f.has_loaded(a) for f in unsure.kinds)
     )
-    return replace(step, actions=kept)
+    if len(kept) == len(step.actions):
+        return step
+    called = {a.pod_uid for a in kept}
+    reason = "its admission at another version got no answer, and must not take effect late"
+    fences = tuple(
+        worker_calls.fence_after_drain(w, settings, reason=reason)
+        for w in unsure
+        if w.standing is Standing.CLOSED
+        and w.pod.uid not in called
+        and (w.call is None or w.is_called_to("admit"))
+    )
+    return replace(
+        step,
+        actions=kept + fences,
+        note=f"{step.note}; before workers open, admissions of these must end: {some(unsure)}",
+        requeue_after_seconds=1.0,
+    )
 
 
 def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:

@@ -38,11 +38,3 @@ class Work(NamedTuple):
     def __str__(self) -> str:
         weights = None if self.version is None else label(self.version, self.run_id)
         return " ".join(part for part in (self.kind, self.adapter, weights) if part)
-
-
-def lost_call_after(earlier: Work | None, call: Work) -> Work:
-    """Returns the lost call to remember when another call gets no answer.
-
-    An admission is remembered until the worker answers: it may have opened the worker's latch.
-    """
-    return earlier if earlier is not None and earlier.kind == "admit" else call

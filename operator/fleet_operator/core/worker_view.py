@@ -105,8 +105,8 @@ class WorkerView:
             no such times, so that an unchanged worker has an equal view.
         silent_seconds: 0 while the worker answers, otherwise seconds since the first failed request.
         call: the work that the call in flight asks for; None without one.
-        lost_call: the same of a call that got no answer; None once the worker has answered again. Of
-            several, an admission is kept.
+        lost_call: the same of a call that got no answer; None once the worker has answered again.
+        may_open: an admission is in flight, or one that got no answer may arrive late.
     """
 
     pod: PodView
@@ -116,6 +116,7 @@ class WorkerView:
     silence: str = ""
     call: Work | None = None
     lost_call: Work | None = None
+    may_open: bool = False
     standing: Standing = field(init=False, compare=False, repr=False)
     """The effect that it can have on clients right now; in case of doubt the riskier one."""
     loaded: WeightsId | None = field(init=False, compare=False, repr=False)
@@ -132,6 +133,7 @@ class WorkerView:
             self.pod.facts,
             self.call,
             silent=self.silent_seconds > 0,
+            may_open=self.may_open,
         )
         object.__setattr__(self, "facts", facts)
         object.__setattr__(self, "loaded", facts.loaded)
@@ -143,7 +145,7 @@ class WorkerView:
             # Not ready: the kubelet's probe fails too, or the node is lost, so the Service has
             # dropped the worker. A ready one may still answer clients. So may one that was
             # admitted a moment ago, before the probe noticed, even if that answer was lost.
-            admitted = self.state is not None and (self.state.admitted or self._may_have_opened)
+            admitted = self.state is not None and (self.state.admitted or self.may_open)
             lately = admitted and self.silent_seconds < PROBE_SECONDS
             return Standing.UNKNOWN if self.pod.ready or lately else Standing.ABSENT
         phase = self.state.phase
@@ -154,13 +156,6 @@ class WorkerView:
             return Standing.CLOSED
         # Includes phases of a newer release: an admitted worker may generate.
         return Standing.HELD if phase in (Phase.PAUSED, Phase.LOADING) else Standing.OPEN
-
-    @property
-    def _may_have_opened(self) -> bool:
-        """Whether an admission is in flight, or got no answer: the worker's latch may be open."""
-        return any(
-            call is not None and call.kind == "admit" for call in (self.call, self.lost_call)
-        )
 
     @property
     def may_reopen(self) -> bool:

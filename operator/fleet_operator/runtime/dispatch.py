@@ -189,7 +189,9 @@ class Dispatcher:
     ) -> None:
         news = True
         try:
-            news = self._worker_cache.end_question(pod, answer or _QUESTION_GIVEN_UP, _now())
+            news = self._worker_cache.end_question(
+                pod, answer or _QUESTION_GIVEN_UP, _now(), term=caller.epoch.term
+            )
             if answer is not None and answer.reason is Reason.UNAUTHORIZED:
                 self._denied(caller.key)
         finally:
@@ -205,7 +207,7 @@ class Dispatcher:
         flight = RequestInFlight(
             send, ended, self._flights, None if action.lasts else self._call_limit
         )
-        self._worker_cache.begin_call(action.pod_uid, work, flight, _now())
+        self._worker_cache.begin_call(action.pod_uid, work, flight, _now(), epoch=caller.epoch)
         called.add()
         flight.begin()
 

@@ -1,5 +1,6 @@
 """The epoch of every call to a worker: the leader's term, and a sequence that grows with each new goal of
-the fleet. Workers refuse calls of an older epoch, so a late call for an older goal has no effect.
+the fleet, and after each step that admits workers. Workers refuse calls of an older epoch, so a late call
+for an older goal has no effect, nor has a late admission after another call.
 
 A worker may have obeyed a newer term than the leader's if the Lease was deleted and recreated. Then the
 term of *that fleet* is raised above it, after another read of the Lease has shown that it names this
@@ -32,6 +33,8 @@ class Epochs:
     def __init__(self, term: Callable[[], int]) -> None:
         self._term = term
         self._goals: dict[FleetKey, tuple[WeightsId, int]] = {}
+        self._admitting: set[FleetKey] = set()
+        """Fleets whose last step admits workers."""
         self._floors: dict[FleetKey, int] = {}
         self._refused: dict[FleetKey, int] = {}
         self._beyond: dict[FleetKey, dict[str, PodView]] = {}
@@ -46,10 +49,14 @@ class Epochs:
         """The weights of the fleet's current goal."""
         return self._goals.get(key, _NONE)[0]
 
-    def for_step(self, key: FleetKey, goal: Named) -> Epoch:
-        """The epoch of a step towards these weights. A digest that becomes known does not change the goal."""
+    def for_step(self, key: FleetKey, goal: Named, *, admits: bool) -> Epoch:
+        """The epoch of a step towards these weights. A digest that becomes known does not change the goal.
+
+        `admits`: the step admits workers, so that the next one has a newer epoch.
+        """
         before, sequence = self._goals.get(key, _NONE)
-        new = not same_weights(before, goal)
+        new = not same_weights(before, goal) or key in self._admitting
+        (self._admitting.add if admits else self._admitting.discard)(key)
         self._goals[key] = (WeightsId.of(goal), sequence + 1 if new else sequence)
         return self.last(key)
 
@@ -137,3 +144,4 @@ class Epochs:
         """Forget a fleet that is gone."""
         for known in (self._goals, self._floors, self._refused, self._beyond):
             known.pop(key, None)
+        self._admitting.discard(key)

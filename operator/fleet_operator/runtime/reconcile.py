@@ -220,7 +220,8 @@ class Reconciler:
             return Sent.NOTHING
         if decision.is_planned:
             goal = decision.rollout.step.goal
-            caller = replace(caller, epoch=self._epochs.for_step(key, goal))
+            epoch = self._epochs.for_step(key, goal, admits=decision.admits)
+            caller = replace(caller, epoch=epoch)
         views = {w.pod.uid: w.pod for w in observed.workers}
         return await self._calls.act(caller, decision.worker_calls, views)
 

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from fleet_operator.core.work import Work, lost_call_after
+from fleet_operator.core.admissions import may_open_late
+from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
-from fleet_worker.protocol import Reason, WorkerState
+from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
 
@@ -39,7 +40,13 @@ class _Entry:
     silent_since: float | None = None
     silence: str = ""
     call: Work | None = None
+    epoch: Epoch | None = None
+    """Of the call in flight, or of the last one."""
     lost_call: Work | None = None
+    lost_admission: Epoch | None = None
+    """The epoch of the last admission without an answer, until it cannot take effect any more."""
+    may_open: bool = False
+    """Whether such an admission may still arrive, or one of an earlier leader."""
     flight: Cancellable | None = None
     asking: bool = False
     asked_at: float = 0
@@ -79,6 +86,7 @@ class WorkerCache:
             silence=entry.silence,
             call=entry.call,
             lost_call=entry.lost_call,
+            may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
         entry.view = None if ages or silent else view
         return view
@@ -126,9 +134,10 @@ class WorkerCache:
         entry = self._entry(pod)
         entry.asking, entry.stale, entry.asked_at = True, False, now
 
-    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float) -> bool:
+    def end_question(self, pod: PodView, answer: WorkerAnswer, now: float, *, term: int) -> bool:
         """Note the worker's state. A late answer of an earlier process is dropped.
 
+        `term`: of the leader's calls to the fleet.
         Returns: whether it requests another look. Times and numbers of requests alone do not.
         """
         entry = self._entries.get(pod.uid)
@@ -138,7 +147,7 @@ class WorkerCache:
         if entry.called_at >= entry.asked_at:
             return False  # A call ended later, and its answer is newer.
         before = entry.state if entry.silent_since is None and entry.lost_call is None else None
-        self._take(entry, answer, now)
+        self._take(entry, answer, now, term)
         if before is None or answer.state is None:
             return True
         return _steady(before) != _steady(answer.state)
@@ -158,14 +167,16 @@ class WorkerCache:
         entry = self._entries.get(uid)
         return entry is not None and entry.refused == work and entry.called_at > since
 
-    def begin_call(self, uid: str, work: Work, flight: Cancellable, now: float) -> None:
+    def begin_call(
+        self, uid: str, work: Work, flight: Cancellable, now: float, *, epoch: Epoch
+    ) -> None:
         """Note a call. A call in flight for other work is cancelled, with an unknown outcome."""
         entry = self._entries.setdefault(uid, _Entry())
         before = entry.flight
         if before is not None and entry.call is not None and not before.done():
-            entry.lost_call = lost_call_after(entry.lost_call, entry.call)
+            _lose(entry, entry.call)
         entry.call, entry.flight, entry.view = work, flight, None
-        entry.call_began_at = now
+        entry.call_began_at, entry.epoch = now, epoch
         if before is not None:
             before.cancel()
 
@@ -178,11 +189,12 @@ class WorkerCache:
         entry.refused = None if answer.reason is None else work
         if answer.silent:
             # It may have taken effect: read the state before the next call.
-            entry.stale, entry.lost_call = True, lost_call_after(entry.lost_call, work)
+            entry.stale = True
+            _lose(entry, work)
         if answer.reason is Reason.STALE_CALL:
             # Another process of the pod has answered: the cached state is of the previous one.
             entry.stale = True
-        self._take(entry, answer, now)
+        self._take(entry, answer, now, entry.epoch.term if entry.epoch is not None else 0)
 
     def forget_all_but(self, uids: set[str]) -> None:
         """Forget pods that are gone."""
@@ -191,7 +203,7 @@ class WorkerCache:
             if entry.flight is not None:
                 entry.flight.cancel()
 
-    def _take(self, entry: _Entry, answer: WorkerAnswer, now: float) -> None:
+    def _take(self, entry: _Entry, answer: WorkerAnswer, now: float, term: int) -> None:
         entry.view = None
         if answer.silent or answer.state is None:
             if entry.silent_since is None:
@@ -203,6 +215,9 @@ class WorkerCache:
         if entry.state is None or _weights_of(entry.state) != _weights_of(answer.state):
             entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.answered_at = answer.state, now
+        entry.may_open = may_open_late(answer.state, lost=entry.lost_admission, term=term)
+        if not entry.may_open:
+            entry.lost_admission = None
 
     def _entry(self, pod: PodView) -> _Entry:
         entry = self._entries.get(pod.uid)
@@ -215,6 +230,13 @@ class WorkerCache:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True
         return entry
+
+
+def _lose(entry: _Entry, work: Work) -> None:
+    """Note that a call gets no answer, and may take effect late."""
+    entry.lost_call = work
+    if work.kind == "admit":
+        entry.lost_admission, entry.may_open = entry.epoch, True
 
 
 def _weights_of(state: WorkerState) -> tuple[str | None, ...]:

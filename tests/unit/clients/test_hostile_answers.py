@@ -359,7 +359,7 @@ class TestSignature:
         answer = await ask(worker)
         book, pod = WorkerCache(), make_worker(0).pod_view()
         book.begin_question(pod, 1)
-        book.end_question(pod, answer, 2)
+        book.end_question(pod, answer, 2, term=0)
         view = book.view(pod, 3)
 
         assert (view.state, view.standing) == (None, Standing.UNKNOWN)

@@ -15,10 +15,12 @@ from tests.support.builders import (
     texts_of,
 )
 
+from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.no_mixing import quarantine_before_opening, wait_for_admissions
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
@@ -59,28 +61,43 @@ def test_the_workers_that_may_resume(worker, may):
     assert worker.view().may_reopen is may
 
 
+OPENING = ("admit 41 on policy-1", "resume 41 on policy-2")
+
+
 @pytest.mark.parametrize(
-    ("admitted", "opened"),
-    [("41", ["admit 41 on policy-1", "resume 41 on policy-2"]), ("40", ["stage 42 on policy-2"])],
+    ("worker", "calls"),
+    [
+        pytest.param(W(0).joining("41").that_may_open(), {*OPENING}, id="at the same weights"),
+        pytest.param(W(0).joining("40"), {*OPENING}, id="its latch stays closed"),
+        pytest.param(W(0).joining("40").that_may_open(), {"fence on policy-0"}, id="others"),
+        pytest.param(
+            W(0).joining("40").asked_to("admit 40").that_may_open(),
+            {"fence on policy-0"},
+            id="its admission is in flight",
+        ),
+        pytest.param(
+            W(0).joining("40").asked_to("stage 41").that_may_open(),
+            set(),
+            id="another call is in flight",
+        ),
+        pytest.param(
+            W(0).joining("40").silent(1).unready(), {*OPENING}, id="a silent one stays closed"
+        ),
+        pytest.param(
+            W(0).joining("40").silent(99).unready().that_may_open(), set(), id="it is silent"
+        ),
+    ],
 )
-def test_no_worker_opens_beside_one_whose_admission_at_other_weights_is_in_flight(admitted, opened):
-    joining = make_view(W(0).joining(admitted).asked_to(f"admit {admitted}")).joining
+def test_no_worker_opens_beside_one_that_a_late_admission_may_open_at_other_weights(worker, calls):
     taken = step(
         worker_calls.admit(W(1).joining("41").view(), reason=""),
         worker_calls.resume(W(2).paused("41").view(), reason=""),
         STAGE,
     )
 
-    done = texts_of(wait_for_admissions(taken, joining).actions)
+    done = wait_for_admissions(taken, Workers.of([worker.view()]), Rollout())
 
-    assert set(opened) <= set(done)
-    assert len(done) == (3 if admitted == "41" else 1)
-
-
-def test_a_joining_worker_without_an_admission_delays_no_other():
-    joining = make_view(W(0).joining("40").asked_to("stage 41")).joining
-
-    assert wait_for_admissions(step(RESUME, ADMIT), joining).actions == (RESUME, ADMIT)
+    assert set(texts_of(done.actions)) == {"stage 42 on policy-2"} | calls
 
 
 def step(*actions: WorkerCall) -> Step:

@@ -74,17 +74,12 @@ WORKER = make_worker()
             id="a silent joining worker does not serve",
         ),
         pytest.param(
-            WORKER.joining("1").silent(1).unready().asked_to("admit 1"),
-            Standing.UNKNOWN,
-            id="a silent joining worker whose admission is in flight may serve",
-        ),
-        pytest.param(
-            WORKER.joining("1").silent(1).unready().without_answer_to("admit 1"),
+            WORKER.joining("1").silent(1).unready().that_may_open(),
             Standing.UNKNOWN,
             id="a silent joining worker whose admission got no answer may serve",
         ),
         pytest.param(
-            WORKER.joining("1").silent(PROBE_SECONDS).unready().without_answer_to("admit 1"),
+            WORKER.joining("1").silent(PROBE_SECONDS).unready().that_may_open(),
             Standing.ABSENT,
             id="the probe has taken a silent worker out of the Service",
         ),

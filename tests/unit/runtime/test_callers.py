@@ -210,7 +210,7 @@ def test_only_news_asks_for_another_look():
 def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
     async def story(desk: Desk) -> None:
         await desk.ask(CALLER)
-        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
+        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
         desk.cache.end_call("uid-2", work("load 2"), SILENCE, now() + 1)
         desk.seconds = {2: 0.1}
         assert await desk.took(desk.ask) == pytest.approx(0.1)
@@ -222,7 +222,7 @@ def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
     async def story(desk: Desk) -> None:
         await desk.ask(CALLER)
         await asyncio.sleep(20)
-        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now())
+        desk.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=CALLER.epoch)
         desk.asked.clear()
         await desk.poll(CALLER)
         await asyncio.sleep(0)

@@ -18,10 +18,24 @@ KEY, OTHER = ("rl", "policy"), ("rl", "other")
 def test_the_sequence_grows_with_every_new_goal_and_only_then():
     epochs = Epochs(lambda: 5)
     sequences = [
-        epochs.for_step(KEY, WeightsId(goal)).sequence for goal in ("1", "1", "2", "2", "1")
+        epochs.for_step(KEY, WeightsId(goal), admits=False).sequence
+        for goal in ("1", "1", "2", "2", "1")
     ]
 
     assert sequences == [1, 1, 2, 2, 3]
+
+
+def test_the_step_after_one_that_admits_workers_has_a_newer_epoch():
+    epochs = Epochs(lambda: 5)
+    steps = (False, True, True, False, False)
+
+    assert [epochs.for_step(KEY, WeightsId("1"), admits=admits).sequence for admits in steps] == [
+        1,
+        1,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
@@ -34,19 +48,19 @@ def test_another_run_is_a_new_goal_and_a_digest_that_becomes_known_is_not():
         WeightsId("3", "run-8", "sha256:9"),
     ]
 
-    assert [epochs.for_step(KEY, goal).sequence for goal in goals] == [1, 1, 2, 2, 3]
+    assert [epochs.for_step(KEY, goal, admits=False).sequence for goal in goals] == [1, 1, 2, 2, 3]
 
 
 def test_the_last_epoch_is_that_of_the_present_goal():
     epochs = Epochs(lambda: 5)
     assert epochs.last(KEY) == Epoch(term=5, sequence=0)
-    epochs.for_step(KEY, WeightsId("1"))
+    epochs.for_step(KEY, WeightsId("1"), admits=False)
     assert epochs.last(KEY) == Epoch(term=5, sequence=1)
 
 
 def test_fleets_count_by_themselves():
     epochs = Epochs(lambda: 5)
-    epochs.for_step(KEY, WeightsId("1"))
+    epochs.for_step(KEY, WeightsId("1"), admits=False)
 
     assert epochs.last(OTHER).sequence == 0
 
@@ -55,7 +69,9 @@ def test_the_term_is_always_todays():
     terms = iter((5, 9))
     epochs = Epochs(lambda: next(terms))
 
-    assert epochs.for_step(KEY, WeightsId("1")) < epochs.for_step(KEY, WeightsId("1"))
+    assert epochs.for_step(KEY, WeightsId("1"), admits=False) < epochs.for_step(
+        KEY, WeightsId("1"), admits=False
+    )
 
 
 POD = make_worker(0).pod_view()
@@ -165,8 +181,8 @@ def test_a_newer_refusal_while_the_lease_is_read_is_read_for_again():
 def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
     async def story() -> None:
         epochs = Epochs(lambda: 5)
-        epochs.for_step(KEY, WeightsId("1"))
-        late = epochs.for_step(KEY, WeightsId("2"))
+        epochs.for_step(KEY, WeightsId("1"), admits=False)
+        late = epochs.for_step(KEY, WeightsId("2"), admits=False)
         epochs.note_refusal(KEY, POD, late)
         assert not epochs.is_settling(KEY)
 
@@ -191,7 +207,7 @@ def test_a_fleet_that_is_gone_is_forgotten():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
         task, _ = await settling(epochs, lease)
-        epochs.for_step(KEY, WeightsId("1"))
+        epochs.for_step(KEY, WeightsId("1"), admits=False)
         epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=0))
         epochs.note_refusal(KEY, POD, Epoch(term=40, sequence=0))
         await lease.says(ours=True)

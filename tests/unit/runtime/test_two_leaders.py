@@ -97,7 +97,7 @@ class Process:
             key=KEY,
             token=self.name,
             admin_port=1,
-            epoch=self.epochs.for_step(KEY, WeightsId(version)),
+            epoch=self.epochs.for_step(KEY, WeightsId(version), admits=False),
         )
         call = make_call.resume(make_worker().paused(version).view(), reason="")
         await self.calls.act(caller, [call], {VIEW.pod.uid: VIEW.pod})

@@ -13,9 +13,10 @@ from tests.support.builders import make_worker, work
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.worker_cache import WorkerCache
-from fleet_worker.protocol import AdapterFailure, Reason
+from fleet_worker.protocol import AdapterFailure, Epoch, Reason
 
 POD = make_worker().pod_view()
+EPOCH = Epoch(term=1, sequence=1)
 SILENT = WorkerAnswer(silent=True, message="no route")
 
 
@@ -23,6 +24,13 @@ def says(version: str, *, instance: str = "i-1") -> WorkerAnswer:
     state = make_worker().serving(version).state()
     assert state is not None
     return WorkerAnswer(state=state.model_copy(update={"instance": instance}))
+
+
+def joins(epoch: Epoch | None) -> WorkerAnswer:
+    """One whose latch is closed."""
+    state = make_worker().joining("1").state()
+    assert state is not None
+    return WorkerAnswer(state=state.model_copy(update={"epoch": epoch}))
 
 
 def holds(version: str) -> WorkerAnswer:
@@ -38,7 +46,7 @@ def ask(
     book: WorkerCache, at: float, answer: WorkerAnswer, *, answered: float | None = None
 ) -> None:
     book.begin_question(POD, at)
-    book.end_question(POD, answer, at if answered is None else answered)
+    book.end_question(POD, answer, at if answered is None else answered, term=0)
 
 
 def due(book: WorkerCache, now: float, pod: PodView = POD) -> bool:
@@ -52,7 +60,7 @@ class TestLostCalls:
 
     async def called(self, book: WorkerCache, answer: WorkerAnswer) -> None:
         task = asyncio.create_task(asyncio.sleep(0))
-        book.begin_call(POD.uid, self.KEY, task, 0)
+        book.begin_call(POD.uid, self.KEY, task, 0, epoch=EPOCH)
         await task
         book.end_call(POD.uid, self.KEY, answer, 7)
 
@@ -69,20 +77,46 @@ class TestLostCalls:
 
         virtual_time.run(story())
 
-    def test_an_admission_without_an_answer_is_remembered_over_later_calls(self):
+    def test_an_admission_without_an_answer_may_open_the_worker_until_it_accepts_a_newer_epoch(
+        self,
+    ):
         async def story() -> None:
             book = WorkerCache()
-            ask(book, 5, says("1"))
+            ask(book, 5, joins(EPOCH))
+            assert not book.view(POD, 5).may_open
             for text in ("admit 1", "stage 2"):
                 task = asyncio.create_task(asyncio.sleep(0))
-                book.begin_call(POD.uid, work(text), task, 6)
+                book.begin_call(POD.uid, work(text), task, 6, epoch=EPOCH)
+                assert book.view(POD, 6).may_open
                 await task
                 book.end_call(POD.uid, work(text), SILENT, 7)
-            assert book.view(POD, 8).lost_call == work("admit 1")
-            ask(book, 9, says("1"))
-            assert book.view(POD, 9).lost_call is None
+            for epoch, may in ((EPOCH, True), (Epoch(term=1, sequence=2), False), (EPOCH, False)):
+                ask(book, 9, joins(epoch))
+                assert book.view(POD, 9).may_open is may
 
         virtual_time.run(story())
+
+    def test_an_answered_admission_leaves_no_doubt(self):
+        async def story() -> None:
+            book = WorkerCache()
+            ask(book, 5, joins(EPOCH))
+            task = asyncio.create_task(asyncio.sleep(0))
+            book.begin_call(POD.uid, work("admit 1"), task, 6, epoch=EPOCH)
+            await task
+            book.end_call(POD.uid, work("admit 1"), says("1"), 7)
+            assert not book.view(POD, 8).may_open
+
+        virtual_time.run(story())
+
+    @pytest.mark.parametrize("epoch", [None, Epoch(term=1, sequence=9), Epoch(term=2, sequence=0)])
+    def test_an_earlier_leader_may_have_admitted_a_worker_that_has_not_accepted_this_term(
+        self, epoch
+    ):
+        book = WorkerCache()
+        book.begin_question(POD, 5)
+        book.end_question(POD, joins(epoch), 5, term=2)
+
+        assert book.view(POD, 5).may_open is (epoch is None or epoch.term < 2)
 
     def test_a_call_with_an_answer_is_not(self):
         async def story() -> None:
@@ -98,8 +132,8 @@ class TestLostCalls:
             book = WorkerCache()
             ask(book, 5, says("1"))
             given_up, other = (asyncio.create_task(asyncio.sleep(60)) for _ in range(2))
-            book.begin_call(POD.uid, self.KEY, given_up, 0)
-            book.begin_call(POD.uid, work("fence"), other, 0)
+            book.begin_call(POD.uid, self.KEY, given_up, 0, epoch=EPOCH)
+            book.begin_call(POD.uid, work("fence"), other, 0, epoch=EPOCH)
             assert book.view(POD, 6).lost_call == self.KEY
             book.end_call(POD.uid, work("fence"), says("1"), 7)
             assert book.view(POD, 7).lost_call is None
@@ -126,7 +160,7 @@ class TestLookingAgain:
         book, pods = WorkerCache(), [make_worker(n).pod_view() for n in range(100)]
         before = [book.view(p, 5) for p in pods]
         book.begin_question(pods[7], 6)
-        book.end_question(pods[7], says("1"), 6)
+        book.end_question(pods[7], says("1"), 6, term=0)
         after = [book.view(p, 7) for p in pods]
 
         assert [n for n, v in enumerate(after) if v is not before[n]] == [7]
@@ -173,7 +207,7 @@ class TestLookingAgain:
             ask(book, 5, says("1"))
             before = book.view(POD, 6)
             task = asyncio.create_task(asyncio.sleep(0))
-            book.begin_call(POD.uid, work("stage 2"), task, 0)
+            book.begin_call(POD.uid, work("stage 2"), task, 0, epoch=EPOCH)
             during = book.view(POD, 6)
             await task
             book.end_call(POD.uid, work("stage 2"), says("2"), 7)
@@ -270,7 +304,7 @@ class TestAsking:
     def test_it_is_asked_at_once_when_the_kubelet_sees_a_change(self, ready):
         book, before = WorkerCache(), replace(POD, ready=not ready)
         book.begin_question(before, 5)
-        book.end_question(before, says("1"), 5)
+        book.end_question(before, says("1"), 5, term=0)
         assert not due(book, 6, before)
 
         assert due(book, 6, replace(POD, ready=ready))
@@ -289,7 +323,7 @@ class TestAsking:
 def begin(book: WorkerCache, key: str) -> asyncio.Task[None]:
     book.view(POD, 0)
     task = asyncio.create_task(asyncio.sleep(3600))
-    book.begin_call(POD.uid, work(key), task, 0)
+    book.begin_call(POD.uid, work(key), task, 0, epoch=EPOCH)
     return task
 
 
@@ -314,7 +348,7 @@ class TestCalling:
             book.begin_question(POD, 5)
             begin(book, "load 2")
             book.end_call(POD.uid, work("load 2"), says("2"), 6)
-            book.end_question(POD, says("1"), 7)
+            book.end_question(POD, says("1"), 7, term=0)
             assert book.view(POD, 7).version == "2"
 
         asyncio.run(story())
@@ -350,8 +384,8 @@ class TestCalling:
         first, again = mock.Mock(), mock.Mock()
         first.done.return_value = False
         first.cancel.side_effect = lambda: book.end_call(POD.uid, work("stage 2"), SILENT, 6)
-        book.begin_call(POD.uid, work("stage 2"), first, 0)
-        book.begin_call(POD.uid, work("stage 3"), again, 0)
+        book.begin_call(POD.uid, work("stage 2"), first, 0, epoch=EPOCH)
+        book.begin_call(POD.uid, work("stage 3"), again, 0, epoch=EPOCH)
         view = book.view(POD, 7)
 
         assert (view.call, view.lost_call, view.silence) == (work("stage 3"), work("stage 2"), "")
@@ -390,10 +424,10 @@ class TestRestarts:
             book.view(POD, 0)
             book.begin_question(POD, 5)
             book.begin_question(new, 6)
-            book.end_question(new, says("1", instance="i-2"), 6)
+            book.end_question(new, says("1", instance="i-2"), 6, term=0)
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(new.uid, work("load 2"), task, 0)
-            book.end_question(POD, says("0"), 7)
+            book.begin_call(new.uid, work("load 2"), task, 0, epoch=EPOCH)
+            book.end_question(POD, says("0"), 7, term=0)
             view = book.view(new, 7)
             await asyncio.sleep(0)
             assert (view.version, view.call) == ("1", work("load 2"))
@@ -422,7 +456,7 @@ class TestForgetting:
             book.view(POD, 0)
             book.forget_all_but(set())
             task = asyncio.create_task(asyncio.sleep(3600))
-            book.begin_call(POD.uid, work("load 2"), task, 0)
+            book.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
             assert book.call_in_flight(POD.uid) == work("load 2")
             task.cancel()
 
@@ -446,7 +480,7 @@ def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
     ask(book, 5, says("1"))
     assert not book.is_due(POD, 6, max_age_seconds=100)
     task = mock.Mock()
-    book.begin_call(POD.uid, work("load 2"), task, 0)
+    book.begin_call(POD.uid, work("load 2"), task, 0, epoch=EPOCH)
     refused = WorkerAnswer(
         state=says("1").state, reason=Reason.STALE_CALL, message="another process"
     )

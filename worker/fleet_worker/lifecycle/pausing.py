@@ -166,7 +166,7 @@ async def open_latch(worker: Worker, request: OpenRequest, event: Event) -> None
     """Resume or admit a worker, if its engine has the version of the request. Under the lock.
 
     Errors:
-        Refusal: `VersionMismatch`, or `WrongPhase`.
+        Refusal: `VersionMismatch`, `WrongPhase`, or `StaleEpoch`.
         EngineFailure: See `resume_engine`.
     """
     worker.check_step(event)
@@ -182,6 +182,8 @@ async def open_latch(worker: Worker, request: OpenRequest, event: Event) -> None
         raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
     if worker.phase is Phase.JOINING and not worker.is_at_rest:
         await closing.end_requests(worker)
+    # A newer call may have come while this one waited: its caller relies on this one having no effect.
+    fencing.newest(worker.epoch, request.epoch)
     await resume(worker, request.version, event)
     log_serving(worker)
 

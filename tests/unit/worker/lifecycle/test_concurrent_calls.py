@@ -33,6 +33,20 @@ async def held(
     del harness.engine.gates[call]
 
 
+async def test_an_admission_that_waited_while_a_newer_call_was_accepted_opens_nothing(
+    joining: WorkerHarness,
+) -> None:
+    async with joining.agent.lock:
+        admission = asyncio.create_task(joining.admit("base"))
+        await soon(lambda: joining.agent.epoch is not None)
+        joining.agent.obey(joining.epoch())
+    with pytest.raises(Refusal) as refusal:
+        await admission
+
+    assert refusal.value.reason is Reason.STALE_EPOCH
+    assert not joining.state.admitted
+
+
 # --- a lease that ends meanwhile ----------------------------------------------------------------
 
 

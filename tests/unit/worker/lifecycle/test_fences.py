@@ -11,7 +11,7 @@ from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Epoch, PauseMode, PauseRequest, Phase, Reason
+from fleet_worker.protocol import Epoch, FenceRequest, PauseMode, PauseRequest, Phase, Reason
 
 # --- rights of callers --------------------------------------------------------------------------
 
@@ -131,7 +131,9 @@ async def test_a_worker_that_is_being_fenced_refuses_to_resume(serving: WorkerHa
     await soon(lambda: serving.engine.calls[-1:] == ["pause abort"])
     resume = asyncio.create_task(serving.resume("base"))
     await asyncio.sleep(0)  # it waits for the lock, in front of the fence
-    fence = asyncio.create_task(serving.fence())
+    assert serving.agent.epoch is not None
+    request = FenceRequest(reason="a test", epoch=serving.agent.epoch)
+    fence = asyncio.create_task(serving.agent.fence(request))
     await soon(lambda: not serving.agent.is_open)
     gate.set()
     await asyncio.gather(aborting, fence)
