@@ -473,14 +473,6 @@ MUTANTS = [
         ROLLING,
     ),
     Mutant(
-        2,
-        "a worker whose admission got no answer counts as closed",
-        "core/worker_view.py",
-        "(self.state.admitted or self.may_open)",
-        "self.state.admitted",
-        story="an_admission_whose_answer_is_lost",
-    ),
-    Mutant(
         6,
         "a worker whose engine failed once never swaps again",
         "core/strategies/gradual.py",

@@ -83,7 +83,7 @@ def wait_for_admissions(step: Step, closed: Workers, settings: Rollout) -> Step:
     if len(kept) == len(step.actions):
         return step
     called = {a.pod_uid for a in kept}
-    reason = "its admission at another version got no answer, and must not take effect late"
+    reason = "an admission at another version may still be under way to it"
     fences = tuple(
         worker_calls.fence_after_drain(w, settings, reason=reason)
         for w in unsure
