@@ -139,7 +139,7 @@ def an_admission_that_arrives_late() -> Chronicle:
     its = Chronicle(replicas=2)
     late = its.fleet.pod(1)
     late.worker.kill(its.fleet.now)
-    its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one is to be admitted
+    its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one has joined
     its.fleet.publish("2")
     its.until(lambda: late.worker.phase is Phase.JOINING and late.worker.label == "1")
     its.fleet.faults = Faults(answer_late=1.0)
