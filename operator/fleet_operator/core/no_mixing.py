@@ -32,6 +32,7 @@ from fleet_operator.core.precedence import called_only_by
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 
+_NO_CLIENTS = frozenset({Standing.CLOSED, Standing.ABSENT})
 _SOON_OPEN = frozenset({RolloutPhase.PAUSING, RolloutPhase.LOADING})
 
 
@@ -65,14 +66,14 @@ def quarantine_before_opening(step: Step, lost: Sequence[WorkerView]) -> Step:
     )
 
 
-def wait_for_admissions(step: Step, closed: Workers, settings: Rollout) -> Step:
+def wait_for_admissions(step: Step, workers: Workers, settings: Rollout) -> Step:
     """Returns the step without opening a worker at another version than one whose latch may open, and
-    with a fence for that one: it refuses the admission then. `closed`: workers that do not serve now.
+    with a fence for that one: it refuses the admission then.
 
     A call for other work carries a newer epoch, too. If the admission has taken effect meanwhile, the
     fence lets requests end first.
     """
-    unsure = closed.where(lambda f: f.may_open)
+    unsure = workers.where(_may_open_late)
     if not unsure:
         return step
     kept = tuple(
@@ -97,6 +98,13 @@ def wait_for_admissions(step: Step, closed: Workers, settings: Rollout) -> Step:
         note=f"{step.note}; before workers open, admissions of these must end: {some(unsure)}",
         requeue_after_seconds=1.0,
     )
+
+
+def _may_open_late(worker: Facts) -> bool:
+    """Whether a late admission may give clients to a worker that has none now."""
+    pod = worker.pod
+    gone = pod.deleting or pod.quarantined or pod.drains or not pod.running
+    return worker.may_open and worker.standing in _NO_CLIENTS and not gone
 
 
 def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:

@@ -161,7 +161,7 @@ def _plan(
     if view.forbids_mixing and not observed.is_external:
         absent = observed.workers.where(lambda f: f.standing is Standing.ABSENT)
         step = quarantine_before_opening(step, [w for w in absent if w.may_reopen])
-        step = wait_for_admissions(step, Workers.of([*view.joining, *absent]), view.settings)
+        step = wait_for_admissions(step, observed.workers, view.settings)
         loaded = {f.loaded for f in view.members.kinds} - {None}
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = fence_other_versions(step, view, older=older)

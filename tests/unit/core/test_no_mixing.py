@@ -86,6 +86,11 @@ OPENING = ("admit 41 on policy-1", "resume 41 on policy-2")
         pytest.param(
             W(0).joining("40").silent(99).unready().that_may_open(), set(), id="it is silent"
         ),
+        pytest.param(W(0).joining("40").that_may_open().going(), {*OPENING}, id="its pod goes"),
+        pytest.param(
+            W(0).joining("40").that_may_open().quarantined(), {*OPENING}, id="a quarantine lasts"
+        ),
+        pytest.param(W(0).serving("40").that_may_open(), {*OPENING}, id="it serves already"),
     ],
 )
 def test_no_worker_opens_beside_one_that_a_late_admission_may_open_at_other_weights(worker, calls):
