@@ -52,6 +52,7 @@ class FakeWorkers:
         hanging: ordinals whose calls (not questions) never end.
         silent: ordinals that answer nothing.
         refusals: why calls of a kind are refused, by kind.
+        admissions_take_seconds: so long is an admission under way, also when its caller has left.
         denied: the API server refuses every token.
         asked: every call, as `kind version` and ordinal.
     """
@@ -61,6 +62,8 @@ class FakeWorkers:
     hanging: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
     refusals: dict[str, Reason] = field(default_factory=dict)
+    admissions_take_seconds: float = 0.0
+    late: set[asyncio.Task[WorkerAnswer]] = field(default_factory=set)
     token: str | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     questions: list[int] = field(default_factory=list)
@@ -93,6 +96,20 @@ class FakeWorkers:
             return WorkerAnswer(silent=True, message="connection refused")
         if refusal := self.refusals.get(action.kind):
             return WorkerAnswer(state=worker.state(now()), reason=refusal, message="injected")
+        if action.kind == "admit" and self.admissions_take_seconds:
+            late = asyncio.create_task(self._take_late(worker, action, epoch))
+            self.late.add(late)
+            return await asyncio.shield(late)
+        return await self._take(worker, action, epoch)
+
+    async def _take_late(
+        self, worker: FakeWorker, action: WorkerCall, epoch: Epoch
+    ) -> WorkerAnswer:
+        await asyncio.sleep(self.admissions_take_seconds)
+        return await self._take(worker, action, epoch)
+
+    @staticmethod
+    async def _take(worker: FakeWorker, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
         ticket, restarts = worker.take(action, epoch, now()), worker.restarts
         while not ticket.done:
             await asyncio.sleep(0.01)

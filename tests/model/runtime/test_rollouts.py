@@ -63,6 +63,30 @@ class TestRollouts:
 
         run(story)
 
+    def test_no_admission_that_arrives_late_opens_a_worker_beside_a_newer_version(self):
+        async def story() -> None:
+            async with Rig(replicas=2) as rig:
+                await rig.applied("1")
+                late = rig.worker(1)
+                late.kill(now())
+                rig.worker(0).slow_seconds = 6.5  # has staged when the other one has joined
+                rig.publish("2")
+                await rig.until(lambda: ("stage 2", 0) in rig.workers.asked)
+                rig.workers.asked.clear()
+                rig.workers.admissions_take_seconds = 5.0
+                await rig.until(lambda: ("admit 1", 1) in rig.workers.asked)
+                late.slow_seconds, rig.worker(0).slow_seconds = 30.0, 0.1
+                pairs = set()
+                while len(rig.workers.late) < 2:  # the one at version 1, and the one at version 2
+                    generating = [w for w in rig.workers.workers.values() if w.generates]
+                    pairs.add(frozenset(str(w.label) for w in generating))
+                    await asyncio.sleep(0.05)
+                assert all(len(labels) < 2 for labels in pairs), pairs
+                assert ("fence", 1) in rig.workers.asked
+                await rig.applied("2")
+
+        run(story)
+
     def test_a_fleet_that_hangs_does_not_hold_up_another(self):
         """Covered by the queue: what is shown here is that a reconcile does not wait for calls."""
 
