@@ -33,7 +33,7 @@
 15. Where a bounded number of workers swap at once, those with the fewest sessions go first.
 
 `Simulation.endure`, `settle` and `run_quietly` check 6 and 7 at the end of a history. `refusals`
-checks 10, and `effects` checks 13.
+checks 10, `effects` checks 13, and `external_fleets` checks 16.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""Promise 16: what the operator does in fleets that a trainer drives; and mistakes that break it are caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.model.blocks import first_ones_short
+from tests.model.external_fleets import external_history
+from tests.model.mutants import Mutant
+from tests.model.test_mutants import a_copy_with
+from tests.model.test_refusals import found
+
+BLOCKS, HISTORIES_PER_BLOCK = 6, 30
+
+MUTANTS = [
+    Mutant(
+        16,
+        "the operator calls workers while the trainer holds some",
+        "core/strategies/external.py",
+        "if view.held or view.members.any(lambda f: f.busy):",
+        "if False:",
+    ),
+    Mutant(
+        16,
+        "a worker that has received the weights is not admitted",
+        "core/strategies/external.py",
+        "if source else {j.pod.uid for j in view.joining if not j.has_loaded(weights)}",
+        "if source else {j.pod.uid for j in view.joining}",
+    ),
+    Mutant(
+        16,
+        "a worker that missed the update keeps serving",
+        "core/strategies/external.py",
+        "lambda f: not f.has_loaded(weights) and f.standing is Standing.OPEN",
+        "lambda f: False",
+    ),
+    Mutant(
+        16,
+        "any version counts as that of the majority",
+        "core/strategies/external.py",
+        "if 2 * count > len(view.members) else None",
+        "if count else None",
+    ),
+]
+
+
+@pytest.mark.parametrize("block", first_ones_short(range(BLOCKS), 2))
+def test_every_history_of_an_external_fleet_ends_with_the_trainers_version(block):
+    for seed in range(1000 * block, 1000 * block + HISTORIES_PER_BLOCK):
+        external_history(seed)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
+def test_a_mistake_is_caught_as_promise_sixteen(mutant: Mutant, tmp_path: Path) -> None:
+    source = a_copy_with(mutant, tmp_path)
+
+    assert found(source, module="tests.model.external_fleets", promise=16).startswith(
+        "promise 16: "
+    )
