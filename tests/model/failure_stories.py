@@ -49,6 +49,27 @@ def an_engine_that_refuses_a_version_while_its_worker_joins() -> Chronicle:
     return its.end()
 
 
+def a_hung_worker_that_outlives_the_history() -> Chronicle:
+    """A worker hangs, and its WeightVersion is recreated: alone, it does not take the fleet back"""
+    its = Chronicle(replicas=2, rollout={"timeouts": {"stageSeconds": 20, "loadSeconds": 10}})
+    serving, hung = its.fleet.pods.values()
+    its.fleet.control(rollout={"strategy": "InFlight"})
+    its.fleet.hang(hung)
+    its.fleet.publish("2")
+    its.until(lambda: "2" in its.fleet.serving, seconds=1.0)
+    serving.worker.kill(its.fleet.now)
+    its.until(lambda: its.fleet.fleet.applied_version == "2", seconds=1.0)
+    its.fleet.delete_weights()  # and the history with it
+    its.fleet.create_weights({"version": "3"})
+    serving.worker.kill(its.fleet.now, back_after_seconds=8.0)
+    its.fleet.hang(hung, hung=False)
+    for _ in range(8):
+        its.go(1)
+        if (applied := its.fleet.fleet.applied) is None or applied.version == "1":
+            its.fleet.fail(5, "the fleet served version 2, and its status went back to version 1")
+    return its.end()
+
+
 def a_worker_that_no_version_lets_in() -> Chronicle:
     """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
     timeouts = {"stageSeconds": 20, "loadSeconds": 10}
@@ -195,6 +216,7 @@ STORIES: list[Story] = [
     an_engine_that_refuses_a_version_once,
     a_rollback_under_a_worker_that_loads,
     a_rollback_under_a_worker_of_a_newer_release,
+    a_hung_worker_that_outlives_the_history,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

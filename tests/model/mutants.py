@@ -183,6 +183,14 @@ MUTANTS = [
         "known.append(Checkpoint.recorded(recorded))",
     ),
     Mutant(
+        5,
+        "which weights are older is forgotten with the WeightVersion",
+        "core/applied.py",
+        "return one in pinned and two in pinned and pinned.index(two) < pinned.index(one)",
+        "return False",
+        story="a_hung_worker_that_outlives_the_history",
+    ),
+    Mutant(
         6,
         "a joining worker is admitted only while its adapters are missing",
         "core/joining.py",

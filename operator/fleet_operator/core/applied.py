@@ -27,8 +27,8 @@ def applied_of(
 
     `forbids_mixing`: two versions never generate at once. If all generating members agree, they
     override an older status, with two exceptions. A minority of the members does not count, nor do
-    at most half of the replicas with weights that the history calls older: they hung while the
-    others went on. Members that hold requests, or are being fenced, do not count: their weights may be
+    at most half of the replicas with older weights (`came_before`): they hung while the others
+    went on. Members that hold requests, or are being fenced, do not count: their weights may be
     newer or older than what the fleet served.
 
     Where versions may mix, a lagging worker may be the only member. So only the desired version
@@ -70,13 +70,18 @@ def _common_weights(members: Workers) -> WeightsId | None:
 
 
 def came_before(observed: FleetObserved, weights: Named, other: Named) -> bool:
-    """Whether these weights are the older ones by the history of the rollouts, which is newest first."""
+    """Whether these weights are the older ones.
+
+    The history of the rollouts decides. It is deleted with its WeightVersion. So the pins of the fleet
+    decide on weights that it does not name. Both are newest first.
+    """
     steering = observed.base_weights
     ended = [(e.version, e.run_id) for e in steering.status.history] if steering else []
     one, two = (weights.version, weights.run_id), (other.version, other.run_id)
-    if one not in ended:
-        return False
-    return two not in ended or ended.index(two) < ended.index(one)
+    if one in ended:
+        return two not in ended or ended.index(two) < ended.index(one)
+    pinned = [(e.version, e.run_id) for e in observed.status.pinned]
+    return one in pinned and two in pinned and pinned.index(two) < pinned.index(one)
 
 
 def applied_after(step: Step, members: Workers, applied: Checkpoint) -> Checkpoint:

@@ -13,7 +13,7 @@ from tests.support.builders import (
     target,
 )
 
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import worker_calls
 from fleet_operator.core.applied import applied_after, applied_of
@@ -24,16 +24,23 @@ from fleet_operator.core.strategies.base import Step
 W = make_worker
 
 
-def applied(*workers, wants="42", recorded="41", forbids_mixing=True, replicas=None, history=()):
-    status = FleetStatus()
+def applied(
+    *workers, wants="42", recorded="41", forbids_mixing=True, replicas=None, history=(), pinned=()
+):
+    status = FleetStatus(pinned=tuple(_pin(version) for version in pinned))
     if recorded is not None:
-        source = target(recorded).source
-        status = FleetStatus(applied=AppliedWeights(version=recorded, source=source))
+        record = AppliedWeights(version=recorded, source=target(recorded).source)
+        status = status.model_copy(update={"applied": record})
     count = len(workers) if replicas is None else replicas
     weights = make_weights(wants, status=WeightsStatus(history=history_of(*history)))
     fleet = make_fleet(*workers, wants=weights, status=status, replicas=count)
     members = make_view(*workers).members
     return applied_of(fleet, members, target(wants), forbids_mixing=forbids_mixing)
+
+
+def _pin(version):
+    digest = f"sha256:{version:0>64}"
+    return PinnedWeights(version=version, digest=digest, source=target(version).source)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,24 @@ def test_a_single_worker_that_returns_with_an_earlier_version_does_not_change_it
     replicas, history, version
 ):
     found = applied(W(0).serving("40"), replicas=replicas, history=history)
+
+    assert found.version == version
+
+
+@pytest.mark.parametrize(
+    ("pinned", "history", "version"),
+    [
+        pytest.param(["41", "40"], [], "41", id="pinned before the recorded one"),
+        pytest.param(["40", "41"], [], "40", id="pinned after the recorded one"),
+        pytest.param(["40"], [], "40", id="the recorded one has no pin"),
+        pytest.param(["41"], [], "40", id="it has no pin"),
+        pytest.param(["41", "40"], ["40", "41"], "40", id="the history says otherwise"),
+    ],
+)
+def test_the_pins_tell_an_earlier_version_if_its_weight_version_was_deleted(
+    pinned, history, version
+):
+    found = applied(W(0).serving("40"), replicas=2, pinned=pinned, history=history)
 
     assert found.version == version
 
