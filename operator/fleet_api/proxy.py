@@ -29,6 +29,7 @@ _OWN_HEADERS = frozenset(
     {
         "authorization",
         "connection",
+        "content-encoding",  # aiohttp decompresses the body
         "content-length",
         "cookie",
         "expect",
@@ -124,8 +125,8 @@ class Proxy:
                 if call.request.transport is not None:
                     call.request.transport.close()
                 return response
-            if body.is_too_long:
-                raise body.problem() from error
+            if body.fault is not None:
+                raise body.fault from error
             raise busy(
                 "NoReply",
                 f"the fleet {call.fleet.name!r} does not answer ({type(error).__name__}); send the "
@@ -146,27 +147,32 @@ class Proxy:
 
 
 class _Body:
-    """The body of a request, part by part, up to a limit."""
+    """The body of a request, part by part, up to a limit.
+
+    `fault`: why the client's body could not be sent on.
+    """
 
     def __init__(self, request: web.Request, most_bytes: int) -> None:
         self._request = request
         self._most_bytes = most_bytes
-        self.is_too_long = (request.content_length or 0) > most_bytes
-        if self.is_too_long:
-            raise self.problem()
+        self.fault: Exception | None = None
+        if (request.content_length or 0) > most_bytes:
+            raise self._too_long()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The parts as they come. Ends with an error after the limit."""
+        """The parts as they come, decompressed. Ends with an error after the limit."""
         size = 0
-        async for part in self._request.content.iter_any():
-            size += len(part)
-            if size > self._most_bytes:
-                self.is_too_long = True
-                raise self.problem()
-            yield part
+        try:
+            async for part in self._request.content.iter_any():
+                size += len(part)
+                if size > self._most_bytes:
+                    raise self._too_long()
+                yield part
+        except (Problem, web.RequestPayloadError) as error:
+            self.fault = error
+            raise
 
-    def problem(self) -> Problem:
-        """413."""
+    def _too_long(self) -> Problem:
         return Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "RequestEntityTooLarge",
@@ -182,7 +188,8 @@ def _request_headers(request: web.Request) -> CIMultiDict[str]:
         for name, value in request.headers.items()
         if name.lower() not in _OWN_HEADERS | named and not name.lower().startswith(_OWN_PREFIXES)
     )
-    if request.content_length is not None and request.body_exists:
+    is_compressed = "Content-Encoding" in request.headers
+    if request.content_length is not None and request.body_exists and not is_compressed:
         headers["Content-Length"] = str(request.content_length)
     if UPSTREAM_AUTHORIZATION in request.headers:
         headers["Authorization"] = request.headers[UPSTREAM_AUTHORIZATION]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -209,6 +211,41 @@ async def test_a_body_of_unknown_length_within_the_limit_arrives_whole(
 
     await api.send("POST", "/tokenize", data=parts())
     assert fake_upstream.requests[0][3] == b"x" * 90_000
+
+
+async def test_a_compressed_body_reaches_the_worker_as_it_was_before(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    content = json.dumps({"data": "a" * 5000}).encode()
+    async with api.http.post(
+        "/fleets/rl/policy/v1/completions",
+        data=gzip.compress(content),
+        headers={"Authorization": f"Bearer {READER}", "Content-Encoding": "gzip"},
+    ) as reply:
+        assert reply.status == 418
+
+    ((_, _, headers, received),) = fake_upstream.requests
+    assert received == content
+    assert "content-encoding" not in headers
+
+
+async def test_a_small_body_that_decompresses_beyond_the_limit_is_413(
+    api: Api, fake_upstream: FakeUpstream
+) -> None:
+    async with api.http.post(
+        "/fleets/rl/policy/v1/completions",
+        data=gzip.compress(bytes(10_000_000)),
+        headers={"Authorization": f"Bearer {READER}", "Content-Encoding": "gzip"},
+    ) as reply:
+        assert reply.status == 413
+    assert fake_upstream.requests == []
+
+
+async def test_a_body_that_cannot_be_decompressed_is_400(api: Api) -> None:
+    status, problem = await api.send(
+        "POST", "/v1/completions", data=b"{}", headers={"Content-Encoding": "gzip"}
+    )
+    assert (status, problem["reason"]) == (400, "BadRequest")
 
 
 async def test_a_fleet_that_does_not_answer_is_503(api: Api, fake_upstream: FakeUpstream) -> None:
