@@ -34,9 +34,7 @@ class Diary:
         self.ended.append((key, now() - START_SECONDS))
 
 
-async def run_for(
-    queue: WorkQueue[str], work: Work, seconds: float, *, workers: int = 2, then: object = None
-) -> None:
+async def run_for(queue: WorkQueue[str], work: Work, seconds: float, *, workers: int = 2) -> None:
     running = asyncio.create_task(queue.run(work, workers=workers))
     await asyncio.sleep(seconds)
     running.cancel()
