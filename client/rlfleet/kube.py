@@ -217,7 +217,11 @@ class AsyncKube(_Kube):
     def __init__(self, access: Access, field_manager: str) -> None:
         super().__init__(access, field_manager)
         hooks = {"response": [acknowledge_async]}
-        self._http = httpx.AsyncClient(verify=access.tls, proxy=access.proxy, event_hooks=hooks)
+        # Each watch keeps a connection, and a process such as the RL API has hundreds of them.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.AsyncClient(
+            verify=access.tls, proxy=access.proxy, event_hooks=hooks, limits=limits
+        )
 
     def of(self, namespace: str) -> AsyncKube:
         """The same for another namespace, over the same connections: close one of them."""

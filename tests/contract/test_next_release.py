@@ -42,6 +42,8 @@ def test_its_state_is_read() -> None:
     assert state.pause is not None
     assert state.pause.mode == "migrate"
     assert (state.source, state.management) == (None, "Hybrid")
+    assert state.staged is not None
+    assert (state.staged.version, state.staged.source) == ("40", None)
     assert [a.version for a in state.adapters] == ["3"]
 
 

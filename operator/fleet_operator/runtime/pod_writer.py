@@ -78,8 +78,9 @@ class PodWriter:
         failures = await self._at_once(key, [a for a in actions if not isinstance(a, CreatePod)])
         if not created:
             self._creations.pop(key, None)
-        elif not failures:
-            failures = await self._create_again(key, created)
+        else:
+            # A refused deletion of one pod says nothing about the creation of others.
+            failures = [*failures, *await self._create_again(key, created)]
         if failures:
             # A refusal needs attention, and must not be hidden by a temporary error.
             raise next((f for f in failures if isinstance(f, Terminal)), failures[0])

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rlfleet import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, Unavailable
 from rlfleet.kube import AsyncKube, BlockingKube
@@ -293,3 +295,39 @@ def test_an_error_about_another_resource_names_none_of_ours(
         blocking(use, lambda _: status(code, "Words"))
     assert "in its words" in str(raised.value)
     assert "WeightVersion" not in str(raised.value)
+
+
+async def test_requests_are_answered_beside_hundreds_of_watches() -> None:
+    """Each reply of the RL API that waits for a rollout keeps a watch open."""
+    held, all_held, go_on = 0, asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal held
+        if "watch" in request.query:
+            held += 1
+            if held == 150:
+                all_held.set()
+            await go_on.wait()
+            return web.Response(text="")
+        return web.json_response({"a": 1})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    server = TestServer(app)
+    await server.start_server()
+    kube = AsyncKube(access(server=str(server.make_url("")).rstrip("/"), token=lambda: "t"), "x")
+
+    async def watch() -> None:
+        async for _ in kube.watch(Kind.WEIGHTS, "policy", "1", 60):
+            pass
+
+    watches = [asyncio.create_task(watch()) for _ in range(150)]
+    try:
+        async with asyncio.timeout(30):
+            await all_held.wait()
+            assert await kube.call("GET", "/readyz") == {"a": 1}
+    finally:
+        go_on.set()
+        await asyncio.gather(*watches, return_exceptions=True)
+        await kube.close()
+        await server.close()

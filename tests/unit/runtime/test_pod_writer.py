@@ -189,6 +189,22 @@ class TestRefusals:
 
         played(story)
 
+    def test_pods_are_created_although_another_one_may_not_be_deleted(self):
+        async def story() -> None:
+            server = Server()
+            server.delete = _refused
+            error = await server.try_to(
+                [*creations(2), DeletePod(pod_name="policy-9", pod_uid="uid-9", reason="x")]
+            )
+            assert [name for _, name in server.sent] == ["policy-0", "policy-1"]
+            assert isinstance(error, Terminal)
+
+        played(story)
+
+
+async def _refused(_path: str, *, uid: str) -> None:
+    raise Terminal(f"403 the deletion of {uid} is denied by a webhook")
+
 
 async def _noted(deleted: list[str], uid: str) -> None:
     deleted.append(uid)

@@ -23,7 +23,6 @@ from fleet_worker.protocol.types import (
     Phase,
     Reason,
     Seconds,
-    Source,
     Text,
     Word,
 )
@@ -42,7 +41,7 @@ class Staged(Message):
 
     version: Label
     run_id: Label | None = None
-    source: Source
+    source: AnySource
     digest: Label | None = None
     """Digest of the bytes that a load will read. Every worker of this release reports it."""
     size_bytes: Count

@@ -37,6 +37,7 @@ async def test_an_unmet_demand_is_refused_with_the_present_version(
 
     assert refusal_of(reply) == (409, "1", "base", "WeightVersionError")
     assert "base" in reply.json()["error"]["message"]
+    assert reply.headers["connection"] == "close", "the next try reaches another worker"
     assert port.server.asked == []
 
 
