@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -19,15 +20,20 @@ from fleet_api.contract import CHANGE_ERRORS, Contract
 from fleet_api.external import External
 from fleet_api.idempotency import HEADER, MEANING
 from fleet_api.managed import Managed
+from fleet_api.problems import Problem, of_error
 from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
 from fleet_api.route import Route
 from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
 from fleet_operator.api.conditions import ConditionType, condition_of
+from rlfleet.errors import RlfleetError
 
 _HEALTH = Contract({200: HealthDocument, 503: HealthDocument})
 _WORLD_SIZE = Contract({200: WorldSizeDocument})
 _PAUSE = {"mode": "abort, wait or keep.", "clear_cache": "Whether cached prefixes are dropped."}
 _FORMAT = {"config_format": "json for an object, else text."}
+
+
+LOAD_ADAPTER_PATHS = frozenset({"/load_lora_adapter", "/v1/load_lora_adapter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
         # The handler requires the right, on the WeightVersion that the body names.
         *(
             Row("POST", path, managed.load_adapter, Access.ADAPTER, LoadAdapter, repeatable=True)
-            for path in ("/load_lora_adapter", "/v1/load_lora_adapter")
+            for path in sorted(LOAD_ADAPTER_PATHS)
         ),
         Row(
             "POST",
@@ -96,10 +102,7 @@ def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
     return (
         Route("GET", "/health", health, Access.FLEET, _HEALTH),
         Route("GET", "/get_world_size", world_size, Access.FLEET, _WORLD_SIZE),
-        *(
-            Route(r.method, r.path, _either(r.managed, external), r.access, r.contract)
-            for r in rows
-        ),
+        *(Route(r.method, r.path, _handler_of(r, external), r.access, r.contract) for r in rows),
     )
 
 
@@ -120,6 +123,27 @@ async def health(call: Call) -> web.Response:
 async def world_size(call: Call) -> web.Response:
     """The processes of all workers that the fleet should have."""
     return web.json_response({"world_size": call.fleet.world_size * call.fleet.spec.replicas})
+
+
+def _handler_of(row: Row, external: External) -> Handler:
+    handle = _either(row.managed, external)
+    return _with_500_for_503(handle) if row.path in LOAD_ADAPTER_PATHS else handle
+
+
+def _with_500_for_503(handler: Handler) -> Handler:
+    """The same with 500 for faults that pass: prime-rl repeats a load of an adapter after 404 and 500 only."""
+
+    async def handle(call: Call) -> web.StreamResponse:
+        try:
+            return await handler(call)
+        except (Problem, RlfleetError) as error:
+            problem = error if isinstance(error, Problem) else of_error(error)
+            if problem.status is HTTPStatus.SERVICE_UNAVAILABLE:
+                problem.status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise problem from error
+
+    handle.__doc__ = handler.__doc__
+    return handle
 
 
 def _either(managed: Handler, external: External) -> Handler:

@@ -13,7 +13,7 @@ from typing import cast
 
 from aiohttp import web
 
-from fleet_api.bodies import Directory, Publication, read
+from fleet_api.bodies import Publication, read
 from fleet_api.calls import Call, right_on
 from fleet_api.changes import Changes, publish
 from fleet_api.fleets import Fleet, Fleets
@@ -29,6 +29,9 @@ _REMEDY = (
     "publish versions with /update_weights {weight_dir}, or set the fleet's spec.weights.management "
     "to External"
 )
+
+_WAIT_SECONDS = 600.0
+_LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Managed:
@@ -96,7 +99,8 @@ class Managed:
                 "the only method that may be called is reload_weights",
             )
         named = body.named
-        await self._publish(call, call.present_weights, named.weights_path, named.version)
+        seconds = min(body.timeout or _WAIT_SECONDS, _LONGEST_WAIT_SECONDS)
+        await self._publish(call, call.present_weights, named.weights_path, named.version, seconds)
         # Clients compare the results: one of each process, and nothing else.
         processes = call.fleet.world_size * call.fleet.spec.replicas
         return web.json_response({"results": [None] * processes})
@@ -132,7 +136,12 @@ class Managed:
         raise _not_for_trainers(call.fleet, "this call")
 
     async def _publish(
-        self, call: Call, seen: WeightVersion, path: str | None, version: str | None
+        self,
+        call: Call,
+        seen: WeightVersion,
+        path: str | None,
+        version: str | None,
+        seconds: float = _WAIT_SECONDS,
     ) -> Rollout:
         """Errors: Problem 400 without a directory, 422 without a version."""
         if path is None:
@@ -149,7 +158,9 @@ class Managed:
                 "the name of the directory has no number; write each version to a directory of its "
                 "own such as /weights/step_43, or send version",
             )
-        body = Publication(version=version, source=Directory(path=path))
+        body = Publication.model_validate(
+            {"version": version, "source": {"path": path}, "timeoutSeconds": seconds}
+        )
         result, _ = await self._changes.carry_out(call, seen, body, publish)
         return cast("Rollout", result)  # as `publish` does, and its repetition, which waits too
 

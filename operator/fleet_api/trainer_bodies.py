@@ -41,9 +41,10 @@ class Reload(Lenient):
 
 
 class CollectiveRpc(Lenient):
-    """`/collective_rpc`."""
+    """`/collective_rpc`. `timeout`: seconds to wait for the rollout; an hour at most."""
 
     method: StrictStr
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     named: Annotated[Reload, Field(alias="kwargs")] = Reload()
 
 

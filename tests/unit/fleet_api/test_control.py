@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ async def test_an_update_that_is_sent_again_makes_no_other_rollout(api: Api) -> 
 
     assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 200
     assert api.cluster.objects.weights["metadata"]["generation"] == generation
+
+
+@pytest.mark.parametrize(("sent", "waited"), [(None, 600), (1800, 1800), (9999, 3600)])
+async def test_a_reload_waits_as_long_as_its_client(
+    api: Api, caplog: pytest.LogCaptureFixture, sent: int | None, waited: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    body = rpc("/weights/global_step_44/policy/") | {"timeout": sent}
+
+    assert (await api.send("POST", "/collective_rpc", TRAINER, json=body))[0] == 200
+    (line,) = [r for r in caplog.records if r.name == "fleet_api.audit"]
+    assert line.__dict__["asked"]["timeoutSeconds"] == waited
 
 
 async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api: Api) -> None:

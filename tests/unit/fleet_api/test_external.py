@@ -318,6 +318,19 @@ async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
     assert problem["detail"].startswith("2 of 3 workers have followed. policy-1:")
 
 
+@pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
+async def test_a_silent_worker_is_500_for_an_adapter_which_prime_rl_repeats(
+    api: Api, workers: list[AdminServer], path: str
+) -> None:
+    await workers[1].close()
+    body = {"lora_name": "judge", "lora_path": "/weights/judge/step_1"}
+    for one in (workers[0], workers[2]):
+        await one.close()
+    status, problem = await post(api, path, body)
+
+    assert (status, problem["reason"]) == (500, "WorkersUnavailable")
+
+
 async def test_a_refusal_is_final_also_when_another_worker_is_silent(
     api: Api, workers: list[AdminServer]
 ) -> None:
