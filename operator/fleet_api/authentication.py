@@ -68,7 +68,9 @@ class Authenticator:
         self._keys = keys
         self._audiences = audiences
         self._metrics = metrics or Metrics()
-        self._reviews: TtlCache[bytes, Caller | str] = TtlCache(MOST_REVIEWS, monotonic)
+        # Apart: a flood of unknown tokens must not push out those of callers.
+        self._accepted: TtlCache[bytes, Caller] = TtlCache(MOST_REVIEWS, monotonic)
+        self._refused: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
 
     async def caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
         """The caller with this header `Authorization`.
@@ -96,12 +98,14 @@ class Authenticator:
         if (holder := self._holder(token, namespace, fleet)) is not None:
             return holder
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._reviews.get(digest)
+        known: Caller | str | None = self._accepted.get(digest) or self._refused.get(digest)
         self._metrics.reviews.labels("miss" if known is None else "hit").inc()
         if known is None:
             known = await self._review(token)
-            accepted = isinstance(known, Caller)
-            self._reviews.put(digest, known, ACCEPTED_SECONDS if accepted else REFUSED_SECONDS)
+            if isinstance(known, Caller):
+                self._accepted.put(digest, known, ACCEPTED_SECONDS)
+            else:
+                self._refused.put(digest, known, REFUSED_SECONDS)
         if isinstance(known, str):
             raise unauthorized(f"{known}; {_REMEDY}")
         return known

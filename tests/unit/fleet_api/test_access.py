@@ -17,7 +17,7 @@ from tests.support.fake_cluster import (
 )
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
-from fleet_api.authentication import ACCEPTED_SECONDS, Authenticator
+from fleet_api.authentication import ACCEPTED_SECONDS, MOST_REVIEWS, Authenticator
 from fleet_api.keys import StaticKeys
 from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
 from fleet_api.problems import Problem
@@ -152,6 +152,20 @@ async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> No
     with pytest.raises(Problem) as refused:
         await known.caller(header, "rl", "policy")
     assert refused.value.status == 401
+
+
+async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None:
+    cluster = FakeCluster()
+    made = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
+    await made.caller(f"Bearer {READER}", "rl", "policy")
+    for number in range(MOST_REVIEWS + 1):
+        with pytest.raises(Problem):
+            await made.caller(f"Bearer unknown-{number}", "rl", "policy")
+    reviews = cluster.count(TOKEN_REVIEWS)
+
+    await made.caller(f"Bearer {READER}", "rl", "policy")
+
+    assert cluster.count(TOKEN_REVIEWS) == reviews
 
 
 async def test_a_token_for_another_audience_is_refused() -> None:
