@@ -130,7 +130,10 @@ def problem_of(part: str, error: Exception) -> Problem:
         return Problem(
             part=part,
             reason=ConditionReason.WORKERS_FAILING,
-            message=f"a pod cannot be created: {error}",
+            message=(
+                f"a pod cannot be created, changed or deleted: {error}. The operator tries again. "
+                "Check quotas, admission policies and its permissions (docs/reference/rbac.md)"
+            ),
         )
     what = "is refused by the API server" if isinstance(error, Terminal) else "cannot be written"
     return Problem(
