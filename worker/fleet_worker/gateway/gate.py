@@ -19,6 +19,7 @@ from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Forward, Reply
 from fleet_worker.http.asgi import (
+    GO_ELSEWHERE,
     App,
     BodyTooLargeError,
     ClientGoneError,
@@ -89,10 +90,6 @@ STATE_ATTRIBUTE = "rlfleet"
 """Attribute of the application's state that holds the `GateKeeper`."""
 
 _RETRY = (b"retry-after", b"1")
-_GO_ELSEWHERE = ((b"connection", b"close"),)
-"""Closes the connection. The client's next try opens another one, which the Service sends to a worker
-with an open latch.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +218,8 @@ def _check_open(keeper: GateKeeper) -> None:
         return
     keeper.metrics.turned_away()
     if (problem := keeper.probes.problem) is not None:
-        raise _unavailable(problem, _GO_ELSEWHERE)
-    headers = [_RETRY, *_GO_ELSEWHERE]
+        raise _unavailable(problem, [GO_ELSEWHERE])
+    headers = [_RETRY, GO_ELSEWHERE]
     message = f"this worker is {agent.standing.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
 

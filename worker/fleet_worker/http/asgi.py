@@ -17,6 +17,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = Iterable[tuple[bytes, bytes]]
+GO_ELSEWHERE = (b"connection", b"close")
+"""Header that closes the connection. The client's next try opens another one, which the Service may send
+to a worker that can answer it.
+"""
 
 
 class BodyTooLargeError(Exception):

@@ -7,7 +7,7 @@ token, or in the middle.
 from __future__ import annotations
 
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.http.asgi import Headers, WireError, bad_request, header_of
+from fleet_worker.http.asgi import GO_ELSEWHERE, Headers, WireError, bad_request, header_of
 from fleet_worker.protocol import (
     HEADER_RUN,
     HEADER_VERSION,
@@ -19,8 +19,6 @@ from fleet_worker.provenance.demands import IN_BODY, Demand, DemandError, demand
 from fleet_worker.provenance.spans import Spans, compact
 
 _RETRY_AFTER_SECONDS = 1
-_GO_ELSEWHERE = (b"connection", b"close")
-"""The next request of a client, or of the RL API, opens a connection, which may lead to another worker."""
 
 
 def demand_in(headers: Headers) -> Demand:
@@ -90,7 +88,7 @@ def check_spans(demand: Demand, spans: Spans) -> None:
 
 
 def _unmet(demand: Demand, what: str, name: WeightName | None) -> WireError:
-    headers = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode()), _GO_ELSEWHERE]
+    headers = [(b"retry-after", str(_RETRY_AFTER_SECONDS).encode()), GO_ELSEWHERE]
     if name is not None:
         headers.append((HEADER_VERSION.encode(), name.version.encode()))
     message = f"the request wants {demand}; {what}"
