@@ -18,9 +18,18 @@ def settings(fleet: Fleet, **rollout: object) -> None:
     fleet.publish(version, rollout=rollout or None)
 
 
+def any_repetition(fleet: Fleet) -> None:
+    """Let canaries repeat themselves. One random model in eight does beyond the default limit, and
+    which version is served here depends on the tests before.
+    """
+    limit = {"spec": {"rollout": {"canary": {"maxRepetitionPercent": 100}}}}
+    fleet.patch_fleet(limit)
+
+
 @pytest.fixture(autouse=True)
 def back_to_defaults(fleet: Fleet):
     yield
+    fleet.patch_fleet({"spec": {"rollout": {"canary": None}}})
     settings(fleet)
     ready = fleet.eventually(lambda: fleet.condition("Ready"), "Ready reflects the patch")
     if ready["status"] != "True":
@@ -84,9 +93,8 @@ def same_weights(fleet: Fleet, version: str) -> int:
 
 def test_a_canary_that_answers_as_before_passes_with_its_figures(fleet):
     step = same_weights(fleet, fleet.applied())
-    # One random model in eight repeats itself beyond the default limit, which version is served here
-    # depends on the tests before.
-    settings(fleet, strategy="Canary", canary={"maxRepetitionPercent": 100})
+    any_repetition(fleet)
+    settings(fleet, strategy="Canary")
 
     verdict = fleet.roll_out(step)["canary"]
 
@@ -101,7 +109,8 @@ def test_a_canary_that_answers_as_before_passes_with_its_figures(fleet):
 def test_a_canary_that_answers_otherwise_goes_back_and_nobody_got_a_token_of_it(fleet, tmp_path):
     # Two random models agree on nothing.
     before = fleet.applied()
-    settings(fleet, strategy="Canary", canary={"maxRepetitionPercent": 100})
+    any_repetition(fleet)
+    settings(fleet, strategy="Canary")
     step = fleet.next_step()
 
     def work() -> None:

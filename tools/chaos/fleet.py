@@ -109,8 +109,16 @@ class Fleet:
 
     def publish(self, version: str, **spec: Any) -> None:
         """Patch the WeightVersion, as trainers do."""
-        patch = json.dumps({"spec": {"version": version, **spec}})
-        self.kubectl("patch", "wv", self.name, "--type=merge", "-p", patch)
+        self._patch("wv", {"spec": {"version": version, **spec}})
+
+    def patch_fleet(self, patch: dict[str, Any]) -> None:
+        """Patch the fleet, as a user does."""
+        self._patch("ifl", patch)
+
+    def _patch(self, kind: str, patch: dict[str, Any]) -> None:
+        # The API server drops a field that the object does not have, with a warning only.
+        chosen = ("--type=merge", "--warnings-as-errors", "-p", json.dumps(patch))
+        self.kubectl("patch", kind, self.name, *chosen)
 
     def wait_ready(self, what: str = "", seconds: int = READY_SECONDS) -> None:
         """Wait for the condition Ready of the WeightVersion, or of another object.

@@ -236,7 +236,7 @@ def _verdict(
     if bad:
         message += (
             " No client got a token of this version; the applied version keeps serving. Publish "
-            "another version, or change the limits in rollout.canary."
+            "another version, or change spec.rollout.canary of the fleet."
         )
     return CanaryVerdict(
         version=goal.version,
