@@ -69,7 +69,8 @@ class Patches:
         if seen.spec.source.is_template or seen.spec.version == version:
             return None
         found = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
-        for pin in InferenceFleet.model_validate(found).status.pinned:
+        status = InferenceFleet.model_validate(found).status
+        for pin in status.pins_of(seen.spec.adapter):
             if (pin.version, pin.run_id) == (version, seen.spec.run_id):
                 return pin.source.model_dump(by_alias=True, exclude_none=True)
         raise NotFound(

@@ -53,10 +53,14 @@ class WeightSource(Resource):
 
 
 class AppliedWeights(Resource):
-    """The weights that all workers with traffic served last at the same time."""
+    """The weights that all workers with traffic served last at the same time.
+
+    Fields:
+        source: None if a trainer sent them over a collective.
+    """
 
     version: str
-    source: WeightSource
+    source: WeightSource | None = None
     digest: str | None = None
     run_id: str | None = None
     applied_at: datetime | None = None
@@ -246,6 +250,12 @@ class PinnedWeights(Resource):
     run_id: str | None = None
 
 
+class PinnedAdapter(PinnedWeights):
+    """The files that a version of a LoRA adapter names."""
+
+    adapter: str
+
+
 class FleetStatus(Resource):
     """A fleet as the operator observes it."""
 
@@ -256,10 +266,17 @@ class FleetStatus(Resource):
     applied_version: str | None = None
     versions: tuple[ServedVersion, ...] = ()
     pinned: tuple[PinnedWeights, ...] = ()
+    pinned_adapters: tuple[PinnedAdapter, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     endpoint: str = ""
     conditions: tuple[Condition, ...] = ()
+
+    def pins_of(self, adapter: str) -> tuple[PinnedWeights, ...]:
+        """Returns the pins of an adapter; with an empty name, those of the base weights."""
+        if not adapter:
+            return self.pinned
+        return tuple(pin for pin in self.pinned_adapters if pin.adapter == adapter)
 
 
 class FleetSpec(Resource):

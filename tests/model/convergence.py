@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.model.desired import NO_STATUS
 from tests.model.fake_state import version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
@@ -102,7 +103,8 @@ class Convergence:
         adapters = (
             a.view(uid).spec for uid, a in self.desired.weights if uid != self.desired.base_uid
         )
-        return worker.adapters == {spec.adapter: (spec.version, spec.run_id) for spec in adapters}
+        served = {name: (a.version, a.run_id) for name, a in worker.adapters.items()}
+        return served == {spec.adapter: (spec.version, spec.run_id) for spec in adapters}
 
     def settle(self, bound: int = 400) -> None:
         """End the faults and let time pass until the fleet has converged. A version that was abandoned
@@ -121,10 +123,7 @@ class Convergence:
         """With faults ended but not repaired, converge, or say what is wrong."""
         if self._converges(bound) or self.weights.phase is RolloutPhase.SUSPENDED:
             return
-        adapters = (
-            condition_of(s.conditions, ConditionType.STALLED) for s in self.leader.weights.values()
-        )
-        if self.replicas and not self.stalled and not any(adapters):
+        if self.replicas and not self.stalled and not self._stalls():
             self.fail(6, f"neither on {self.version} after {bound} reconciles nor stalled")
 
     def settle_or_say_reused(self) -> None:
@@ -134,9 +133,26 @@ class Convergence:
         self.repair_workers()
         if self._converges(400) or self.weights.phase is RolloutPhase.HALTED:
             return  # abandoned because of an earlier fault; another test checks the report
-        said = self.stalled.reason if self.stalled is not None else None
-        if said not in _ABOUT_IDENTITY:
+        said = self._stalls() | ({self.stalled.reason} if self.stalled is not None else set())
+        if not said & set(_ABOUT_IDENTITY):
             self.fail(6, f"not converged on {self.version}, and Stalled says {said}")
+
+    def adapters(self, name: str) -> list[str]:
+        """Returns the weights that serving workers have under an adapter's name."""
+        serving = [w for w in self.workers.values() if w.generates]
+        return [w.adapters[name].weights for w in serving if name in w.adapters]
+
+    def stalled_adapter(self, name: str) -> bool:
+        """Whether the WeightVersion of an adapter is stalled."""
+        status = self.leader.weights.get(name, NO_STATUS)
+        return condition_of(status.conditions, ConditionType.STALLED) is not None
+
+    def _stalls(self) -> set[str]:
+        """Why WeightVersions are stalled, those of adapters included."""
+        found = (
+            condition_of(s.conditions, ConditionType.STALLED) for s in self.leader.weights.values()
+        )
+        return {c.reason for c in found if c is not None}
 
     def endure(self) -> None:
         """Faults stay, a queue keeps holding its pods, and nothing new happens: no rollout stays in a

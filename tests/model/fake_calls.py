@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model.fake_state import Note, Ticket, digest_of
+from tests.model.fake_state import FakeAdapter, Note, Ticket, digest_of
 
 from fleet_operator.core.actions import (
     Admit,
@@ -25,6 +25,7 @@ from fleet_operator.core.actions import (
     RemoveLora,
     Resume,
     Stage,
+    StageLora,
     WorkerCall,
 )
 from fleet_worker.lifecycle.refused_stages import with_refusal
@@ -340,17 +341,39 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     action = ticket.action
     if isinstance(action, RemoveLora):
         worker.adapters.pop(action.adapter, None)
+        worker.staged_adapters.pop(action.adapter, None)
         ticket.end()
         return
     assert isinstance(action, PutLora)
     if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
         ticket.end(Reason.WRONG_PHASE)
-    elif str(action.source) in (worker.bad_sources | worker.files.absent):
-        absent = str(action.source) in worker.files.absent
-        reason = Reason.SOURCE_ABSENT if absent else Reason.CHECKPOINT_TRUNCATED
-        worker.adapter_failure = Note(action.version, reason, worker.now, action.adapter)
-        ticket.end(reason)
+        return
+    name, known = action.adapter, (action.adapter, action.version, action.run_id)
+    held = worker.staged_adapters.get(name)
+    reason = None
+    if held is None or not held.is_of(action):
+        held, reason = _read(worker, action)
+    if reason is None and worker.adapters_meant.get(known, held.digest) != held.digest:
+        reason = Reason.VERSION_REUSED
+    if reason is not None:
+        worker.adapter_failure = Note(action.version, reason, worker.now, name, action.run_id)
+    elif isinstance(action, StageLora):
+        worker.staged_adapters[name], worker.adapter_failure = held, None
     else:
-        worker.adapters[action.adapter] = (action.version, action.run_id)
-        worker.adapter_failure = None
-        ticket.end()
+        worker.staged_adapters.pop(name, None)
+        worker.adapters[name], worker.adapter_failure = held, None
+        worker.adapters_meant[known] = held.digest
+    ticket.end(reason)
+
+
+def _read(worker: FakeWorker, action: PutLora) -> tuple[FakeAdapter, Reason | None]:
+    """The adapter that lies there now, and why the worker refuses it."""
+    source, reason = str(action.source), None
+    found = FakeAdapter(action.version, action.run_id, source, worker.files.at(source))
+    if source in worker.files.absent:
+        reason = Reason.SOURCE_ABSENT
+    elif source in worker.bad_sources:
+        reason = Reason.CHECKPOINT_TRUNCATED
+    elif not found.is_of(action):
+        reason = Reason.DIGEST_MISMATCH
+    return found, reason

@@ -70,6 +70,26 @@ class Ticket:
         return self
 
 
+@dataclass(frozen=True)
+class FakeAdapter:
+    """A version of an adapter, as labelled and as it is."""
+
+    version: str
+    run_id: str | None
+    source: str
+    weights: str
+
+    @property
+    def digest(self) -> str:
+        """Of its files."""
+        return digest_of(self.weights)
+
+    def is_of(self, action: WorkerCall) -> bool:
+        """Whether a call names this version, and its digest if any."""
+        named = (self.version, self.run_id) == (action.version, action.run_id)
+        return named and action.digest in {None, self.digest}
+
+
 MODEL_SOURCE = "/models/base"
 _VARIANT = "~"
 
@@ -147,7 +167,10 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         load_failure=_failure(worker.load_failure, now) if worker.load_failure else None,
         adapter_failure=_adapter_failure(worker.adapter_failure, now),
         timings=_timings(worker),
-        adapters=tuple(_adapter(n, *v) for n, v in worker.adapters.items()),
+        adapters=tuple(
+            _adapter(name, worker.adapters.get(name), worker.staged_adapters.get(name))
+            for name in sorted(worker.adapters.keys() | worker.staged_adapters)
+        ),
         adapter_slots=_slots(len(worker.adapters)),
     )
 
@@ -161,8 +184,25 @@ def _source(path: str) -> Source:
 
 
 @cache
-def _adapter(name: str, version: str, run_id: str | None) -> AdapterState:
-    return AdapterState(name=name, version=version, run_id=run_id)
+def _adapter(name: str, served: FakeAdapter | None, held: FakeAdapter | None) -> AdapterState:
+    staged = held and Staged(
+        version=held.version,
+        run_id=held.run_id,
+        source=_source(held.source),
+        digest=held.digest,
+        size_bytes=1,
+        in_memory=True,
+    )
+    if served is None:
+        return AdapterState(name=name, version=None, staged=staged)
+    return AdapterState(
+        name=name,
+        version=served.version,
+        run_id=served.run_id,
+        source=_source(served.source),
+        digest=served.digest,
+        staged=staged,
+    )
 
 
 @cache

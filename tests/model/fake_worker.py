@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from tests.model import fake_calls
 from tests.model.fake_requests import FakeRequests
-from tests.model.fake_state import MODEL_SOURCE, Files, Note, Ticket, digest_of, state_of
+from tests.model.fake_state import (
+    MODEL_SOURCE,
+    FakeAdapter,
+    Files,
+    Note,
+    Ticket,
+    digest_of,
+    state_of,
+)
 
 from fleet_operator.core.actions import Apply, Load, WorkerCall
 from fleet_worker.protocol import (
@@ -80,7 +88,9 @@ class FakeWorker:
     staged_weights: str = ""
     files: Files = field(default_factory=Files)
     meant: dict[tuple[str, str | None], str] = field(default_factory=dict)
-    adapters: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    adapters: dict[str, FakeAdapter] = field(default_factory=dict)
+    staged_adapters: dict[str, FakeAdapter] = field(default_factory=dict)
+    adapters_meant: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     lease_until: float | None = None
     paused_at: float | None = None
     renewed_at: float = 0
@@ -140,8 +150,12 @@ class FakeWorker:
 
     @property
     def digest(self) -> str | None:
-        """Of the weights in its engine; None while they are not to be trusted."""
-        return None if self.label is None or self.weights is None else digest_of(self.weights)
+        """Of the weights in its engine; None while they are not to be trusted, and for those that
+        came over a collective.
+        """
+        if self.label is None or self.weights is None or not self.source:
+            return None
+        return digest_of(self.weights)
 
     @property
     def lost_requests(self) -> int:
@@ -239,8 +253,8 @@ class FakeWorker:
         self.__dict__.update(fresh.__dict__)
 
     def start(self) -> None:
-        """Begin on what the ConfigMap tells, or, if the files there are others now, on the model's
-        own weights.
+        """Begin on what the ConfigMap tells, or, if the files there are others now or it names no
+        directory, on the model's own weights.
         """
         self.label, self.run_id, self.source = (
             self.start_version,
@@ -248,7 +262,7 @@ class FakeWorker:
             self.start_source,
         )
         self.weights = self.files.at(self.source)
-        if self.start_digest not in {None, digest_of(self.weights)}:
+        if self.start_digest not in {None, digest_of(self.weights)} or not self.source:
             self.label, self.run_id, self.source = "base", None, MODEL_SOURCE
             self.weights = self.files.at(self.source)
         self.meant = {(self.label, self.run_id): digest_of(self.weights)}

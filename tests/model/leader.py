@@ -17,7 +17,7 @@ from tests.model.fake_revisions import at_once
 from tests.model.fake_state import Ticket
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.actions import Admit, PodAction, WorkerCall
 from fleet_operator.core.admissions import may_open_late
@@ -287,7 +287,7 @@ class Leader:
             generation=self.desired.generation,
             spec=self.desired.fleet_spec,
             status=self.fleet,
-            stored_pins=self._stored_pins(),
+            stored=self._stored(),
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
         )
@@ -315,9 +315,9 @@ class Leader:
         calling = not self.epochs.is_settling(KEY)
         return asked.view(uid, status, self.watch.look(KEY, uid, status, now, calling=calling))
 
-    def _stored_pins(self) -> tuple[PinnedWeights, ...]:
+    def _stored(self) -> FleetStatus:
         written = self.written.get("fleet")
-        return written.pinned if isinstance(written, FleetStatus) else ()
+        return written if isinstance(written, FleetStatus) else FleetStatus()
 
     def _worker(self, pod: PodView, now: float) -> WorkerView:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)

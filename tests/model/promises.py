@@ -24,7 +24,7 @@
     from different files, also if files are rewritten, processes restart or records are lost in
     between. `Ready` is not True while a serving worker, as far as the leader can know, has another
     run, version or digest than the WeightVersion requests. Nor is it True while the WeightVersion
-    names other files than its version means.
+    names other files than its version means. The same holds for the versions of each adapter.
 11. No call reaches another pod than its own, and no answer counts for another pod.
 12. A planned change cuts no request before its drain deadline. A worker that is scaled down, or
     replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
@@ -121,6 +121,7 @@ class Promises:
             as all workers have the weights that the fleet's status names as applied.
         unknown: whether the leader cannot know what was served.
         meant: digest of the files of the first token of every version of a run.
+        adapters_meant: the same of every adapter, by name, version and run.
         sources: allowed sources of a version of a run. They were requested before its first token,
             or with the digest of that token.
         back_to: `rollbackTo`, if it permits the last spec.
@@ -137,6 +138,7 @@ class Promises:
         self.recorded: set[Name] = set()
         self.agree = True
         self.meant: dict[Name, str] = {}
+        self.adapters_meant: dict[tuple[str, str, str | None], str] = {}
         self.sources: dict[Name, set[WeightSource]] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.readers = Readers(simulation)
@@ -212,6 +214,11 @@ class Promises:
         if first != worker.digest:
             message = f"{pod.name} makes tokens of {worker.label} from other files than before"
             self.sim.fail(9, message)
+        for name, adapter in worker.adapters.items():
+            key = (name, adapter.version, adapter.run_id)
+            if self.adapters_meant.setdefault(key, adapter.digest) != adapter.digest:
+                what = f"tokens of adapter {name} {adapter.version}"
+                self.sim.fail(9, f"{pod.name} makes {what} from other files than before")
 
     def _ready_is_true(self, leader: Leader) -> None:
         """Check a decision of the leader: if it sets `Ready` to True, every worker that may serve
@@ -245,6 +252,27 @@ class Promises:
             has = (str(state.version), state.run_id)
             if has != name or state.digest != digest:
                 self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
+
+    def _ready_adapters_are_true(self, leader: Leader) -> None:
+        """The same for the WeightVersions of adapters."""
+        desired, observed = leader.desired, leader.observed
+        if desired is None or observed is None or any(p.grace for p in self.sim.pods.values()):
+            return
+        for uid, asked in desired.weights:
+            spec, status = asked.view(uid).spec, leader.weights.get(uid, NO_STATUS)
+            ready = condition_of(status.conditions, ConditionType.READY)
+            if not spec.adapter or ready is None or ready.status != "True":
+                continue
+            name = (spec.adapter, spec.version, spec.run_id)
+            for worker in observed.workers:
+                pod, state = worker.pod, worker.state
+                gone = pod.deleting or pod.quarantine or not pod.running or worker.silent_seconds
+                if gone or state is None or not state.admitted or not worker.takes_lora:
+                    continue
+                held = next((a for a in state.adapters if a.name == spec.adapter), None)
+                has = held and (held.name, held.version, held.run_id)
+                if held is None or has != name or held.digest != self.adapters_meant.get(name):
+                    self.sim.fail(9, f"Ready is True, and {pod.name} serves {has}")
 
     def _versions_do_not_mix(self, serving_names: set[Name]) -> None:
         if self.agree and len(serving_names) > 1:
@@ -410,6 +438,7 @@ class Promises:
         leader = self.sim.leader
         before, after = _base_status(leader, known), _base_status(leader, leader.weights)
         self._ready_is_true(leader)
+        self._ready_adapters_are_true(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED

@@ -71,6 +71,7 @@ class RandomActions:
             (0.005, self.delete_lease),
             (0.20, self.wake_former),
             (0.03, self.publish_adapter),
+            (0.02, self.rewrite_adapter),
             (0.03, self.move_address),
             (0.02, self.garble),
             (0.02, self.get_ahead),
@@ -263,7 +264,30 @@ class RandomActions:
         self.fleet.retry(f"at {self.fleet.now:.0f}")
 
     def publish_adapter(self) -> None:
-        self.fleet.publish_adapter("lora", str(self.chance.randint(1, 9)))
+        fields: Settings = {}
+        if self.chance.random() < 0.2:
+            fields["runID"] = self.chance.choice([None, "run", "another-run"])
+        self.fleet.publish_adapter("lora", str(self.chance.randint(1, 9)), **fields)
+        if self.chance.random() < 0.1:
+            self.rewrite_adapter()
+
+    def publish_unseen_adapter(self) -> None:
+        """The adapter gets a version that no worker has seen, so that no pin is in its way."""
+        if "lora" in dict(self.fleet.desired.weights):
+            self.fleet.publish_adapter("lora", "10")
+
+    def rewrite_adapter(self) -> None:
+        """Other files take the place of some version's of the adapter, and workers may restart."""
+        path = f"/weights/lora/step_{self.chance.randint(1, 9)}"
+        for worker in self.fleet.workers.values():
+            for held in (*worker.adapters.values(), *worker.staged_adapters.values()):
+                path = held.source
+        if self.fleet.is_rewritten(path):
+            self.fleet.restore(path)
+        else:
+            self.fleet.rewrite(path)
+        if self.chance.random() < 0.5:
+            self.kill()
 
     def delete_pod(self) -> None:
         if pod := self._some_pod():

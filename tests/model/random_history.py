@@ -107,6 +107,7 @@ def history(
         fleet.scale(max(1, fleet.replicas))
         version = str(actions.highest + 2)
         fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)
+        actions.publish_unseen_adapter()
         fleet.settle()
     elif ending < 0.7:
         fleet.scale(max(1, fleet.replicas))

@@ -317,7 +317,8 @@ class Simulation(Trainers, FaultInjection, Operators, Convergence):
         """The ConfigMap tells a worker what to start on."""
         applied = self.applied_written
         assert applied is not None
-        worker.start_version, worker.start_source = applied.version, str(applied.source)
+        source = "" if applied.is_transferred else str(applied.source)
+        worker.start_version, worker.start_source = applied.version, source
         worker.start_run_id, worker.start_digest = applied.run_id, applied.digest
 
     def _change_pod(self, action: PodAction, leader: Leader) -> None:

@@ -25,8 +25,22 @@ MUTANTS = [
         16,
         "a worker that has received the weights is not admitted",
         "core/strategies/external.py",
-        "if source else {j.pod.uid for j in view.joining if not j.has_loaded(weights)}",
-        "if source else {j.pod.uid for j in view.joining}",
+        "others = view.joining.where(lambda f: not f.has_loaded(common))",
+        "others = view.joining",
+    ),
+    Mutant(
+        1,
+        "weights that came over a collective get the directory of the version before",
+        "core/applied.py",
+        "return Checkpoint.passing(common, TRANSFERRED)",
+        "return Checkpoint.passing(common, known[0].source)",
+    ),
+    Mutant(
+        9,
+        "other files of a directory count as those of its version",
+        "core/external_pins.py",
+        "others = workers.where(differs)",
+        "others = workers.where(lambda _: False)",
     ),
     Mutant(
         16,
@@ -52,9 +66,9 @@ def test_every_history_of_an_external_fleet_ends_with_the_trainers_version(block
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.promise}: {m.mistake}")
-def test_a_mistake_is_caught_as_promise_sixteen(mutant: Mutant, tmp_path: Path) -> None:
-    source = a_copy_with(mutant, tmp_path)
+def test_a_mistake_is_caught_as_the_promise_that_it_breaks(mutant: Mutant, tmp_path: Path) -> None:
+    source, promise = a_copy_with(mutant, tmp_path), mutant.promise
 
-    assert found(source, module="tests.model.external_fleets", promise=16).startswith(
-        "promise 16: "
+    assert found(source, module="tests.model.external_fleets", promise=promise).startswith(
+        f"promise {promise}: "
     )

@@ -216,7 +216,7 @@ class TestAdapters:
         fleet.publish_adapter("lora", "3")
         fleet.settle()
 
-        assert {w.adapters["lora"] for w in fleet.workers.values()} == {("3", None)}
+        assert {w.adapters["lora"].weights for w in fleet.workers.values()} == {"3~lora"}
         assert not [d for d in actions(fleet) if d.startswith(("pause", "load"))]
 
     def test_a_worker_that_dies_has_them_again_before_it_is_admitted(self, fleet):

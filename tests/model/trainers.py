@@ -76,11 +76,12 @@ class Trainers:
         """A user changes the fleet's spec, say its template."""
         self.change("user", what, self.desired.with_fleet(**fields))
 
-    def publish_adapter(self, name: str, version: str) -> None:
-        """The trainer asks for a version of an adapter."""
-        known = dict(self.desired.weights).get(name)
-        asked = known.changed({"version": version}) if known else lora_weights(name, version)
-        what = f"asks for version {version} of adapter {name}"
+    def publish_adapter(self, name: str, version: str, **fields: Any) -> None:
+        """The trainer asks for a version of an adapter. `fields`: others of its spec."""
+        known = dict(self.desired.weights).get(name) or lora_weights(name, version)
+        asked = known.changed({"version": version} | fields)
+        said = "".join(f", {k}: {v}" for k, v in fields.items())
+        what = f"asks for version {version} of adapter {name}{said}"
         self.change("trainer", what, self.desired.with_weights(name, asked))
 
     def change(self, who: str, what: str, desired: Desired) -> None:

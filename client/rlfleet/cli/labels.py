@@ -42,18 +42,22 @@ def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) ->
     Args:
         tokens: Of `tokens_of`.
         pinned: Of the fleet's status: the digest of each version of a run since it was first seen.
+            Where a trainer drives the fleet, one of each directory.
     """
-    digests = {(pin.run_id, pin.version): pin.digest for pin in pinned}
+    digests: dict[tuple[str | None, str], list[str]] = {}
+    for pin in pinned:
+        digests.setdefault((pin.run_id, pin.version), []).append(pin.digest)
     for weights, number in sorted(tokens.items(), key=lambda item: item[0].words):
         subject = f"{weights.words} ({number} tokens)"
-        known = digests.get((weights.run_id, weights.version))
-        if known is None:
+        found = digests.get((weights.run_id, weights.version), [])
+        known = " and ".join(found)
+        if not found:
             message = "the fleet has no record of this version; it keeps the last 100"
             yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
         elif weights.digest is None:
             message = f"the label has no digest; the fleet has pinned {known}"
             yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
-        elif not known.removeprefix(_ALGORITHM).startswith(weights.digest):
+        elif not any(d.removeprefix(_ALGORITHM).startswith(weights.digest) for d in found):
             yield Check(
                 subject=subject,
                 result=Result.FAIL,

@@ -167,10 +167,9 @@ def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
         message = f"{path} is not below a weight root: {', '.join(roots) or 'there is none'}"
         remedy = "move the files, or add the directory to spec.weights.roots of the fleet"
         yield "SourceOutsideRoots", message, remedy
-    if weights.spec.adapter:
-        return
     label = weights.spec.version, weights.spec.run_id
-    for pin in FleetStatus.model_validate(fleet.get("status") or {}).pinned:
+    status = FleetStatus.model_validate(fleet.get("status") or {})
+    for pin in status.pins_of(weights.spec.adapter):
         if (pin.version, pin.run_id) == label and pin.source != source:
             where = pin.source.path or "a repository"
             message = f"version {label[0]} of this run already names the files in {where}"

@@ -10,6 +10,8 @@ from fleet_operator.api.source import ManifestDigest, WeightSource
 MAX_LAGGARDS = 20
 MAX_RECYCLED = 20
 MAX_PINNED = 100
+MAX_PINNED_ADAPTERS = 200
+"""More than three versions of each of 64 adapters: those in use stay."""
 MAX_VERSIONS = 20
 MAX_SOURCES_IN_USE = 100
 
@@ -55,11 +57,12 @@ class AppliedWeights(Resource):
     """The weights that all admitted workers held last; workers that join load these.
 
     Fields:
+        source: absent if they came over a collective: such weights cannot be loaded again.
         applied_at: when the operator first saw all of them hold the weights; absent before that.
     """
 
     version: str
-    source: WeightSource
+    source: WeightSource | None = None
     digest: ManifestDigest | None = None
     run_id: str | None = None
     applied_at: Timestamp | None = None
@@ -97,6 +100,12 @@ class PinnedWeights(Resource):
     commit: str = ""
 
 
+class PinnedAdapter(PinnedWeights):
+    """The files that a version of an adapter names, from when the fleet first saw it."""
+
+    adapter: str
+
+
 class FleetStatus(Resource):
     """The observed state of a fleet.
 
@@ -117,6 +126,7 @@ class FleetStatus(Resource):
     versions: tuple[ServedVersion, ...] = ()
     sources_in_use: tuple[SourceInUse, ...] = ()
     pinned: tuple[PinnedWeights, ...] = ()
+    pinned_adapters: tuple[PinnedAdapter, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     recycled: tuple[RecycledWorker, ...] = ()

@@ -72,6 +72,20 @@ class WeightSource(Resource):
         return protocol.Source.model_validate(self.to_json())
 
 
+class Transferred(WeightSource):
+    """No source: the weights came over a collective, so no other worker can load them."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        return self
+
+    def __str__(self) -> str:
+        return "a weight transfer"
+
+
+TRANSFERRED = Transferred()
+
+
 @lru_cache(maxsize=1000)
 def _directory(path: str) -> WeightSource:
     """One for each path: a rollout reads its sources at every look."""

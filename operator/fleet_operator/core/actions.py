@@ -11,21 +11,7 @@ from typing import Any, ClassVar
 
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.work import Work, WorkKind
-from fleet_worker.protocol import (
-    AdapterRemoval,
-    AdapterRequest,
-    AdmitRequest,
-    ApplyRequest,
-    Epoch,
-    FenceRequest,
-    LoadRequest,
-    PauseMode,
-    PauseRequest,
-    ProbeRequest,
-    Request,
-    ResumeRequest,
-    StageRequest,
-)
+from fleet_worker import protocol
 
 SHORT_CALL_SECONDS = 10.0
 """Timeout of a call that a worker answers at once."""
@@ -88,7 +74,7 @@ class WorkerAction(OnPod):
     """
 
     kind: ClassVar[WorkKind]
-    request: ClassVar[type[Request]]
+    request: ClassVar[type[protocol.Request]]
     reused: ClassVar[bool] = False
 
     version: str = ""
@@ -123,7 +109,7 @@ class WorkerAction(OnPod):
         """The timeout of the answer."""
         return SHORT_CALL_SECONDS + self.drain_seconds
 
-    def to_request(self, epoch: Epoch) -> Request:
+    def to_request(self, epoch: protocol.Epoch) -> protocol.Request:
         """Returns the request.
 
         Errors: ValueError if the call does not fit into the protocol.
@@ -157,7 +143,7 @@ class Stage(LongCall):
     """Check a source and hold its bytes."""
 
     kind = "stage"
-    request = StageRequest
+    request = protocol.StageRequest
 
     source: WeightSource
 
@@ -167,16 +153,16 @@ class Pause(WorkerAction):
     """Stop generating, or renew the lease of the pause."""
 
     kind = "pause"
-    request = PauseRequest
+    request = protocol.PauseRequest
 
-    mode: PauseMode
+    mode: protocol.PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
 
     @property
     def drain_seconds(self) -> float:
         """How long running requests may go on before the worker answers."""
-        return self.drain_timeout_seconds if self.mode is PauseMode.WAIT else 0
+        return self.drain_timeout_seconds if self.mode is protocol.PauseMode.WAIT else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +170,7 @@ class Load(LongCall):
     """Put the staged version into the engine."""
 
     kind = "load"
-    request = LoadRequest
+    request = protocol.LoadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +178,9 @@ class Apply(LongCall):
     """Pause, load the staged version and resume in one call, for strategies without a barrier."""
 
     kind = "apply"
-    request = ApplyRequest
+    request = protocol.ApplyRequest
 
-    mode: PauseMode
+    mode: protocol.PauseMode
     drain_timeout_seconds: float
     lease_seconds: float
 
@@ -209,7 +195,7 @@ class Resume(WorkerAction):
     """Generate again, on this version."""
 
     kind = "resume"
-    request = ResumeRequest
+    request = protocol.ResumeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +203,7 @@ class Admit(WorkerAction):
     """Open the latch of a joining worker, on this version."""
 
     kind = "admit"
-    request = AdmitRequest
+    request = protocol.AdmitRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +211,14 @@ class Fence(WorkerAction):
     """Close the latch and end the requests. The worker joins again when it can."""
 
     kind = "fence"
-    request = FenceRequest
+    request = protocol.FenceRequest
 
     drain_timeout_seconds: float = 0
 
-    def to_request(self, epoch: Epoch) -> Request:
+    def to_request(self, epoch: protocol.Epoch) -> protocol.Request:
         """Returns the request. A worker accepts only a part of a long reason."""
         reason, seconds = self.reason[:MAX_REASON_CHARACTERS], self.drain_timeout_seconds
-        return FenceRequest(reason=reason, drain_timeout_seconds=seconds, epoch=epoch)
+        return protocol.FenceRequest(reason=reason, drain_timeout_seconds=seconds, epoch=epoch)
 
     @property
     def drain_seconds(self) -> float:
@@ -245,7 +231,7 @@ class CanaryPrompts(LongCall):
     """Run the canary prompts on the weights in the engine."""
 
     kind = "probe"
-    request = ProbeRequest
+    request = protocol.ProbeRequest
 
     prompts: tuple[str, ...]
     max_tokens: int
@@ -273,11 +259,20 @@ class LoraCall(WorkerAction):
 class PutLora(LoraCall, LongCall):
     """Serve this version of a LoRA adapter."""
 
-    kind = "adapter"
-    request = AdapterRequest
+    kind: ClassVar[WorkKind] = "adapter"
+    request = protocol.AdapterRequest
 
     adapter: str
     source: WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLora(PutLora):
+    """Check the files of this version of a LoRA adapter and hold them, without serving them."""
+
+    kind = "stage-adapter"
+
+    stage_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +280,7 @@ class RemoveLora(LoraCall):
     """Stop serving a LoRA adapter."""
 
     kind = "remove-adapter"
-    request = AdapterRemoval
+    request = protocol.AdapterRemoval
 
     adapter: str
 

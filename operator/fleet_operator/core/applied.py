@@ -6,7 +6,7 @@ no order, so the weights of a single worker prove nothing about the fleet.
 
 from __future__ import annotations
 
-from fleet_operator.api.source import from_protocol
+from fleet_operator.api.source import TRANSFERRED, from_protocol
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -56,7 +56,13 @@ def applied_of(
     if wanted is not None and is_wanted:
         return wanted
     source = next((m.state.source for m in alike if m.state and m.state.source), None)
-    same = next((k for k in known if same_weights(k, common)), None)
+    # Weights over a collective have no digest. They may equal a checkpoint by name only.
+    transferred = observed.is_external and source is None and common.digest is None
+    same = next(
+        (k for k in known if same_weights(k, common) and k.is_transferred == transferred), None
+    )
+    if same is None and transferred:
+        return Checkpoint.passing(common, TRANSFERRED)
     if same is None and source is not None:
         return Checkpoint.passing(common, from_protocol(source))
     return same or known[0]

@@ -8,7 +8,7 @@ from typing import Self
 
 from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet_status import AppliedWeights
-from fleet_operator.api.source import WeightSource
+from fleet_operator.api.source import TRANSFERRED, WeightSource
 from fleet_operator.core.identity import WeightsId, label
 
 
@@ -35,6 +35,11 @@ class Checkpoint:
         return f"{self.label} ({self.source})"
 
     @property
+    def is_transferred(self) -> bool:
+        """Whether the weights came over a collective, so that no worker can load them again."""
+        return self.source is TRANSFERRED
+
+    @property
     def label(self) -> str:
         """The version, with the run if there is one."""
         return label(self.version, self.run_id)
@@ -44,7 +49,7 @@ class Checkpoint:
         """Returns the weights of a status."""
         return cls(
             version=applied.version,
-            source=applied.source,
+            source=applied.source or TRANSFERRED,
             digest=applied.digest,
             run_id=applied.run_id,
         )
@@ -60,11 +65,11 @@ class Checkpoint:
     ) -> AppliedWeights:
         """Returns the entry for a status. `before`: its entry now."""
         if before is None:
-            before = AppliedWeights(version=self.version, source=self.source)
+            before = AppliedWeights(version=self.version)
         return renewed(
             before,
             version=self.version,
-            source=self.source,
+            source=None if self.is_transferred else self.source,
             digest=self.digest,
             run_id=self.run_id,
             applied_at=applied_at,

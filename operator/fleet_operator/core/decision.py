@@ -78,6 +78,11 @@ class Decision:
         return applied and not self.defects
 
     @property
+    def waits_for_pin(self) -> bool:
+        """Whether calls wait until the pins of the fleet's status are stored."""
+        return any(p.waits_for_pin for p in (self.rollout, *self.lora_plans.values()))
+
+    @property
     def is_planned(self) -> bool:
         """Whether there is a plan for the base weights. Otherwise its applied weights are only those of
         the last status.
@@ -138,7 +143,13 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
     fleet = parts.run(
         "the fleet's status",
         lambda: (
-            fleet_status(observed, rollout, pods, now=now)
+            fleet_status(
+                observed,
+                rollout,
+                pods,
+                pinned_adapters=lora.pinned_adapters(observed, plans),
+                now=now,
+            )
             if _is_planned(parts)
             else kept_fleet_status(observed.status)
         ),

@@ -85,13 +85,16 @@ def _stalls(before: Iterable[Condition], after: Iterable[Condition]) -> list[New
     return []
 
 
+_PINS = ("pinned", "pinned_adapters")
+
+
 def is_urgent(before: FleetStatus | WeightsStatus, after: FleetStatus | WeightsStatus) -> bool:
     """Whether a status must be written at once. Progress alone may wait for the next write."""
     was = (before.observed_generation, before.desired_version, before.desired_run_id)
     if was != (after.observed_generation, after.desired_version, after.desired_run_id):
         return True
     # No worker loads before the pin is stored.
-    if getattr(after, "pinned", None) != getattr(before, "pinned", None):
+    if any(getattr(after, f, None) != getattr(before, f, None) for f in _PINS):
         return True
     return _verdicts(before.conditions) != _verdicts(after.conditions)
 

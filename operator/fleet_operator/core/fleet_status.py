@@ -8,7 +8,7 @@ from datetime import datetime
 from fleet_operator.api import names
 from fleet_operator.api.base import renewed
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
-from fleet_operator.api.fleet_status import FleetStatus, WorkerCounts
+from fleet_operator.api.fleet_status import FleetStatus, PinnedAdapter, WorkerCounts
 from fleet_operator.api.router import RouterStatus
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.checkpoint import Checkpoint
@@ -28,9 +28,14 @@ from fleet_worker.protocol import Phase
 
 
 def fleet_status(
-    observed: FleetObserved, rollout: RolloutPlan, pods: FleetPlan, *, now: datetime
+    observed: FleetObserved,
+    rollout: RolloutPlan,
+    pods: FleetPlan,
+    *,
+    pinned_adapters: tuple[PinnedAdapter, ...] = (),
+    now: datetime,
 ) -> FleetStatus:
-    """Returns the status of the fleet."""
+    """Returns the status of the fleet. `pinned_adapters`: the pins of its adapters."""
     live = observed.workers.where(lambda f: not f.pod.deleting)
     return renewed(
         observed.status,
@@ -47,6 +52,7 @@ def fleet_status(
         versions=versions_of(observed),
         sources_in_use=sources_in_use(observed, rollout),
         pinned=rollout.pinned,
+        pinned_adapters=pinned_adapters,
         workers=_counts(live, observed.status.workers),
         laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
         recycled=pods.recycled,

@@ -6,7 +6,8 @@ versions and failures in the place of the base weights'.
 No worker is paused: new requests get the new version, and running requests keep the one that they
 began with. So all strategies share one plan: every worker updates at once, by itself.
 
-    worker serves or joins, has another version     PutLora
+    worker serves or joins, has another version     StageLora
+    its files are staged, their digest is pinned    PutLora
     worker refused the version                      PutLora again after 10 s; Stalled if more than
                                                     maxFailures workers refuse
     no WeightVersion names an adapter it has        RemoveLora
@@ -22,18 +23,23 @@ from dataclasses import replace
 from itertools import islice
 
 from fleet_operator.api.fleet import Rollout
+from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, PinnedAdapter
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.actions import Quarantine, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted_of
-from fleet_operator.core.facts import Workers
+from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
-from fleet_operator.core.messages import names, problem_of, some, unready
+from fleet_operator.core.lora_pins import with_pins_of_lora
+from fleet_operator.core.messages import names, problem_of, problem_of_joiners, some, unready
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.percentages import rounded_down
+from fleet_operator.core.pin_gate import expel_others, gate
+from fleet_operator.core.pins import Pins, pins_of, within_bounds
+from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.staging import max_staging, within_places
@@ -46,9 +52,15 @@ from fleet_worker.protocol import Phase
 def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     """Decides the next step of one adapter's rollout. `observed`: from `as_seen_by_lora`."""
     recorded = applied_lora(weights)
-    desired = replace(weights.desired, awaited=_is_new(weights.desired, recorded))
+    known = [recorded] if recorded else []
+    pins = pins_of(observed, [*known, weights.desired])
+    refused = reuse_problem(weights.desired, known, pins)
+    desired = replace(weights.desired, reused=True) if refused else pins.resolved(weights.desired)
+    recorded = pins.resolved(recorded) if recorded else None
+    desired = replace(desired, awaited=_is_new(desired, recorded))
     settings = weights.spec.rollout.over(observed.spec.rollout)
-    refused = rollback_problem(weights, recorded) if recorded else None
+    if recorded is not None:
+        refused = refused or rollback_problem(weights, recorded)
     refused = refused or roots_problem(desired, observed)
     stays = weights.spec.suspend or refused is not None
     goal = recorded or desired if stays else desired
@@ -60,20 +72,25 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     may_fail = rounded_down(settings.max_failures, observed.expected_workers)
     if problem is None and len(failed) > may_fail:
         problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
+    if problem is None:
+        problem = _problem_of_joiners(joining, goal, recorded)
     asked = joining if stays else Workers((*behind, *joining))
-    actions = [a for w in asked if (a := _next_call(w, weights, goal, settings)) is not None]
+    if goal.reused:
+        asked = NO_WORKERS
+    actions = [a for w in asked if (a := _next_call(w, weights, goal, recorded, settings, pins))]
     most = max_staging(settings, observed.spec.replicas)
     done = len(members) - len(behind)
     share = counted_of(done, len(members), "worker", "serves", "serve")
     note = f"{share} version {goal.version} of adapter {weights.spec.adapter}"
     made = Step(
         goal=goal,
-        phase=_phase(members, behind),
+        phase=_phase(members, behind, is_pinned=pins.is_stored(goal)),
         actions=within_places(actions, observed.workers, most),
         note=f"{note}; next: {some(behind)}{unready(behind, goal)}" if behind else note,
         problem=problem,
         failed=names(failed),
     )
+    made, waits = gate(expel_others(made, pins, members, settings), pins)
     watched = weights.watched.phase_seconds
     step = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
     all_serve = bool(members) and not behind
@@ -84,7 +101,25 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         halted=False,
         suspended=weights.spec.suspend and not same_weights(goal, desired),
         step=step,
+        pinned=pins.entries,
+        waits_for_pin=waits,
     )
+
+
+def _problem_of_joiners(
+    joining: Workers, goal: Checkpoint, recorded: Checkpoint | None
+) -> RolloutProblem | None:
+    """The problem that workers cannot be admitted, because they cannot load any version of the adapter
+    with which they could be.
+    """
+    lets_in = [goal] if recorded is None else [goal, recorded]
+    out = [
+        w
+        for w in joining.where(lambda f: f.refuses)
+        if not any(w.has_loaded(each) for each in lets_in)
+        and all(worker_calls.failure_of(w, each) for each in lets_in)
+    ]
+    return problem_of_joiners(out, goal) if out and recorded is not None else None
 
 
 def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
@@ -100,24 +135,58 @@ def calls(
     yield _removals(observed)
 
 
+def pinned_adapters(
+    observed: FleetObserved, plans: Mapping[str, RolloutPlan]
+) -> tuple[PinnedAdapter, ...]:
+    """Returns the pins of all adapters for the status, newest first; pins in use stay.
+
+    `plans`: by uid of their WeightVersion. Pins of other adapters stay, too: they may be published again.
+    """
+    planned = [(w, plans[w.uid]) for w in observed.lora_weights if w.uid in plans]
+    before = observed.status.pinned_adapters
+    known = {(e.adapter, e.version, e.run_id) for e in before}
+    added = tuple(
+        PinnedAdapter(adapter=w.spec.adapter, **dict(e))
+        for w, plan in planned
+        for e in plan.pinned
+        if (w.spec.adapter, e.version, e.run_id) not in known
+    )
+    if not added:
+        return before
+    used = {
+        (w.spec.adapter, weights.version, weights.run_id)
+        for w, plan in planned
+        for weights in (plan.desired, plan.applied, applied_lora(w))
+        if weights is not None
+    }
+    return within_bounds(
+        (*added, *before),
+        lambda e: (e.adapter, e.version, e.run_id) in used,
+        most=MAX_PINNED_ADAPTERS,
+    )
+
+
 def as_seen_by_lora(observed: FleetObserved, name: str) -> FleetObserved:
-    """Returns the fleet with one adapter's versions and failures in place of the base weights'."""
-    return replace(observed, workers=Workers([_seen_as(w, name) for w in observed.workers]))
+    """Returns the fleet with one adapter's versions, pins and failures in place of the base weights'."""
+    seen = with_pins_of_lora(observed, name)
+    return replace(seen, workers=Workers([_seen_as(w, name) for w in observed.workers]))
 
 
 def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     if worker.state is None:
         return worker
-    held = worker.adapter(name)
+    held = next((a for a in worker.state.adapters if a.name == name), None)
+    serves = held is not None and held.version is not None
     failure = worker.state.adapter_failure
     projected = {
         "version": held.version if held else None,
-        "run_id": held.run_id if held else None,
-        "digest": held.digest if held else None,
+        "run_id": held.run_id if held and serves else None,
+        "digest": held.digest if held and serves else None,
+        "source": held.source if held and serves else None,
         "stage_failure": failure if failure and failure.name == name else None,
         "earlier_stage_failures": (),
         "load_failure": None,
-        "staged": None,
+        "staged": held.staged if held else None,
         "timings": None,
     }
     return replace(worker, state=worker.state.model_copy(update=projected))
@@ -139,16 +208,24 @@ def _removals(observed: FleetObserved) -> list[WorkerCall]:
 
 
 def _next_call(
-    worker: WorkerView, weights: WeightsView, goal: Checkpoint, settings: Rollout
+    worker: WorkerView,
+    weights: WeightsView,
+    goal: Checkpoint,
+    recorded: Checkpoint | None,
+    settings: Rollout,
+    pins: Pins,
 ) -> WorkerCall | None:
     if not _listens(worker):
         return None
-    own, recorded = goal, applied_lora(weights)
+    own = goal
     if recorded and worker.standing is Standing.CLOSED and worker_calls.failed_lately(worker, own):
         own = recorded  # the applied version admits it, too
     if worker.has_loaded(own) or worker_calls.failed_lately(worker, own):
         return None
-    return worker_calls.put_lora(worker, weights.spec.adapter, own, settings)
+    name = weights.spec.adapter
+    if worker.has_staged(own) or pins.is_stored(own):
+        return worker_calls.put_lora(worker, name, own, settings)
+    return worker_calls.put_lora(worker, name, own, settings, kind=StageLora)
 
 
 def _listens(worker: WorkerView) -> bool:
@@ -156,7 +233,11 @@ def _listens(worker: WorkerView) -> bool:
     return ready and worker.takes_lora and not worker.busy
 
 
-def _phase(members: Collection[WorkerView], behind: Collection[WorkerView]) -> RolloutPhase:
+def _phase(
+    members: Collection[WorkerView], behind: Collection[WorkerView], *, is_pinned: bool
+) -> RolloutPhase:
     if not members:
         return RolloutPhase.PENDING
-    return RolloutPhase.LOADING if behind else RolloutPhase.APPLIED
+    if not behind:
+        return RolloutPhase.APPLIED
+    return RolloutPhase.LOADING if is_pinned else RolloutPhase.STAGING

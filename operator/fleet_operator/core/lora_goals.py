@@ -6,37 +6,49 @@ from dataclasses import dataclass
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.lora_pins import known_pins
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.pins import Pins
 from fleet_operator.core.worker_view import WorkerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraGoal:
-    """One adapter: its name, the desired version, and the applied version, if there is one."""
+    """One adapter: its name, the desired version, the applied version if there is one, and its pins."""
 
     name: str
     desired: Checkpoint
     applied: Checkpoint | None
+    pins: Pins
 
     def is_met_by(self, worker: WorkerView) -> bool:
         """Whether this adapter lets a worker be admitted.
 
         An adapter that no worker has served yet does not block. Nor does any adapter block a worker
-        without adapter slots: its pod has an older template and will be replaced.
+        without adapter slots: its pod has an older template and will be replaced. Bytes that are not
+        pinned yet do not let a worker in.
         """
         if self.applied is None or not worker.takes_lora:
             return True
         held = worker.adapter(self.name)
-        return held is not None and (
-            same_weights(held, self.desired) or same_weights(held, self.applied)
-        )
+        if held is None or not (held.digest is None or self.pins.is_stored(held)):
+            return False
+        return same_weights(held, self.desired) or same_weights(held, self.applied)
 
 
 def lora_goals_of(observed: FleetObserved) -> tuple[LoraGoal, ...]:
     """Returns one goal for each adapter of the fleet."""
-    return tuple(
-        LoraGoal(name=w.spec.adapter, desired=w.desired, applied=applied_lora(w))
-        for w in observed.lora_weights
+    return tuple(_goal(observed, weights) for weights in observed.lora_weights)
+
+
+def _goal(observed: FleetObserved, weights: WeightsView) -> LoraGoal:
+    name, applied = weights.spec.adapter, applied_lora(weights)
+    pins = known_pins(observed, name)
+    return LoraGoal(
+        name=name,
+        desired=pins.resolved(weights.desired),
+        applied=pins.resolved(applied) if applied else None,
+        pins=pins,
     )
 
 

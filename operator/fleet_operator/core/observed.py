@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import (
@@ -133,6 +133,7 @@ class FleetObserved:
 
     Fields:
         operator: namespace and name of the operator's Lease, as `ns/name`.
+        stored: the status that is certainly stored; None if that is `status`.
         unread: WeightVersions of this fleet that could not be read.
         unreadable: why this generation's spec cannot be read; `spec` is the last one that could.
         problems: failures of the runtime that no success has ended yet.
@@ -148,7 +149,7 @@ class FleetObserved:
     spec: FleetSpec
     status: FleetStatus = field(default_factory=FleetStatus)
     operator: str = ""
-    stored_pins: tuple[PinnedWeights, ...] | None = None
+    stored: FleetStatus | None = None
     weights: tuple[WeightsView, ...] = ()
     workers: Workers = NO_WORKERS
     unread: tuple[UnreadWeights, ...] = ()

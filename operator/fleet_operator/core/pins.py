@@ -8,30 +8,27 @@ The pin is stored first. No worker loads, applies, resumes or is admitted before
 operator that dies in between leaves either no token or a pin. This costs one write of the status in
 a rollout, while the workers pause or stage.
 
-External fleets have no pins: a trainer names directories, not runs, and may start from 0 again.
+Each adapter has pins of its own, by the same rules (`lora_pins`). In External fleets a trainer names
+directories, not runs, and may start from 0 again: see `external_pins`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
-from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import Admit, Apply, Load, Pause, Quarantine, Resume, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import Named
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.core.precedence import called_only_by
-from fleet_operator.core.strategies.base import Step
-from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.core.worker_view import Standing
 
 _Key = tuple[str, str | None]
+P = TypeVar("P", bound=PinnedWeights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +41,7 @@ class Pins:
     """
 
     entries: tuple[PinnedWeights, ...] = ()
-    stored: Mapping[_Key, str]
+    stored: Mapping[_Key, str] = field(default_factory=dict)
 
     def of(self, weights: Named) -> PinnedWeights | None:
         """The pin of a version of a run; None if it has none."""
@@ -59,75 +56,28 @@ class Pins:
         found = replace(target, source=_committed(target.source, pin))
         return found if target.digest else replace(found, digest=pin.digest, pinned=True)
 
-    def gate(self, step: Step, held: Collection[WorkerView]) -> tuple[Step, bool]:
-        """The step without calls for weights whose pin is not stored, or that differ from their pin.
-
-        Pauses wait for the pin, too: otherwise workers would stay paused for as long as the API
-        server accepts no write.
-
-        Args:
-            step: The step of the strategy.
-            held: Members that are paused already; their pauses are renewed.
-
-        Returns: the step, and whether it waits for a pin to be stored.
-        """
-        uids = {w.pod.uid for w in held}
-        pins = {(e.version, e.run_id): e for e in reversed(self.entries)}  # the newest counts
-        kept: list[WorkerCall | Quarantine] = []
-        waits = False
-        for action in step.actions:
-            named: Named | None = None
-            if isinstance(action, Load | Apply | Resume | Admit):
-                named = action
-            elif isinstance(action, Pause) and action.pod_uid not in uids:
-                named = step.goal
-            pin = pins.get((named.version, named.run_id)) if named is not None else None
-            if named is None or pin is None:
-                kept.append(action)
-            elif named.digest in {None, pin.digest}:
-                stored = self.stored.get((pin.version, pin.run_id)) == pin.digest
-                waits = waits or not stored
-                kept += [action] if stored else []
-        if len(kept) == len(step.actions):
-            return step, waits
-        early = waits and step.phase is RolloutPhase.PAUSING and not held
-        phase = RolloutPhase.STAGING if early else step.phase
-        return replace(step, actions=tuple(kept), phase=phase), waits
-
-    def expel_others(self, step: Step, members: Workers, how: Rollout) -> Step:
-        """The step, with calls that close members whose digest differs from the pin of their version."""
-        pinned = {(e.version, e.run_id): e.digest for e in self.entries}
-
-        def differs(worker: Facts) -> bool:
-            loaded = worker.loaded
-            if loaded is None or loaded.digest is None:
-                return False
-            return pinned.get((loaded.version, loaded.run_id), loaded.digest) != loaded.digest
-
-        others = {m.pod.uid: m for m in members.where(differs)}
-        if not others:
-            return step
-        reason = "the digest of its weights differs from the pin of their version"
-        expelled = (
-            worker_calls.drain_out_of_service(m, how, reason=reason)
-            for m in others.values()
-            if not m.is_doing("fence")
-        )
-        return replace(step, actions=called_only_by(others, expelled, step.actions))
+    def is_stored(self, weights: Named) -> bool:
+        """Whether the status holds the pin of a version of a run, so that workers may load it."""
+        pin = self.of(weights)
+        return pin is not None and self.stored.get((pin.version, pin.run_id)) == pin.digest
 
 
-def pins_of(observed: FleetObserved, wanted: Checkpoint | None) -> Pins:
-    """The pins of a fleet, with new ones from the reports of its workers. `wanted`: the desired weights."""
-    stored = observed.status.pinned if observed.stored_pins is None else observed.stored_pins
-    digests = {(e.version, e.run_id): e.digest for e in stored}
-    if observed.is_external:
-        return Pins(stored=digests)
-    model = observed.spec.model
-    used = [Checkpoint(version=model.version, source=model.source)]
-    if observed.status.applied is not None:
-        used.append(Checkpoint.recorded(observed.status.applied))
-    if wanted is not None:
-        used.append(wanted)
+def served_by(observed: FleetObserved) -> tuple[Checkpoint, ...]:
+    """The weights that a fleet starts with and those that it serves."""
+    model, applied = observed.spec.model, observed.status.applied
+    found = [Checkpoint(version=model.version, source=model.source)]
+    if applied is not None:
+        found.append(Checkpoint.recorded(applied))
+    return tuple(found)
+
+
+def pins_of(observed: FleetObserved, used: Sequence[Checkpoint]) -> Pins:
+    """The pins of a fleet, with new ones from the reports of its workers.
+
+    `used`: the weights in use and the desired ones.
+    """
+    stored = observed.status if observed.stored is None else observed.stored
+    digests = {(e.version, e.run_id): e.digest for e in stored.pinned}
     known = {(e.version, e.run_id) for e in observed.status.pinned}
     asked: dict[_Key, Checkpoint] = {}
     for target in used:
@@ -138,7 +88,8 @@ def pins_of(observed: FleetObserved, wanted: Checkpoint | None) -> Pins:
         return Pins(entries=observed.status.pinned, stored=digests)
     entries = (*added, *observed.status.pinned)
     kept = {(t.version, t.run_id) for t in used}
-    return Pins(entries=_bounded(entries, kept), stored=digests)
+    bounded = within_bounds(entries, lambda e: (e.version, e.run_id) in kept, most=MAX_PINNED)
+    return Pins(entries=bounded, stored=digests)
 
 
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
@@ -186,11 +137,14 @@ def _committed(source: WeightSource, pin: PinnedWeights) -> WeightSource:
     return WeightSource(hugging_face=repository.model_copy(update={"revision": pin.commit}))
 
 
-def _bounded(entries: tuple[PinnedWeights, ...], kept: set[_Key]) -> tuple[PinnedWeights, ...]:
-    room = MAX_PINNED - sum((e.version, e.run_id) in kept for e in entries)
+def within_bounds(
+    entries: Sequence[P], is_used: Callable[[P], bool], *, most: int
+) -> tuple[P, ...]:
+    """Returns the pins in use and the newest others, at most `most`, in their order."""
+    room = most - sum(map(is_used, entries))
     found = []
     for entry in entries:
-        if (entry.version, entry.run_id) in kept:
+        if is_used(entry):
             found.append(entry)
         elif room > 0:
             found.append(entry)

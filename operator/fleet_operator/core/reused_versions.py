@@ -7,11 +7,12 @@ names the files that the fleet has seen first under it. A run that starts from 0
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import label, short_digest
-from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.strategies.base import RolloutProblem
 
@@ -21,12 +22,15 @@ REMEDY = (
 )
 
 
-def reuse_problem(wanted: Checkpoint, observed: FleetObserved, pins: Pins) -> RolloutProblem | None:
-    """Why the fleet refuses the desired weights: their version names other files. None otherwise."""
+def reuse_problem(
+    wanted: Checkpoint, known: Iterable[Checkpoint], pins: Pins
+) -> RolloutProblem | None:
+    """Why the fleet refuses the desired weights: their version names other files. None otherwise.
+
+    `known`: the weights that the fleet serves or starts with, which count until they are pinned.
+    """
     pin = pins.of(wanted)
-    before = (
-        (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, observed)
-    )
+    before = (pin.digest, pin.source, pin.commit) if pin is not None else _unpinned(wanted, known)
     if before is None:
         return None
     digest, source, commit = before
@@ -55,14 +59,12 @@ def reuse_problem(wanted: Checkpoint, observed: FleetObserved, pins: Pins) -> Ro
 
 
 def _unpinned(
-    wanted: Checkpoint, observed: FleetObserved
+    wanted: Checkpoint, known: Iterable[Checkpoint]
 ) -> tuple[str | None, WeightSource, str] | None:
-    """Digest, source and commit of a version without a pin, from the model or the applied record."""
-    model, recorded = observed.spec.model, observed.status.applied
-    if (wanted.version, wanted.run_id) == (model.version, None):
-        return None, model.source, ""
-    if recorded and (wanted.version, wanted.run_id) == (recorded.version, recorded.run_id):
-        return recorded.digest, recorded.source, ""
+    """Digest, source and commit of a version without a pin."""
+    for weights in known:
+        if (wanted.version, wanted.run_id) == (weights.version, weights.run_id):
+            return weights.digest, weights.source, ""
     return None
 
 

@@ -18,6 +18,7 @@ from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.applied import applied_after, applied_of, came_before
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.missing_checkpoint import mark_awaited, wait_for_source
@@ -27,7 +28,8 @@ from fleet_operator.core.no_mixing import (
     wait_for_admissions,
 )
 from fleet_operator.core.observed import FleetObserved, WeightsView
-from fleet_operator.core.pins import Pins, pins_of
+from fleet_operator.core.pin_gate import expel_others, gate
+from fleet_operator.core.pins import Pins, pins_of, served_by
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
 from fleet_operator.core.strategies import canary, external, in_flight, rolling, synchronized
@@ -72,14 +74,17 @@ class RolloutPlan:
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     """Decide the next step of the fleet's rollout."""
+    if observed.is_external:
+        return _plan_external(observed, now)
     weights = observed.base_weights
     wanted = weights.desired if weights else None
-    pins = pins_of(observed, wanted)
-    reuse = reuse_problem(wanted, observed, pins) if wanted else None
+    known = served_by(observed)
+    pins = pins_of(observed, [*known, *filter(None, [wanted])])
+    reuse = reuse_problem(wanted, known, pins) if wanted else None
     if wanted is not None:
         wanted = replace(wanted, reused=True) if reuse else pins.resolved(wanted)
     view = _view(observed, weights, wanted, pins, now)
-    strategy = external.step if observed.is_external else _strategy(view.settings)
+    strategy = _strategy(view.settings)
     refused = reuse or _refusal(observed, weights, view)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
@@ -92,6 +97,24 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
     return _plan(observed, view, pins, step, halted=halted)
+
+
+def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
+    """The next step of a fleet whose trainer drives the workers."""
+    pinned = external_pins_of(observed)
+    view = _view(observed, None, None, Pins(), now)
+    problem = reused_by_trainer(view.members, pinned)
+    sent = external.sent_to_all(view, observed.spec.model.version)
+    if sent is not None and not is_reused(sent, pinned):
+        view = replace(view, applied=sent, desired=sent)
+    if problem is None:
+        return replace(
+            _plan(observed, view, Pins(), external.step(view), halted=False), pinned=pinned
+        )
+    last = served_by(observed)[-1]
+    view = replace(view, applied=last, desired=last)
+    step = Step(goal=last, phase=RolloutPhase.APPLIED, note="a version was reused", problem=problem)
+    return replace(_plan(observed, view, Pins(), step, halted=False), pinned=pinned)
 
 
 def _waiting(step: Step, view: RolloutView) -> Step:
@@ -165,8 +188,8 @@ def _plan(
         loaded = {f.loaded for f in view.members.kinds} - {None}
         older = {w for w in loaded if w and came_before(observed, w, view.applied)}
         step = fence_other_versions(step, view, older=older)
-    step = pins.expel_others(step, view.members, view.settings)
-    step, waits = pins.gate(step, view.held)
+    step = expel_others(step, pins, view.members, view.settings)
+    step, waits = gate(step, pins, view.held)
     behind = view.members.any(lambda f: not f.has_loaded(desired))
     return RolloutPlan(
         desired=desired,

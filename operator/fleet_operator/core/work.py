@@ -16,6 +16,7 @@ WorkKind = Literal[
     "fence",
     "probe",
     "adapter",
+    "stage-adapter",
     "remove-adapter",
 ]
 """The kinds of work that the planners ask about. A worker of a newer release may report others."""

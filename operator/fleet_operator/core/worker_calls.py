@@ -178,9 +178,16 @@ def canary_prompts(worker: WorkerView, settings: Rollout, *, reason: str) -> Can
     )
 
 
-def put_lora(worker: WorkerView, name: str, goal: Checkpoint, settings: Rollout) -> PutLora:
-    """Asks a worker to serve the goal under an adapter's name."""
-    return PutLora(
+def put_lora(
+    worker: WorkerView,
+    name: str,
+    goal: Checkpoint,
+    settings: Rollout,
+    *,
+    kind: type[PutLora] = PutLora,
+) -> PutLora:
+    """Asks a worker to serve the goal under an adapter's name. `kind`: `StageLora` only stages it."""
+    return kind(
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
         reason=f"the goal of adapter {name} is version {goal.label}",

@@ -85,7 +85,7 @@ class Observer:
             spec=spec,
             status=self._statuses.fleet(record),
             operator=self._operator,
-            stored_pins=self._statuses.stored_pins(record),
+            stored=self._statuses.stored(record),
             weights=weights,
             workers=workers,
             unread=unread,

@@ -170,7 +170,7 @@ class Reconciler:
         parts = self._take_statuses(key, observed, decision)
         sent = await calling
         if not self._parts.are_left_to_the_next(key, sent):
-            pin = status_part(names.FLEET_KIND, observed.name) if rollout.waits_for_pin else ""
+            pin = status_part(names.FLEET_KIND, observed.name) if decision.waits_for_pin else ""
             self._parts.write(key, parts, awaited=pin)
         unsettled = observed.workers.where(lambda f: f.busy or not f.pod.ready)
         polled_often = unsettled if decision.at_rest else observed.workers

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fleet_operator.api import names
-from fleet_operator.api.fleet_status import FleetStatus, PinnedWeights
+from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.events import (
     NewEvent,
@@ -68,10 +68,10 @@ class StatusWriter:
         self._versions.note(record.uid, record.version)
         return known.computed if known else record.status
 
-    def stored_pins(self, record: FleetRecord) -> tuple[PinnedWeights, ...]:
-        """The fleet's pins that are certainly stored, in contrast to those computed."""
+    def stored(self, record: FleetRecord) -> FleetStatus:
+        """The fleet's status that is certainly stored, in contrast to the one computed."""
         known = self._fleets.get(record.uid)
-        return known.written.pinned if known else record.status.pinned
+        return known.written if known else record.status
 
     def weights(self, view: W) -> W:
         """The WeightVersion with its last status."""

@@ -43,6 +43,17 @@ def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
     assert rollout.weights.spec.source.path == "/weights/old/step_41"
 
 
+def test_a_rollback_of_an_adapter_takes_the_path_of_its_own_version(call: Call) -> None:
+    objects = FakeObjects(source={"path": "/weights/new/step_42"}, adapter="math")
+    assert objects.fleet is not None
+    pin = {"version": "41", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/math/41"}}
+    objects.fleet["status"]["pinnedAdapters"] = [pin | {"adapter": "math"}]
+
+    rollout = call(objects, "rollback", "41")
+
+    assert rollout.weights.spec.source.path == "/weights/math/41"
+
+
 def test_a_rollback_to_an_unknown_version_needs_a_path(call: Call) -> None:
     objects = FakeObjects(source={"path": "/weights/new/step_42"})
 

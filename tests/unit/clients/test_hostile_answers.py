@@ -278,14 +278,16 @@ class TestBounds:
         """65 adapters, their sources and digests, every letter one that JSON writes in six."""
         source = {"path": "\x01" * 1024}
         one = {"version": "v" * 63, "source": source, "digest": "sha256:" + "f" * 64}
+        staged = one | {"size_bytes": 2**45, "in_memory": True}
         adapter = one | {"name": "n" * 63, "size_bytes": 2**40, "requests": 10**6}
+        adapter |= {"staged": staged}
         failure = {"version": "v" * 63, "reason": "NoAdapterSlot", "age_seconds": 123456.789}
         failure |= {"message": "\U0001f525" * 1000}
         state = protocol.WorkerState.model_validate(
             STATE
             | one
             | {
-                "staged": one | {"size_bytes": 2**45, "in_memory": True},
+                "staged": staged,
                 "adapters": [adapter] * 65,
                 "stage_failure": failure,
                 "earlier_stage_failures": [failure] * 3,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
+from fleet_operator.api.fleet_status import MAX_PINNED, AppliedWeights, FleetStatus, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsSpec, WeightsStatus
 from fleet_operator.core.decision import Decision, decide
@@ -274,9 +274,13 @@ class TestPins:
         assert texts_of(before.worker_calls) == []
         assert before.rollout.waits_for_pin
 
-        computed = replace(observed, status=before.fleet, stored_pins=(self.BASE,))
+        computed = replace(
+            observed,
+            status=before.fleet,
+            stored=before.fleet.model_copy(update={"pinned": (self.BASE,)}),
+        )
         assert texts_of(decided(computed).worker_calls) == []
-        stored = replace(computed, stored_pins=before.fleet.pinned)
+        stored = replace(computed, stored=before.fleet)
         assert texts_of(decided(stored).worker_calls) == [
             "apply 1 on policy-0",
             "apply 1 on policy-1",
@@ -326,7 +330,17 @@ class TestExternalFleets:
     def external(self, *workers: AWorker) -> Decision:
         weights = {"roots": ["/weights"], "management": "External"}
         status = served("3", "/weights/run-7/step_3", D1)
-        return decided(fleet_of(*workers, weights=weights, status=status))
+        given: dict[str, Any] = {"replicas": max(3, len(workers))}
+        return decided(fleet_of(*workers, weights=weights, status=status, **given))
+
+    def stalled(self, decision: Decision) -> str | None:
+        """Why the fleet is stalled, and then not Ready; None if it is Ready."""
+        conditions = decision.fleet.conditions
+        ready = condition_of(conditions, ConditionType.READY)
+        stalled = condition_of(conditions, ConditionType.STALLED)
+        assert ready is not None
+        assert (ready.status == "True") == (stalled is None)
+        return stalled and stalled.reason
 
     def test_a_version_from_another_directory_belongs_to_another_run(self):
         path = "/weights/run-8/step_3"
@@ -336,7 +350,76 @@ class TestExternalFleets:
         assert texts_of(decision.worker_calls) == []
         assert decision.fleet.applied is not None
         assert decision.fleet.applied.digest == D2
-        assert decision.fleet.pinned == ()
+        assert [p.digest for p in decision.fleet.pinned] == [D2, D1]
+
+    def test_other_files_from_one_directory_are_reported_and_nothing_changes(self):
+        """Processes that have restarted do not remember what the directory held."""
+        path = "/weights/run-7/step_3"
+        workers = [has(make_worker(n).serving("3"), path, D2) for n in range(3)]
+        joining_worker = has(make_worker(3).joining("3"), path, D2)
+        decision = self.external(*workers, joining_worker)
+
+        assert texts_of(decision.worker_calls) == []
+        assert self.stalled(decision) == "VersionReused"
+        assert decision.fleet.applied is not None
+        assert decision.fleet.applied.digest == D1
+        assert [p.digest for p in decision.fleet.pinned] == [D1]
+
+    def test_workers_that_all_got_a_newer_version_while_none_was_admitted_are_admitted(self):
+        """The files of the applied version may have been deleted before the workers were lost."""
+        workers = [has(make_worker(n).joining("4"), "/weights/step_4", D2) for n in range(3)]
+
+        assert texts_of(self.external(*workers).worker_calls) == [
+            f"admit 4 on policy-{n}" for n in range(3)
+        ]
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            pytest.param([], id="some are missing"),
+            pytest.param([make_worker(2).joining("base")], id="one has the model's weights"),
+            pytest.param(
+                [has(make_worker(2).joining("4"), "/weights/step_4", D1)], id="one has other bytes"
+            ),
+        ],
+    )
+    def test_otherwise_they_wait_for_the_applied_version(self, others):
+        workers = [has(make_worker(n).joining("4"), "/weights/step_4", D2) for n in range(2)]
+
+        assert "admit 4 on policy-0" not in texts_of(self.external(*workers, *others).worker_calls)
+
+    def test_the_models_own_weights_are_no_update(self):
+        workers = [make_worker(n).joining("base") for n in range(3)]
+
+        assert "admit base on policy-0" not in texts_of(self.external(*workers).worker_calls)
+
+    def test_a_reused_version_is_not_admitted(self):
+        path = "/weights/run-7/step_3"
+        workers = [has(make_worker(n).joining("3"), path, D2) for n in range(3)]
+
+        assert not [c for c in self.external(*workers).worker_calls if c.kind == "admit"]
+
+    def test_the_first_files_of_a_directory_are_remembered_after_another_version(self):
+        workers = [has(make_worker(n).serving("4"), "/weights/step_4", D2) for n in range(3)]
+        decision = self.external(*workers)
+        again = [has(make_worker(n).serving("3"), "/weights/run-7/step_3", D2) for n in range(3)]
+        weights = {"roots": ["/weights"], "management": "External"}
+        later = decided(fleet_of(*again, weights=weights, status=decision.fleet))
+
+        assert self.stalled(decision) is None
+        assert self.stalled(later) == "VersionReused"
+
+    def test_reports_of_workers_never_exceed_what_a_status_can_hold(self):
+        workers = [
+            has(make_worker(n).serving("3"), f"/weights/{n}", D2) for n in range(2 * MAX_PINNED)
+        ]
+
+        assert len(self.external(*workers).fleet.pinned) == MAX_PINNED
+
+    def test_a_directory_that_no_resource_could_have_is_not_pinned(self):
+        workers = [has(make_worker(n).serving("3"), "../3", D2) for n in range(3)]
+
+        assert [p.digest for p in self.external(*workers).fleet.pinned] == [D1]
 
     def test_a_joining_worker_with_other_bytes_gets_those_of_the_majority(self):
         workers = [has(make_worker(n).serving("3"), "/weights/run-8/step_3", D2) for n in range(2)]

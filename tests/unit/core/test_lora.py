@@ -92,7 +92,7 @@ def _plan(fleet: FleetObserved):
 
 
 class TestCalls:
-    def test_every_serving_worker_with_another_version_gets_a_put(self):
+    def test_every_serving_worker_with_another_version_stages_it(self):
         fleet = _fleet(
             _with(make_worker(0).serving("base")),
             _with(make_worker(1).serving("base"), sql="6"),
@@ -100,7 +100,10 @@ class TestCalls:
             wants=_weights("7"),
         )
 
-        assert _calls(fleet) == ["adapter sql 7 on policy-0", "adapter sql 7 on policy-1"]
+        assert _calls(fleet) == [
+            "stage-adapter sql 7 on policy-0",
+            "stage-adapter sql 7 on policy-1",
+        ]
 
     def test_base_weights_are_loaded_first(self):
         base = make_weights("42")
@@ -115,7 +118,7 @@ class TestCalls:
         [
             _with(make_worker(0).paused("base")),
             _with(make_worker(0).serving("base").doing("stage", "42")),
-            _with(make_worker(0).serving("base").asked_to("adapter sql 7")),
+            _with(make_worker(0).serving("base").asked_to("stage-adapter sql 7")),
             _with(make_worker(0).serving("base").silent()),
             _with(make_worker(0).serving("base"), slots=None),
         ],
@@ -129,7 +132,7 @@ class TestCalls:
         later = _fleet(_refusing(worker, "7", age_seconds=11), wants=_weights("7"))
 
         assert _calls(early) == []
-        assert _calls(later) == ["adapter sql 7 on policy-0"]
+        assert _calls(later) == ["stage-adapter sql 7 on policy-0"]
 
     def test_an_unwanted_adapter_is_removed(self):
         fleet = _fleet(_with(make_worker(0).serving("base"), sql="7", old="3"), wants=_weights("7"))
@@ -157,12 +160,12 @@ class TestCalls:
         assert _calls(fleet) == []
         assert _plan(fleet).suspended
 
-    def test_the_same_number_of_another_run_is_put(self):
+    def test_the_same_number_of_another_run_is_staged(self):
         wants = _weights("40", applied="40", spec={"run_id": "run-8"})
         workers = [_with_run(make_worker(n).serving("base"), "40", None) for n in range(2)]
         fleet = _fleet(*workers, wants=wants)
 
-        assert _calls(fleet) == [f"adapter sql 40 of run-8 on policy-{n}" for n in range(2)]
+        assert _calls(fleet) == [f"stage-adapter sql 40 of run-8 on policy-{n}" for n in range(2)]
         assert _plan(fleet).serving is None
         done = [_with_run(make_worker(n).serving("base"), "40", "run-8") for n in range(2)]
         assert _calls(_fleet(*done, wants=wants)) == []
@@ -176,7 +179,7 @@ class TestCalls:
         served = _with_run(make_worker(0).serving("base"), "40", "run-8")
 
         assert _calls(_fleet(served, joining_worker, wants=wants)) == [
-            "adapter sql 40 of run-8 on policy-1"
+            "stage-adapter sql 40 of run-8 on policy-1"
         ]
 
     def test_a_run_does_not_go_back(self):
@@ -199,7 +202,7 @@ class TestJoiningWorkers:
         bare = _fleet(member, _with(make_worker(1).joining("base")), wants=weights)
         equipped = _fleet(member, _with(make_worker(1).joining("base"), sql="7"), wants=weights)
 
-        assert _calls(bare) == ["adapter sql 7 on policy-1"]
+        assert _calls(bare) == ["stage-adapter sql 7 on policy-1"]
         assert _calls(equipped) == ["admit base on policy-1"]
 
     def test_the_applied_version_admits_it_while_a_newer_one_is_rolled_out(self):
@@ -214,7 +217,7 @@ class TestJoiningWorkers:
         joining_worker = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=1)
         fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
 
-        assert _calls(fleet) == ["adapter sql 6 on policy-1"]
+        assert _calls(fleet) == ["stage-adapter sql 6 on policy-1"]
 
     def test_an_adapter_that_was_never_served_does_not_prevent_admission(self):
         joining_worker = _refusing(_with(make_worker(0).joining("base")), "7", age_seconds=1)
@@ -257,7 +260,7 @@ class TestStatus:
             )
         )
 
-        assert (status.phase, status.applied_version) == (RolloutPhase.LOADING, None)
+        assert (status.phase, status.applied_version) == (RolloutPhase.STAGING, None)
         assert status.applied == _applied("6")
         assert condition_of(status.conditions, ConditionType.READY).status == "False"
 

@@ -310,13 +310,13 @@ class TestAdapters:
     def test_adapters_are_limited_as_base_weights_are(self):
         assert len(self.plan(*map(old, range(4)))) == 4
         assert self.plan(*map(old, range(4)), maxStaging=2) == [
-            "adapter sql 2 on policy-0",
-            "adapter sql 2 on policy-1",
+            "stage-adapter sql 2 on policy-0",
+            "stage-adapter sql 2 on policy-1",
         ]
 
     @pytest.mark.parametrize(
         "reader",
-        [old(0).asked_to("adapter sql 2"), old(0).doing("adapter", "2")],
+        [old(0).asked_to("stage-adapter sql 2"), old(0).doing("stage-adapter", "2")],
         ids=["a call in flight", "one that reports it"],
     )
     def test_a_worker_that_reads_an_adapter_occupies_a_place(self, reader):

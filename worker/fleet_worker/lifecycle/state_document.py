@@ -106,7 +106,7 @@ def _operation(agent: Agent, now: float) -> Operation | None:
         )
     if (adapter := agent.lora.preparing) is not None:
         return Operation(
-            kind="adapter", version=adapter.version, running_seconds=now - adapter.started
+            kind=adapter.kind, version=adapter.version, running_seconds=now - adapter.started
         )
     return None
 

@@ -31,8 +31,9 @@ class AdapterFault(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A LoRA adapter that is being checked and read."""
+    """A LoRA adapter that is being checked and read. `kind`: of the operation, for the state."""
 
+    kind: str
     version: str
     started: float
 
@@ -87,7 +88,7 @@ class LoraCalls:
         host.adapters.on_idle = self._remove_retired_soon
 
     async def put(self, name: str, request: AdapterRequest, *, by_directory: bool = False) -> None:
-        """Check an adapter, read its bytes and load it into the engine.
+        """Check an adapter and read its bytes. Serve it, unless the request asks only to stage it.
 
         Args:
             name: The model name in requests.
@@ -101,11 +102,14 @@ class LoraCalls:
         adapters = self._host.adapters
         try:
             self._check_fits(name)
-            source = await asyncio.to_thread(resolved, request.source)
+            source = await self._threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
             if adapters.serves(name, request) and await self._is_unchanged(name, request):
                 return
-            await self._put(name, request, by_directory=by_directory)
+            if request.stage_only:
+                await self._stage(name, request, by_directory=by_directory)
+            else:
+                await self._put(name, request, by_directory=by_directory)
         except (Refusal, EngineFailure) as error:
             self.failure = AdapterFault(
                 request.version,
@@ -145,15 +149,35 @@ class LoraCalls:
                 "the engine sleeps and has no memory for a LoRA adapter; wake the worker first",
             )
 
-    async def _put(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+    async def _stage(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
         host = self._host
+        if host.adapters.staged.has(name, request):
+            return
         files = await self._prepared(name, request, by_directory=by_directory)
-        label = label_of(name, request, files, by_directory=by_directory)
-        loaded = False
+        kept = False
         try:
             async with host.lock:
                 host.check_holder(request.holder)
                 self._check_fits(name)
+                await host.adapters.staged.put(name, request, files)
+                kept = True
+        finally:
+            if not kept:
+                await asyncio.to_thread(files.close)
+
+    async def _put(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+        host = self._host
+        files = host.adapters.staged.take(name, request)
+        if files is None:
+            files = await self._prepared(name, request, by_directory=by_directory)
+        loaded = False
+        try:
+            label = label_of(name, request, files, by_directory=by_directory)
+            async with host.lock:
+                host.check_holder(request.holder)
+                self._check_fits(name)
+                # Another version may have been served under this label since it was staged.
+                host.adapters.labels.check(label, files.digest, files.identity.source)
                 if not host.adapters.serves(name, request):
                     with host.working("adapter", request.version, run_id=request.run_id):
                         await host.adapters.put(name, request, files, label)
@@ -166,7 +190,8 @@ class LoraCalls:
         self, name: str, request: AdapterRequest, *, by_directory: bool
     ) -> PrivateAdapter:
         """Check an adapter and copy its bytes into memory. Without the lock: the worker keeps serving."""
-        self.preparing = Preparing(request.version, self._host.clock())
+        kind = "stage-adapter" if request.stage_only else "adapter"
+        self.preparing = Preparing(kind, request.version, self._host.clock())
         try:
             pulse = Pulse()
             files = await self._threads.run(

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet_worker.checkpoint.identity import Label, Labels, short_digest
-from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.port import Engine
 from fleet_worker.engine.records import FIRST_NUMBER, EngineAdapter, engine_name
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.logs import fields
 from fleet_worker.lora.files import PrivateAdapter
+from fleet_worker.lora.staged import StagedAdapters, delete
 from fleet_worker.protocol import (
     AdapterRequest,
     AdapterSlots,
@@ -32,7 +32,6 @@ from fleet_worker.protocol import (
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
-_CLOSE_SECONDS = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +69,7 @@ class Adapters:
         self._loaded: list[Loaded] = []
         self._numbers = itertools.count(FIRST_NUMBER)
         self.labels = Labels()
-        self._threads = StoreThreads()
+        self.staged = StagedAdapters()
         self.on_idle: Callable[[], None] = lambda: None
         """Called when the last request of a retired version has ended."""
 
@@ -85,7 +84,8 @@ class Adapters:
 
     def states(self) -> tuple[AdapterState, ...]:
         """All adapters for the state document, sorted by name."""
-        return tuple(self._state(name) for name in sorted({each.name for each in self._loaded}))
+        names = {each.name for each in self._loaded} | self.staged.names
+        return tuple(self._state(name) for name in sorted(names))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Adapters:
     @property
     def size_bytes(self) -> int:
         """The memory that the copies of all adapters take."""
-        return sum(each.files.size_bytes for each in self._loaded)
+        return self.staged.size_bytes + sum(each.files.size_bytes for each in self._loaded)
 
     def in_engine(self) -> list[EngineAdapter]:
         """The adapters that must be in the engine, and must be added again after a load."""
@@ -195,12 +195,14 @@ class Adapters:
             request.version,
             extra=fields("adapter_served", adapter=name, version=request.version),
         )
+        await self.staged.drop(name)
         if before is not None:
             before.leaving = True
             await self.remove_retired()
 
     async def remove(self, name: str) -> None:
         """Stop serving a name. Idempotent."""
+        await self.staged.drop(name)
         served = self._served.pop(name, None)
         if served is None:
             return
@@ -225,21 +227,13 @@ class Adapters:
                 )
                 continue
             self._loaded.remove(retired)
-            try:
-                await self._threads.run(
-                    retired.files.close, store="of adapters", within_seconds=_CLOSE_SECONDS
-                )
-            except Refusal as refusal:
-                _LOG.error(
-                    "the files of LoRA adapter %s were not deleted: %s",
-                    retired.engine.name,
-                    refusal.message,
-                )
+            await delete(retired.files, retired.engine.name)
 
     def close(self) -> None:
         """Remove all files. Called when the process ends."""
         for each in self._loaded:
             each.files.close()
+        self.staged.close()
 
     def _check_slot(self, name: str) -> None:
         if len(self._loaded) < self._slots:
@@ -259,14 +253,14 @@ class Adapters:
         )
 
     def _state(self, name: str) -> AdapterState:
-        served = self._served.get(name)
+        served, staged = self._served.get(name), self.staged.state(name)
         retiring = tuple(
             RetiringAdapter(version=each.version, requests=each.requests)
             for each in self._loaded
             if each.name == name and each.leaving
         )
         if served is None:
-            return AdapterState(name=name, version=None, retiring=retiring)
+            return AdapterState(name=name, version=None, staged=staged, retiring=retiring)
         return AdapterState(
             name=name,
             version=served.version,
@@ -275,5 +269,6 @@ class Adapters:
             digest=served.digest,
             size_bytes=served.files.size_bytes,
             requests=served.requests,
+            staged=staged,
             retiring=retiring,
         )

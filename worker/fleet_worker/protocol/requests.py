@@ -186,6 +186,8 @@ class AdapterRequest(Request):
         source: holds `adapter_config.json` and `adapter_model.safetensors`.
         run_id: the training run that the version belongs to.
         digest: as in `StageRequest`, over these two files.
+        stage_only: check and copy the files, report their digest, and keep serving the version
+            before. A later request for the same weights serves this copy.
     """
 
     path: ClassVar[str] = ADAPTERS_PATH
@@ -194,6 +196,7 @@ class AdapterRequest(Request):
     run_id: RunId | None = None
     source: Source
     digest: WeightsDigest | None = None
+    stage_only: bool = False
     holder: Holder = "operator"
     epoch: Epoch
 

@@ -27,10 +27,10 @@ from fleet_worker.protocol.types import (
     Word,
 )
 
-MAX_ANSWER_BYTES = 512 * 1024
+MAX_ANSWER_BYTES = 1024 * 1024
 """No answer is longer. The longest possible state has 65 adapters (64 is the largest
-`spec.adapters.max`, plus a slot) with sources of 1,024 characters. That is 90 KiB of plain letters,
-and 400 KiB of control characters, which JSON writes in six letters each.
+`spec.adapters.max`, plus a slot), each with two sources of 1,024 characters. That is 180 KiB of plain
+letters, and 800 KiB of control characters, which JSON writes in six letters each.
 """
 _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
@@ -53,7 +53,7 @@ class Operation(Message):
     """Work under way right now.
 
     Fields:
-        kind: stage, pause, load, apply, resume, fence, probe, adapter or drain.
+        kind: stage, pause, load, apply, resume, fence, probe, stage-adapter, adapter or drain.
     """
 
     kind: Word
@@ -107,9 +107,10 @@ class AdapterState(Message):
     """One adapter name.
 
     Fields:
-        version: that new requests get. None if the name was removed and only `retiring` is left.
+        version: that new requests get. None if there is only `staged` or `retiring`.
         run_id: the training run that the version belongs to, if the request named one.
         requests: number of requests that use this version now, held ones included.
+        staged: the version whose files the worker holds, checked and not served yet.
         retiring: versions that leave the engine when their last request ends.
     """
 
@@ -120,6 +121,7 @@ class AdapterState(Message):
     digest: Label | None = None
     size_bytes: Count = 0
     requests: Count = 0
+    staged: Staged | None = None
     retiring: Annotated[
         tuple[RetiringAdapter, ...], Field(max_length=_MAX_ADAPTERS, fail_fast=True)
     ] = ()

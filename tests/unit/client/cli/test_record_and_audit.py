@@ -90,6 +90,24 @@ def test_labels_are_compared_with_the_digests_of_the_fleet(
     assert f"python -m fleet_worker audit {file}" in errors
 
 
+def test_a_version_from_two_directories_may_have_two_digests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a fleet that a trainer drives, a directory names the run."""
+    objects = fleet()
+    assert objects.fleet is not None
+    (first, _) = objects.fleet["status"]["pinned"]
+    other = {"digest": f"sha256:{'5' * 64}", "source": {"path": "/weights/run-8/42"}}
+    objects.fleet["status"]["pinned"] = [first | other, first]
+    _, file, _ = recorded(tmp_path, reply(), reply(digest="5" * 12), reply(digest="6" * 12))
+
+    ended, out, _ = run(monkeypatch, objects, "audit", str(file), "policy", "-o", "json")
+
+    assert ended == CHECKS_FAILED
+    results = [one["result"] for one in json.loads(out)["items"]]
+    assert sorted(results) == ["fail", "ok", "ok"]
+
+
 @pytest.mark.parametrize("text", ["", "not json\n", '{"prompt_token_ids": [1]}\n'])
 def test_a_file_without_records_is_no_proof(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str

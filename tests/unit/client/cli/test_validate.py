@@ -149,6 +149,19 @@ def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> 
     assert "WeightVersion policy: /weights/step_2" in broken["message"]
 
 
+def test_a_version_of_an_adapter_is_compared_with_the_pins_of_that_adapter(validate) -> None:
+    cluster = Cluster()
+    pin = {"version": "3", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/old"}}
+    cluster.fleet["status"]["pinnedAdapters"] = [pin | {"adapter": "math"}]
+    adapters = [weights("math", adapter="math"), weights("code", adapter="code")]
+
+    code, checks = validate(cluster, fleet(adapters={"max": 2}), *adapters)
+
+    assert code == CHECKS_FAILED
+    (broken,) = [one for one in checks if one["result"] == "fail"]
+    assert (broken["object"], broken["rule"]) == ("WeightVersion rl/math", "VersionReused")
+
+
 @pytest.mark.parametrize(
     ("error", "result", "rule"),
     [

@@ -1,0 +1,102 @@
+"""Pins of External fleets: the digest of each version from each directory that workers have served.
+
+A trainer names directories and no runs there, and may start from 0 again in another directory. A worker
+refuses other files from the same directory under the same version, but its memory ends with its
+process. So the fleet's status remembers them. The trainer drives admitted workers: the operator
+takes none from it, admits no worker meanwhile, and reports `VersionReused`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
+from fleet_operator.api.source import WeightSource
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.counts import agree
+from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.identity import short_digest
+from fleet_operator.core.messages import some
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pins import within_bounds
+from fleet_operator.core.strategies.base import RolloutProblem
+from fleet_operator.core.worker_view import Standing
+
+_SERVES = frozenset({Standing.OPEN, Standing.HELD})
+_Key = tuple[str, str]
+"""A version and its directory."""
+
+
+def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
+    """Returns the pins, newest first, with new ones for what workers serve; those in use stay.
+
+    Of several digests at first sight, the one counts that most workers serve.
+    """
+    before = observed.status.pinned
+    known = {_key_of(pin) for pin in before}
+    votes: dict[_Key, Counter[str]] = {}
+    for worker, number in observed.workers.kinds.items():
+        named = _served_by(worker)
+        if named is not None:
+            key, digest = named
+            votes.setdefault(key, Counter())[digest] += number
+    added = [
+        pin
+        for key, counted in votes.items()
+        if key not in known and (pin := _pin_of(key, counted.most_common(1)[0][0])) is not None
+    ]
+    if not added:
+        return before
+    entries = within_bounds((*added, *before), lambda pin: _key_of(pin) in votes, most=MAX_PINNED)
+    return entries[:MAX_PINNED]  # workers may report more than a status can hold
+
+
+def reused_by_trainer(workers: Workers, pinned: tuple[PinnedWeights, ...]) -> RolloutProblem | None:
+    """The problem that workers serve other files than before, from one directory under one version."""
+    digests = {_key_of(pin): pin.digest for pin in reversed(pinned)}
+
+    def differs(worker: Facts) -> bool:
+        named = _served_by(worker)
+        return named is not None and digests.get(named[0], named[1]) != named[1]
+
+    others = workers.where(differs)
+    named = next(map(_served_by, others.kinds), None)
+    if named is None:
+        return None
+    (version, path), digest = named
+    message = (
+        f"{some(others)} {agree(len(others), 'serves', 'serve')} version {version} from {path} with "
+        f"digest {short_digest(digest)}, and workers have served it with digest "
+        f"{short_digest(digests[version, path])} before. Workers keep their weights, and no worker "
+        "joins. The trainer must write a new checkpoint to another directory, or under another "
+        "version, and update all workers."
+    )
+    return RolloutProblem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
+
+
+def is_reused(weights: Checkpoint, pinned: tuple[PinnedWeights, ...]) -> bool:
+    """Whether a version from a directory has been served from other files before."""
+    key = (weights.version, str(weights.source.path))
+    return any(_key_of(pin) == key and pin.digest != weights.digest for pin in pinned)
+
+
+def _served_by(worker: Facts) -> tuple[_Key, str] | None:
+    """Version, directory and digest of what a worker serves, if it came from a directory."""
+    loaded, (source, _) = worker.loaded, worker.sources
+    path = source[0] if source is not None else None
+    if worker.standing not in _SERVES or loaded is None or loaded.digest is None or path is None:
+        return None
+    return (loaded.version, path), loaded.digest
+
+
+def _key_of(pin: PinnedWeights) -> _Key:
+    return pin.version, str(pin.source.path)
+
+
+def _pin_of(key: _Key, digest: str) -> PinnedWeights | None:
+    try:
+        source = WeightSource(path=key[1])
+        return PinnedWeights(version=key[0], digest=digest, source=source)
+    except ValueError:
+        return None  # no resource could have this source or digest

@@ -1,0 +1,36 @@
+"""Pins of LoRA adapters: the digest of each version of a run of each adapter. See `pins`.
+
+An adapter has no barrier, so each worker gets it in two calls. The first call stages its files, and the
+worker reports their digest. After the pin is stored, the second call serves them, with this digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet_operator.api.fleet_status import FleetStatus
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pins import Pins
+
+
+def with_pins_of_lora(observed: FleetObserved, name: str) -> FleetObserved:
+    """Returns the fleet with the pins of one adapter in place of those of the base weights."""
+    stored = observed.stored
+    return replace(
+        observed,
+        status=_as_seen_by(observed.status, name),
+        stored=None if stored is None else _as_seen_by(stored, name),
+    )
+
+
+def known_pins(observed: FleetObserved, name: str) -> Pins:
+    """Returns the pins of one adapter that the status names. New reports of workers do not count."""
+    stored = observed.status if observed.stored is None else observed.stored
+    digests = {(e.version, e.run_id): e.digest for e in stored.pinned_adapters if e.adapter == name}
+    entries = tuple(e for e in observed.status.pinned_adapters if e.adapter == name)
+    return Pins(entries=entries, stored=digests)
+
+
+def _as_seen_by(status: FleetStatus, name: str) -> FleetStatus:
+    pinned = tuple(e for e in status.pinned_adapters if e.adapter == name)
+    return status.model_copy(update={"pinned": pinned})

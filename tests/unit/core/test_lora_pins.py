@@ -1,0 +1,250 @@
+"""Adapters are named by run, version and digest, too: what is pinned, refused, and never admitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+
+from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, FleetStatus, PinnedAdapter
+from fleet_operator.api.source import WeightSource
+from fleet_operator.api.weights import WeightsSpec, WeightsStatus
+from fleet_operator.core.decision import Decision, decide
+from fleet_operator.core.events import is_urgent
+from fleet_operator.core.manifests.revisions import revision_of
+from fleet_operator.core.observed import FleetObserved
+from fleet_worker.protocol import (
+    AdapterFailure,
+    AdapterSlots,
+    AdapterState,
+    HuggingFaceSource,
+    Reason,
+    Source,
+    Staged,
+)
+
+D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+PATH = "/weights/sql/step_7"
+BASE = {"applied": {"version": "base", "source": {"path": "/models/base"}}}
+
+
+def pin(version: str, digest: str, *, path: str = PATH, run: str | None = None, commit: str = ""):
+    source = WeightSource(path=path)
+    return PinnedAdapter(
+        adapter="sql", version=version, run_id=run, digest=digest, source=source, commit=commit
+    )
+
+
+def asks(version: str = "7", *, applied: str | None = None, path: str = PATH, **fields: Any):
+    given = {"fleetRef": {"name": "policy"}, "version": version, "adapter": "sql"}
+    spec = WeightsSpec.model_validate(given | {"source": {"path": path}} | fields)
+    status = {"applied": {"version": applied, "source": {"path": PATH}}} if applied else {}
+    made = make_weights(version, name="sql", uid="sql", spec=spec)
+    return replace(made, status=WeightsStatus.model_validate(status))
+
+
+def has(worker: AWorker, digest: str | None, *, version: str = "7", staged: str = "") -> AWorker:
+    """A worker that serves a version of the adapter, or holds one with the digest `staged`."""
+    held = Staged(
+        version=version, source=Source(path=PATH), digest=staged, size_bytes=1, in_memory=True
+    )
+    adapter = AdapterState(
+        name="sql",
+        version=version if digest else None,
+        digest=digest,
+        source=Source(path=PATH) if digest else None,
+        staged=held if staged else None,
+    )
+    slots = AdapterSlots(total=3, used=1, max_rank=16)
+    return worker._says(adapters=(adapter,), adapter_slots=slots)
+
+
+def refuses(worker: AWorker, reason: Reason) -> AWorker:
+    failure = AdapterFailure(
+        name="sql", version="7", reason=reason, message="other files", age_seconds=1
+    )
+    return worker._says(adapter_failure=failure)
+
+
+def fleet_of(*workers: AWorker, wants: Any, pinned: tuple[PinnedAdapter, ...] = ()):
+    status = FleetStatus.model_validate(BASE).model_copy(update={"pinned_adapters": pinned})
+    revision = revision_of(make_fleet(*workers, adapters={"max": 2}))
+    here = (w.of_revision(revision) for w in workers)
+    return make_fleet(*here, wants=wants, status=status, adapters={"max": 2})
+
+
+def decided(observed: FleetObserved) -> Decision:
+    return decide(observed, default_image="image", now=NOW)
+
+
+def reason_of(decision: Decision) -> str | None:
+    stalled = condition_of(decision.weights["sql"].conditions, ConditionType.STALLED)
+    return stalled and stalled.reason
+
+
+def ready(decision: Decision) -> str:
+    found = condition_of(decision.weights["sql"].conditions, ConditionType.READY)
+    assert found is not None
+    return found.status
+
+
+class TestPins:
+    def test_the_first_report_is_pinned_and_stored_before_the_adapter_is_served(self):
+        workers = [has(make_worker(n).serving("base"), None, staged=D1) for n in range(2)]
+        observed = fleet_of(*workers, wants=asks())
+        before = decided(observed)
+        computed = replace(observed, status=before.fleet, stored=observed.status)
+        stored = replace(computed, stored=before.fleet)
+
+        assert [(p.adapter, p.digest) for p in before.fleet.pinned_adapters] == [("sql", D1)]
+        assert is_urgent(observed.status, before.fleet)
+        for each in (before, decided(computed)):
+            assert texts_of(each.worker_calls) == []
+            assert each.waits_for_pin
+        calls = decided(stored).worker_calls
+        assert texts_of(calls) == ["adapter sql 7 on policy-0", "adapter sql 7 on policy-1"]
+        assert {c.digest for c in calls} == {D1}
+
+    def test_a_worker_that_has_staged_other_bytes_stages_the_pinned_ones(self):
+        workers = [
+            has(make_worker(0).serving("base"), None, staged=D1),
+            has(make_worker(1).serving("base"), None, staged=D2),
+        ]
+        calls = decided(fleet_of(*workers, wants=asks(), pinned=(pin("7", D1),))).worker_calls
+
+        assert [(c.kind, c.digest) for c in calls] == [("adapter", D1), ("adapter", D1)]
+
+    def test_a_pinned_version_is_served_in_one_call(self):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            has(make_worker(1).joining("base"), None),
+            wants=asks(applied="7"),
+            pinned=(pin("7", D1),),
+        )
+
+        assert texts_of(decided(observed).worker_calls) == ["adapter sql 7 on policy-1"]
+
+    def test_a_moving_revision_is_pinned_to_the_first_commit(self):
+        repository = {"huggingFace": {"repo": "o/sql", "revision": "main"}}
+        source = Source(hugging_face=HuggingFaceSource(repo="o/sql", revision="c" * 40))
+        worker = has(make_worker(0).serving("base"), None, staged=D1)
+        (state,) = worker.view().state.adapters
+        staged = state.staged.model_copy(update={"source": source})
+        worker = worker._says(adapters=(state.model_copy(update={"staged": staged}),))
+        wants = asks(source=repository)
+        before = decided(fleet_of(worker, wants=wants))
+        (call,) = decided(
+            fleet_of(worker, wants=wants, pinned=before.fleet.pinned_adapters)
+        ).worker_calls
+
+        assert before.fleet.pinned_adapters[0].commit == "c" * 40
+        assert call.source.revision == "c" * 40
+
+    def test_pins_of_a_deleted_adapter_stay(self):
+        before = (pin("7", D1),)
+        decision = decided(fleet_of(make_worker(0).serving("base"), wants=None, pinned=before))
+
+        assert decision.fleet.pinned_adapters == before
+
+    def test_the_newest_pins_and_those_in_use_are_kept(self):
+        old = tuple(pin(str(n), D1) for n in range(100, 100 + MAX_PINNED_ADAPTERS))
+        last = old[-1].version
+        workers = has(make_worker(0).serving("base"), None, staged=D2)
+        wants = asks(applied=last)
+        kept = decided(fleet_of(workers, wants=wants, pinned=old)).fleet.pinned_adapters
+
+        assert len(kept) == MAX_PINNED_ADAPTERS
+        assert [kept[0].version, kept[-1].version] == ["7", last]
+        assert old[-2] not in kept
+
+
+class TestOtherBytes:
+    def test_a_serving_worker_with_other_bytes_is_taken_out_of_service(self):
+        observed = fleet_of(
+            *(has(make_worker(n).serving("base"), D1) for n in range(2)),
+            has(make_worker(2).serving("base"), D2),
+            wants=asks(applied="7"),
+            pinned=(pin("7", D1),),
+        )
+        decision = decided(observed)
+
+        assert texts_of(decision.worker_calls) == ["fence on policy-2"]
+        assert ready(decision) == "False"
+
+    def test_without_a_pin_the_digest_of_the_majority_counts(self):
+        observed = fleet_of(
+            *(has(make_worker(n).serving("base"), D1) for n in range(2)),
+            has(make_worker(2).serving("base"), D2),
+            wants=asks(applied="7"),
+        )
+        decision = decided(observed)
+
+        assert [p.digest for p in decision.fleet.pinned_adapters] == [D1]
+        assert ready(decision) == "False"
+
+    @pytest.mark.parametrize("pinned", [(pin("7", D1),), ()])
+    def test_a_joining_worker_with_other_or_unpinned_bytes_is_not_admitted(self, pinned):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            has(make_worker(1).joining("base"), D2),
+            wants=asks(applied="7"),
+            pinned=pinned,
+        )
+
+        assert "admit base on policy-1" not in texts_of(decided(observed).worker_calls)
+
+    def test_a_joining_worker_that_finds_other_files_is_reported(self):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            refuses(has(make_worker(1).joining("base"), None), Reason.DIGEST_MISMATCH),
+            wants=asks(applied="7"),
+            pinned=(pin("7", D1),),
+        )
+        decision = decided(observed)
+
+        assert texts_of(decision.worker_calls) == []
+        assert (ready(decision), reason_of(decision)) == ("False", "VersionReused")
+
+
+class TestReusedVersions:
+    @pytest.mark.parametrize(
+        "wants",
+        [
+            pytest.param(asks(path="/weights/other/step_7", applied="6"), id="another source"),
+            pytest.param(asks(digest=D2, applied="6"), id="another digest"),
+        ],
+    )
+    def test_nothing_changes_and_it_is_reported(self, wants):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D2, version="6"),
+            has(make_worker(1).joining("base"), D2, version="6"),
+            wants=wants,
+            pinned=(pin("7", D1), pin("6", D2)),
+        )
+        decision = decided(observed)
+
+        assert texts_of(decision.worker_calls) == ["admit base on policy-1"]
+        assert (ready(decision), reason_of(decision)) == ("False", "VersionReused")
+
+    def test_the_same_bytes_from_another_source_are_the_same_version(self):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            wants=asks(path="/weights/other/step_7", digest=D1, applied="7"),
+            pinned=(pin("7", D1),),
+        )
+
+        assert reason_of(decided(observed)) is None
+
+    def test_the_same_number_of_another_run_is_another_version(self):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            wants=asks(runID="run-8", path="/weights/other/step_7", applied="7"),
+            pinned=(pin("7", D1),),
+        )
+        decision = decided(observed)
+
+        assert texts_of(decision.worker_calls) == ["stage-adapter sql 7 of run-8 on policy-0"]
+        assert reason_of(decision) is None

@@ -1,0 +1,127 @@
+"""Staging a LoRA adapter: its files are checked and held, and the version before is served."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.fake_engine import untouched
+from tests.support.lora_harness import LoraHarness
+
+from fleet_worker.errors import EngineFailure
+from fleet_worker.protocol import AdapterState, Phase, Reason
+
+
+def state_of(lora: LoraHarness) -> AdapterState:
+    (state,) = lora.harness.state.adapters
+    return state
+
+
+async def test_a_staged_version_is_reported_and_not_served(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+
+    state = state_of(lora)
+    assert (state.version, state.digest, state.size_bytes) == (None, None, 0)
+    assert state.staged is not None
+    assert (state.staged.version, state.staged.in_memory) == ("1", True)
+    assert str(state.staged.source) == str(path)
+    assert lora.harness.engine.calls == []
+    slots = lora.harness.state.adapter_slots
+    assert slots is not None
+    assert slots.used == 0
+    assert lora.harness.agent.adapters.size_bytes == state.staged.size_bytes > 0
+
+
+async def test_a_staged_version_is_served_without_reading_its_files_again(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    digest = state_of(lora).staged.digest  # type: ignore[union-attr]  # tested above
+    lora.write("1", seed=9)  # other files take their place
+
+    await lora.put("1", path, digest=digest)
+
+    assert (state_of(lora).version, state_of(lora).digest) == ("1", digest)
+    assert state_of(lora).staged is None
+
+
+async def test_with_another_digest_than_the_staged_one_the_files_are_read_again(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    first = state_of(lora).staged.digest  # type: ignore[union-attr]  # as above
+    lora.write("1", seed=9)
+    await lora.put("2", path, stage_only=True)
+    other = state_of(lora).staged.digest  # type: ignore[union-attr]  # as above
+    assert first != other
+
+    refusal = await lora.refused("2", path, digest=first)
+
+    assert refusal.reason is Reason.DIGEST_MISMATCH
+    assert state_of(lora).version is None
+
+
+async def test_the_version_before_is_served_until_the_staged_one_is(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"))
+    before = state_of(lora).size_bytes
+    await lora.put("2", lora.write("2", seed=2), stage_only=True)
+
+    assert lora.in_slots == ["tuned@1"]
+    assert (state_of(lora).version, state_of(lora).size_bytes) == ("1", before)
+
+
+async def test_staging_another_version_replaces_the_staged_one(lora: LoraHarness) -> None:
+    for version in ("1", "2"):
+        await lora.put(version, lora.write(version, seed=int(version)), stage_only=True)
+
+    assert state_of(lora).staged.version == "2"  # type: ignore[union-attr]  # as above
+    assert len(list(lora.private.iterdir())) == 1
+
+
+async def test_staging_a_version_again_reads_nothing(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    monkeypatch.setattr(lora.harness.agent.lora, "_read", None)
+
+    await lora.put("1", path, stage_only=True)
+
+    assert state_of(lora).staged is not None
+
+
+async def test_another_served_version_drops_the_staged_one(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"), stage_only=True)
+    await lora.put("2", lora.write("2", seed=2))
+
+    assert (state_of(lora).version, state_of(lora).staged) == ("2", None)
+    assert len(list(lora.private.iterdir())) == 1
+
+
+async def test_a_removed_name_keeps_nothing(lora: LoraHarness) -> None:
+    await lora.put("1", lora.write("1"), stage_only=True)
+    await lora.remove()
+
+    assert lora.harness.state.adapters == ()
+    assert list(lora.private.iterdir()) == []
+
+
+async def test_a_version_that_the_engine_rejects_keeps_no_files(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    lora.harness.engine.failures["add_adapter"] = [untouched()]
+
+    with pytest.raises(EngineFailure):
+        await lora.put("1", path)
+
+    assert lora.harness.state.adapters == ()
+    assert list(lora.private.iterdir()) == []
+
+
+async def test_a_joining_worker_stages_and_other_phases_refuse(lora: LoraHarness) -> None:
+    await lora.harness.fence()
+    assert lora.harness.state.phase is Phase.JOINING
+    await lora.put("1", lora.write("1"), stage_only=True)
+
+    assert state_of(lora).staged is not None

@@ -1,0 +1,96 @@
+"""LoRA adapters whose files the worker has checked and holds, without a slot of the engine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from fleet_worker.checkpoint.store_threads import StoreThreads
+from fleet_worker.errors import Refusal
+from fleet_worker.lora.files import PrivateAdapter
+from fleet_worker.protocol import AdapterRequest, Source, Staged
+
+_LOG = logging.getLogger(__name__)
+_CLOSE_SECONDS = 10.0
+_THREADS = StoreThreads()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One version with its files."""
+
+    version: str
+    run_id: str | None
+    source: Source
+    files: PrivateAdapter
+
+    def is_of(self, request: AdapterRequest) -> bool:
+        """Whether a request names this version."""
+        named = (self.version, self.run_id) == (request.version, request.run_id)
+        alike = request.digest in (None, self.files.digest)
+        return named and alike and self.source == request.source
+
+
+class StagedAdapters:
+    """At most one version of each name. Calls that change it need the worker's lock."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._held: dict[str, Held] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """The names with a staged version."""
+        return set(self._held)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the copies take."""
+        return sum(held.files.size_bytes for held in self._held.values())
+
+    def has(self, name: str, request: AdapterRequest) -> bool:
+        """Whether the worker holds the files of a request."""
+        held = self._held.get(name)
+        return held is not None and held.is_of(request)
+
+    def state(self, name: str) -> Staged | None:
+        """The staged version of a name for the state document; None without one."""
+        held = self._held.get(name)
+        if held is None:
+            return None
+        return Staged(
+            version=held.version,
+            run_id=held.run_id,
+            source=held.source,
+            digest=held.files.digest,
+            size_bytes=held.files.size_bytes,
+            in_memory=True,
+        )
+
+    async def put(self, name: str, request: AdapterRequest, files: PrivateAdapter) -> None:
+        """Hold the files of a version in place of those that were staged under this name."""
+        await self.drop(name)
+        self._held[name] = Held(request.version, request.run_id, request.source, files)
+
+    def take(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
+        """Return the files of a request, which belong to the caller from now on."""
+        return self._held.pop(name).files if self.has(name, request) else None
+
+    async def drop(self, name: str) -> None:
+        """Delete the files of a name, if there are any."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            await delete(held.files, f"{name} at {held.version}")
+
+    def close(self) -> None:
+        """Delete all files. Called when the process ends."""
+        for held in self._held.values():
+            held.files.close()
+
+
+async def delete(files: PrivateAdapter, name: str) -> None:
+    """Delete the files of an adapter, within 10 s. `name`: for the log."""
+    try:
+        await _THREADS.run(files.close, store="of adapters", within_seconds=_CLOSE_SECONDS)
+    except Refusal as refusal:
+        _LOG.error("the files of LoRA adapter %s were not deleted: %s", name, refusal.message)
