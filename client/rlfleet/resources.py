@@ -53,11 +53,7 @@ class WeightSource(Resource):
 
 
 class AppliedWeights(Resource):
-    """The weights that all workers with traffic served last at the same time.
-
-    Fields:
-        source: None if a trainer sent them over a collective.
-    """
+    """The weights that all workers with traffic served last. `source`: None if not from files."""
 
     version: str
     source: WeightSource | None = None
@@ -242,18 +238,13 @@ class ServedVersion(Resource):
 
 
 class PinnedWeights(Resource):
-    """The files that a version of a run names."""
+    """The files that a version of a run names. `adapter`: empty for base weights."""
 
     version: str
     digest: str
     source: WeightSource
     run_id: str | None = None
-
-
-class PinnedAdapter(PinnedWeights):
-    """The files that a version of a LoRA adapter names."""
-
-    adapter: str
+    adapter: str = ""
 
 
 class FleetStatus(Resource):
@@ -266,7 +257,7 @@ class FleetStatus(Resource):
     applied_version: str | None = None
     versions: tuple[ServedVersion, ...] = ()
     pinned: tuple[PinnedWeights, ...] = ()
-    pinned_adapters: tuple[PinnedAdapter, ...] = ()
+    pinned_adapters: tuple[PinnedWeights, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     endpoint: str = ""
@@ -274,9 +265,7 @@ class FleetStatus(Resource):
 
     def pins_of(self, adapter: str) -> tuple[PinnedWeights, ...]:
         """Returns the pins of an adapter; with an empty name, those of the base weights."""
-        if not adapter:
-            return self.pinned
-        return tuple(pin for pin in self.pinned_adapters if pin.adapter == adapter)
+        return tuple(pin for pin in (*self.pinned, *self.pinned_adapters) if pin.adapter == adapter)
 
 
 class FleetSpec(Resource):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.cluster.support.stage import FLEET, Stage
 from tests.model.fake_state import digest_of
+from tests.model.fake_worker import FakeWorker
 
 from fleet_operator.runtime import status_writer
 
@@ -147,7 +149,7 @@ async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a
 
     def all_have(version: str) -> Callable[[], Awaitable[bool]]:
         async def have() -> bool:
-            return [w.adapters for w in stage.kubelet.workers] == [{"math": (version, None)}] * 2
+            return [_adapters_of(w) for w in stage.kubelet.workers] == [{"math": version}] * 2
 
         return have
 
@@ -156,13 +158,44 @@ async def test_an_adapter_is_served_beside_the_base_weights_and_put_back_after_a
     await stage.kubelet.kill(f"{FLEET}-1")
     worker = stage.kubelet.worker(f"{FLEET}-1")
     await stage.until(lambda: _generates(worker), "the worker is admitted again")
-    assert worker.adapters == {"math": ("1", None)}
+    assert _adapters_of(worker) == {"math": "1"}
     patch = '{"spec":{"version":"2"}}'
     await stage.kubectl("patch", "wv/math", "--type=merge", "-p", patch)
     await stage.until(all_have("2"), "all workers have the next version")
     await stage.kubectl("delete", "wv/math")
     await stage.until(lambda: _have_none(stage), "no worker has it any more")
     await stage.applied("1", replicas=2)
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_worker_that_finds_other_files_of_an_adapter_is_not_admitted(stage: Stage) -> None:
+    await stage.make_fleet(replicas=2, version="1", adapters={"max": 2})
+    await stage.applied("1", replicas=2)
+    await stage.make_adapter("math", version="1")
+    await stage.kubectl("wait", "--for=condition=Ready", "wv/math", "--timeout=30s")
+    (pin,) = (await stage.fleet())["status"]["pinnedAdapters"]
+    path = pin["source"]["path"]
+    worker = stage.kubelet.worker(f"{FLEET}-1")
+    worker.files.rewritten[path] = "others"
+
+    await stage.kubelet.kill(f"{FLEET}-1")
+    await stage.until(lambda: _is_stalled(stage, "VersionReused"), "VersionReused is reported")
+    assert worker.admitted is False
+    assert worker.adapters == {}
+
+    worker.files.rewritten.pop(path)
+    await stage.until(lambda: _generates(worker), "the first files are back")
+    assert worker.adapters["math"].digest == pin["digest"]
+
+
+async def _is_stalled(stage: Stage, reason: str) -> bool:
+    found = json.loads(await stage.kubectl("get", "wv/math", "-o", "json"))
+    stalled = [c for c in found["status"]["conditions"] if c["type"] == "Stalled"]
+    return [c["reason"] for c in stalled] == [reason]
+
+
+def _adapters_of(worker: FakeWorker) -> dict[str, str]:
+    return {name: adapter.version for name, adapter in worker.adapters.items()}
 
 
 async def _have_none(stage: Stage) -> bool:

@@ -124,6 +124,31 @@ def test_a_worker_that_starts_anew_is_admitted_with_its_adapter_only(
     assert labels(tmp_path / "replies.jsonl") <= {("base", "20")}
 
 
+def test_other_files_under_a_served_version_are_reported_and_never_served(
+    adapted: AdapterFleet, tmp_path: Path
+) -> None:
+    folder = adapted.write(30)
+    adapted.roll_out(30)
+    (pin,) = [
+        p for p in adapted.get(f"ifl/{NAME}")["status"]["pinnedAdapters"] if p["version"] == "30"
+    ]
+    kept = tmp_path / "kept"
+    shutil.copytree(folder, kept)
+    shutil.rmtree(folder)
+    write_adapter(folder, seed=31)
+
+    signal_worker(adapted, f"{NAME}-0", "worker", "SIGKILL")
+
+    stalled = adapted.eventually(lambda: adapted.condition("Stalled"), "Stalled", seconds=120)
+    assert stalled["reason"] == "VersionReused"
+    assert adapted.get(f"ifl/{NAME}")["status"]["workers"]["serving"] == 0
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+    adapted.wait_whole()
+    again = adapted.get(f"ifl/{NAME}")["status"]["pinnedAdapters"]
+    assert [p["digest"] for p in again if p["version"] == "30"] == [pin["digest"]]
+
+
 def test_without_its_weight_version_an_adapter_leaves(adapted: AdapterFleet) -> None:
     pointer = stack.weights_manifest("second", fleet=NAME, version="1")
     pointer["spec"] |= {"adapter": "other", "source": {"path": "/weights/sql_{version}"}}

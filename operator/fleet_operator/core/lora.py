@@ -33,7 +33,14 @@ from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
 from fleet_operator.core.lora_pins import with_pins_of_lora
-from fleet_operator.core.messages import names, problem_of, problem_of_joiners, some, unready
+from fleet_operator.core.messages import (
+    names,
+    problem_of,
+    problem_of_joiners,
+    problem_of_stragglers,
+    some,
+    unready,
+)
 from fleet_operator.core.missing_checkpoint import wait_for_source
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.percentages import rounded_down
@@ -72,8 +79,10 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     may_fail = rounded_down(settings.max_failures, observed.expected_workers)
     if problem is None and len(failed) > may_fail:
         problem = problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
-    if problem is None:
-        problem = _problem_of_joiners(joining, goal, recorded)
+    elif problem is None and failed and len(failed) == len(behind):
+        problem = problem_of_stragglers(failed, goal)  # no other worker makes progress
+    if problem is None and recorded is not None:
+        problem = _problem_of_joiners(joining, (goal, recorded))
     asked = joining if stays else Workers((*behind, *joining))
     if goal.reused:
         asked = NO_WORKERS
@@ -107,19 +116,17 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
 
 
 def _problem_of_joiners(
-    joining: Workers, goal: Checkpoint, recorded: Checkpoint | None
+    joining: Workers, lets_in: tuple[Checkpoint, Checkpoint]
 ) -> RolloutProblem | None:
-    """The problem that workers cannot be admitted, because they cannot load any version of the adapter
-    with which they could be.
+    """The problem that workers cannot be admitted, because they cannot load a version of the adapter
+    with which they could be. A worker remembers its last refusal only.
     """
-    lets_in = [goal] if recorded is None else [goal, recorded]
-    out = [
-        w
-        for w in joining.where(lambda f: f.refuses)
-        if not any(w.has_loaded(each) for each in lets_in)
-        and all(worker_calls.failure_of(w, each) for each in lets_in)
-    ]
-    return problem_of_joiners(out, goal) if out and recorded is not None else None
+    out = joining.where(lambda f: f.refuses and not any(map(f.has_loaded, lets_in)))
+    for version in lets_in:
+        failed = [w for w in out if worker_calls.failure_of(w, version)]
+        if failed:
+            return problem_of_joiners(failed, version)
+    return None
 
 
 def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
@@ -218,8 +225,11 @@ def _next_call(
     if not _listens(worker):
         return None
     own = goal
-    if recorded and worker.standing is Standing.CLOSED and worker_calls.failed_lately(worker, own):
-        own = recorded  # the applied version admits it, too
+    if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
+        if worker_calls.failed_lately(worker, recorded):
+            return None  # it refused the goal before: both wait
+        if worker_calls.failed_lately(worker, goal):
+            own = recorded  # the applied version admits it, too
     if worker.has_loaded(own) or worker_calls.failed_lately(worker, own):
         return None
     name = weights.spec.adapter

@@ -150,9 +150,15 @@ class FakeAdminPort:
 
     async def _put_adapter(self, request: web.Request) -> web.Response:
         def make(put: protocol.AdapterRequest) -> actions.WorkerCall:
-            name, source = request.match_info["name"], _source(put.source)
-            return actions.PutLora(
-                adapter=name, version=put.version, source=source, **_LONG, **_WHO
+            kind = actions.StageLora if put.stage_only else actions.PutLora
+            return kind(
+                adapter=request.match_info["name"],
+                version=put.version,
+                run_id=put.run_id,
+                digest=put.digest,
+                source=_source(put.source),
+                **_LONG,
+                **_WHO,
             )
 
         return await self._take(request, protocol.AdapterRequest, make)

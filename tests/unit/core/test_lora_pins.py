@@ -248,3 +248,35 @@ class TestReusedVersions:
 
         assert texts_of(decision.worker_calls) == ["stage-adapter sql 7 of run-8 on policy-0"]
         assert reason_of(decision) is None
+
+
+class TestRefusals:
+    def test_a_worker_that_refuses_both_versions_rests_and_is_reported(self):
+        """It remembers its last refusal only, so the other version would look untried."""
+        member = has(make_worker(0).serving("base"), D1, version="6")
+        failure = AdapterFailure(
+            name="sql", version="6", reason=Reason.DIGEST_MISMATCH, message="?", age_seconds=1
+        )
+        joining_worker = has(make_worker(1).joining("base"), None)._says(adapter_failure=failure)
+        decision = decided(
+            fleet_of(
+                member,
+                joining_worker,
+                wants=asks(applied="6"),
+                pinned=(pin("7", D1), pin("6", D1)),
+            )
+        )
+
+        assert [c.pod_name for c in decision.worker_calls] == ["policy-0"]
+        assert reason_of(decision) == "VersionReused"
+
+    def test_failures_within_the_limit_are_reported_once_no_other_worker_makes_progress(self):
+        workers = [
+            has(make_worker(0).serving("base"), D1),
+            refuses(has(make_worker(1).serving("base"), None), Reason.DIGEST_MISMATCH),
+        ]
+        wants = asks(applied="7", rollout={"maxFailures": 1})
+
+        assert reason_of(decided(fleet_of(*workers, wants=wants, pinned=(pin("7", D1),)))) == (
+            "VersionReused"
+        )

@@ -334,7 +334,7 @@ def test_a_weightversion_whose_status_another_release_wrote_steers_its_fleet(see
 
 
 def test_an_unreadable_status_is_read_as_far_as_each_field_of_it_can_be(seen):
-    odd = {"applied": {"version": "7"}, "appliedVersion": "7", "phase": "Ripening"}
+    odd = {"applied": {"digest": "?"}, "appliedVersion": "7", "phase": "Ripening"}
     seen.store.put_weights(weights("8") | {"status": odd | {"conditions": [{}]}})
     (view,) = seen.store.weights_of(KEY)
 

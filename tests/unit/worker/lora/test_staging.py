@@ -7,12 +7,18 @@ from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
 
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import AdapterState, Phase, Reason
+from fleet_worker.protocol import AdapterState, Phase, Reason, Staged
 
 
 def state_of(lora: LoraHarness) -> AdapterState:
     (state,) = lora.harness.state.adapters
     return state
+
+
+def staged_of(lora: LoraHarness) -> Staged:
+    staged = state_of(lora).staged
+    assert staged is not None
+    return staged
 
 
 async def test_a_staged_version_is_reported_and_not_served(lora: LoraHarness) -> None:
@@ -36,7 +42,7 @@ async def test_a_staged_version_is_served_without_reading_its_files_again(
 ) -> None:
     path = lora.write("1")
     await lora.put("1", path, stage_only=True)
-    digest = state_of(lora).staged.digest  # type: ignore[union-attr]  # tested above
+    digest = staged_of(lora).digest
     lora.write("1", seed=9)  # other files take their place
 
     await lora.put("1", path, digest=digest)
@@ -50,10 +56,10 @@ async def test_with_another_digest_than_the_staged_one_the_files_are_read_again(
 ) -> None:
     path = lora.write("1")
     await lora.put("1", path, stage_only=True)
-    first = state_of(lora).staged.digest  # type: ignore[union-attr]  # as above
+    first = staged_of(lora).digest
     lora.write("1", seed=9)
     await lora.put("2", path, stage_only=True)
-    other = state_of(lora).staged.digest  # type: ignore[union-attr]  # as above
+    other = staged_of(lora).digest
     assert first != other
 
     refusal = await lora.refused("2", path, digest=first)
@@ -75,7 +81,7 @@ async def test_staging_another_version_replaces_the_staged_one(lora: LoraHarness
     for version in ("1", "2"):
         await lora.put(version, lora.write(version, seed=int(version)), stage_only=True)
 
-    assert state_of(lora).staged.version == "2"  # type: ignore[union-attr]  # as above
+    assert staged_of(lora).version == "2"
     assert len(list(lora.private.iterdir())) == 1
 
 
