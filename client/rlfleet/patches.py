@@ -8,6 +8,7 @@ from typing import Any
 from rlfleet import rollout as core
 from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
+from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
 from rlfleet.resources import RETRY, InferenceFleet, WeightVersion, manifest
 
@@ -70,7 +71,7 @@ class Patches:
             return None
         found = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
         status = InferenceFleet.model_validate(found).status
-        for pin in status.pins_of(seen.spec.adapter):
+        for pin in pins_of(status, seen.spec.adapter):
             if (pin.version, pin.run_id) == (version, seen.spec.run_id):
                 return pin.source.model_dump(by_alias=True, exclude_none=True)
         raise NotFound(

@@ -27,9 +27,7 @@ def _field_name(name: str) -> str:
 class Resource(BaseModel):
     """Base of all parts of an object."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=_field_name, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, alias_generator=_field_name, populate_by_name=True)
 
 
 class HuggingFaceSource(Resource):
@@ -238,13 +236,18 @@ class ServedVersion(Resource):
 
 
 class PinnedWeights(Resource):
-    """The files that a version of a run names. `adapter`: empty for base weights."""
+    """The files that a version of a run names."""
 
     version: str
     digest: str
     source: WeightSource
     run_id: str | None = None
-    adapter: str = ""
+
+
+class PinnedAdapter(PinnedWeights):
+    """The files that a version of a LoRA adapter names."""
+
+    adapter: str
 
 
 class FleetStatus(Resource):
@@ -257,15 +260,11 @@ class FleetStatus(Resource):
     applied_version: str | None = None
     versions: tuple[ServedVersion, ...] = ()
     pinned: tuple[PinnedWeights, ...] = ()
-    pinned_adapters: tuple[PinnedWeights, ...] = ()
+    pinned_adapters: tuple[PinnedAdapter, ...] = ()
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     endpoint: str = ""
     conditions: tuple[Condition, ...] = ()
-
-    def pins_of(self, adapter: str) -> tuple[PinnedWeights, ...]:
-        """Returns the pins of an adapter; with an empty name, those of the base weights."""
-        return tuple(pin for pin in (*self.pinned, *self.pinned_adapters) if pin.adapter == adapter)
 
 
 class FleetSpec(Resource):

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rlfleet.cli.checks import Check, Result
+from rlfleet.pins import pins_of
 from rlfleet.ports import Json
 from rlfleet.resources import FleetStatus, WeightSource, WeightVersion
 
@@ -169,7 +170,7 @@ def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
         yield "SourceOutsideRoots", message, remedy
     label = weights.spec.version, weights.spec.run_id
     status = FleetStatus.model_validate(fleet.get("status") or {})
-    for pin in status.pins_of(weights.spec.adapter):
+    for pin in pins_of(status, weights.spec.adapter):
         if (pin.version, pin.run_id) == label and pin.source != source:
             where = pin.source.path or "a repository"
             message = f"version {label[0]} of this run already names the files in {where}"

@@ -1,4 +1,4 @@
-"""WeightVersions whose fleet does not exist, and how long this leader has known them.
+"""WeightVersions without a fleet that exists, and how long this leader has known them.
 
 Objects that are applied together arrive in any order, so a fleet may come shortly after its
 WeightVersion. Memory only. A Stalled one stays Stalled under a new leader.
@@ -12,6 +12,7 @@ from datetime import datetime
 from fleet_operator.api.weights import WeightsStatus
 from fleet_operator.core.observed import UnreadWeights, WeightsView
 from fleet_operator.core.steering import FLEET_GRACE_SECONDS, missing_fleet
+from fleet_operator.core.unreadable import unread_status
 from fleet_operator.core.weights_status import awaiting_status, is_stalled_for, refused_status
 from fleet_operator.runtime.pod_informer import FleetKey
 
@@ -47,6 +48,9 @@ class UnownedWeights:
         made: dict[str, WeightsStatus] = {}
         waits: list[float] = []
         for each in weights:
+            if isinstance(each, UnreadWeights) and not each.fleet:
+                made[each.uid] = unread_status(each, now)  # not even the name of its fleet is known
+                continue
             left_seconds = since[each.uid] + FLEET_GRACE_SECONDS - seconds
             if left_seconds <= 0 or is_stalled_for(each, refusal[0]):
                 made[each.uid] = refused_status(each, *refusal, now=now)

@@ -326,6 +326,25 @@ def replaced(status: FleetStatus, pinned: tuple[PinnedWeights, ...]) -> FleetSta
     return status.model_copy(update={"pinned": pinned})
 
 
+class TestBounds:
+    def test_the_newest_pins_and_those_in_use_are_kept(self):
+        old = tuple(pin(str(n), f"/weights/{n}", D1) for n in range(100, 100 + MAX_PINNED))
+        last = old[-1]
+        path = str(last.source.path)
+        status = replaced(served(last.version, path, D1), old)
+        workers = [
+            holds(has(make_worker(n).serving(last.version), path, D1), "7", "/weights/7", D2, None)
+            for n in range(2)
+        ]
+        kept = decided(
+            fleet_of(*workers, wants=asks("7", "/weights/7"), status=status)
+        ).fleet.pinned
+
+        assert len(kept) == MAX_PINNED
+        assert [kept[0].version, kept[-1].version] == ["7", last.version]
+        assert old[-2] not in kept
+
+
 class TestExternalFleets:
     def external(self, *workers: AWorker) -> Decision:
         weights = {"roots": ["/weights"], "management": "External"}

@@ -8,6 +8,7 @@ from tests.support.builders import NOW, make_weights
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import WeightsStatus
+from fleet_operator.core.observed import UnreadWeights
 from fleet_operator.core.steering import FLEET_GRACE_SECONDS
 from fleet_operator.runtime.unowned_weights import UnownedWeights
 
@@ -48,6 +49,22 @@ def test_a_fleet_that_came_meanwhile_begins_another_grace():
     _, left_seconds = orphans.look(KEY, [LONELY], 100.0, now=NOW)
 
     assert left_seconds == FLEET_GRACE_SECONDS
+
+
+def test_one_whose_fleet_cannot_be_read_is_invalid_at_once():
+    unread = UnreadWeights(
+        name="policy",
+        namespace="rl",
+        uid="unread",
+        generation=1,
+        created_at=NOW,
+        fleet="",
+        unreadable="spec.fleetRef: a name is needed",
+    )
+    made, left_seconds = UnownedWeights().look(("rl", ""), [unread], 100.0, now=NOW)
+
+    assert left_seconds is None
+    assert conditions(made["unread"])["Stalled"] == ("True", "InvalidSpec")
 
 
 def test_each_has_a_grace_of_its_own():
