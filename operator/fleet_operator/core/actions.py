@@ -285,7 +285,6 @@ class RemoveLora(LoraCall):
     adapter: str
 
 
-WorkerCall = (
-    Stage | Pause | Load | Apply | Resume | Admit | Fence | CanaryPrompts | PutLora | RemoveLora
-)
+SwapCall = Stage | Pause | Load | Apply | Resume | Admit
+WorkerCall = SwapCall | Fence | CanaryPrompts | StageLora | PutLora | RemoveLora
 PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine

@@ -22,6 +22,7 @@ from fleet_operator.core.actions import (
     RemoveLora,
     Resume,
     Stage,
+    StageLora,
     WorkerCall,
 )
 from fleet_operator.ports import Addressee
@@ -42,6 +43,7 @@ ACTIONS: list[WorkerCall] = [
     Fence(**NAMED, drain_timeout_seconds=5),
     CanaryPrompts(**NAMED, prompts=("a", "b"), max_tokens=8, timeout_seconds=60),
     PutLora(**NAMED, **SOURCE, adapter="sql"),
+    StageLora(**NAMED, **SOURCE, adapter="sql"),
     RemoveLora(**NAMED, adapter="sql"),
 ]
 OTHER: dict[str, Any] = {
@@ -54,6 +56,7 @@ OTHER: dict[str, Any] = {
     "prompts": ("a", "c"),
     "max_tokens": 9,
     "reason": "b",
+    "stage_only": False,
 }
 
 
