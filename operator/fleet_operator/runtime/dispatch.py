@@ -89,7 +89,9 @@ class Dispatcher:
         stale: Callable[[FleetKey, PodView, Epoch], None],
         is_settling: Callable[[FleetKey], bool],
         denied: Callable[[FleetKey], None],
+        defective: Callable[[FleetKey, str, Exception | None], None],
     ) -> None:
+        """`defective`: notes that sending a kind of request raised, or has worked again (None)."""
         self._workers = workers
         self._worker_cache = worker_cache
         self._metrics = metrics
@@ -97,6 +99,8 @@ class Dispatcher:
         self._stale = stale
         self._is_settling = is_settling
         self._denied = denied
+        self._defective = defective
+        self._defects: set[tuple[FleetKey, str]] = set()
         self._question_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._flights: set[RequestInFlight] = set()
@@ -182,7 +186,9 @@ class Dispatcher:
         send = partial(self._workers.state, caller.addressee(pod))
         ended = partial(self._question_ended, caller, pod, asked)
         asked.add()
-        RequestInFlight(send, ended, self._flights, self._question_limit).begin()
+        failed = partial(self._note_defect, caller.key, "state")
+        limit = self._question_limit
+        RequestInFlight(send, ended, self._flights, limit, failed=failed).begin()
 
     def _question_ended(
         self, caller: Caller, pod: PodView, asked: RequestBatch, answer: WorkerAnswer | None
@@ -192,8 +198,10 @@ class Dispatcher:
             news = self._worker_cache.end_question(
                 pod, answer or _QUESTION_GIVEN_UP, _now(), term=caller.epoch.term
             )
-            if answer is not None and answer.reason is Reason.UNAUTHORIZED:
-                self._denied(caller.key)
+            if answer is not None:
+                self._note_defect(caller.key, "state", None)
+                if answer.reason is Reason.UNAUTHORIZED:
+                    self._denied(caller.key)
         finally:
             asked.end(news=news)
 
@@ -204,9 +212,9 @@ class Dispatcher:
         worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
         send = partial(self._workers.call, worker, action, caller.epoch)
         ended = partial(self._call_ended, caller, work, action, pod, called, _now())
-        flight = RequestInFlight(
-            send, ended, self._flights, None if action.lasts else self._call_limit
-        )
+        failed = partial(self._note_defect, caller.key, action.kind)
+        limit = None if action.lasts else self._call_limit
+        flight = RequestInFlight(send, ended, self._flights, limit, failed=failed)
         self._worker_cache.begin_call(action.pod_uid, work, flight, _now(), epoch=caller.epoch)
         called.add()
         flight.begin()
@@ -225,10 +233,17 @@ class Dispatcher:
             now = _now()
             self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_GIVEN_UP, now)
             if answer is not None:
+                self._note_defect(caller.key, action.kind, None)
                 self._record(caller, action, answer, now - began_at)
                 self._pass_on(caller, pod, answer)
         finally:
             called.end()
+
+    def _note_defect(self, key: FleetKey, kind: str, error: Exception | None) -> None:
+        known = self._defects and (key, kind) in self._defects
+        if error is not None or known:
+            (self._defects.discard if error is None else self._defects.add)((key, kind))
+            self._defective(key, f"requests to workers ({kind})", error)
 
     def _record(
         self, caller: Caller, action: WorkerCall, answer: WorkerAnswer, seconds: float

@@ -45,7 +45,7 @@ class RequestInFlight:
         answer: None until the request is sent.
     """
 
-    __slots__ = ("_ended", "_limit", "_send", "_under_way", "answer")
+    __slots__ = ("_ended", "_failed", "_limit", "_send", "_under_way", "answer")
 
     def __init__(
         self,
@@ -53,14 +53,18 @@ class RequestInFlight:
         ended: Callable[[WorkerAnswer | None], None],
         under_way: set[RequestInFlight],
         limit: ConcurrencyLimit | None = None,
+        *,
+        failed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         """Args:
         send: Sends the request.
         ended: Called once with the answer; None if the request was cancelled.
         under_way: The set that contains it until its end.
         limit: The limit that it counts towards; None if it need not wait.
+        failed: Called if sending it raises, which is a defect.
         """
         self._send = send
+        self._failed = failed
         self._under_way = under_way
         self._ended: Callable[[WorkerAnswer | None], None] | None = ended
         self._limit = limit
@@ -99,6 +103,8 @@ class RequestInFlight:
         error = None if answer.cancelled() else answer.exception()
         if error is not None:
             logger.error("defect: a request to a worker failed", exc_info=error)
+            if isinstance(error, Exception):
+                self._failed(error)
         self._end(None if answer.cancelled() or error is not None else answer.result())
 
     def _end(self, answer: WorkerAnswer | None) -> None:

@@ -105,6 +105,7 @@ class Operator:
             stale=self.epochs.note_refusal,
             is_settling=self.epochs.is_settling,
             denied=self._denied,
+            defective=self.problems.note,
         )
         self.reconcile = Reconciler(
             store=self.store,

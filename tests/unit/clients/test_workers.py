@@ -17,7 +17,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.clients import worker_requests
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core import actions, worker_calls
-from fleet_operator.core.actions import CanaryPrompts, WorkerCall
+from fleet_operator.core.actions import CanaryPrompts, StageLora, WorkerCall
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
 from fleet_worker.protocol import Epoch, Reason
@@ -84,6 +84,18 @@ CALLS: list[Any] = [
         protocol.AdapterRequest,
         {"version": "42", "source": {"path": "/weights/step_42"}, "holder": "operator"},
         id="put an adapter",
+    ),
+    pytest.param(
+        worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, kind=StageLora),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRequest,
+        {
+            "version": "42",
+            "source": {"path": "/weights/step_42"},
+            "holder": "operator",
+            "stage_only": True,
+        },
+        id="stage an adapter",
     ),
     pytest.param(
         worker_calls.remove_lora(VIEW, "sql"),

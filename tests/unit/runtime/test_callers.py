@@ -58,6 +58,7 @@ class Desk:
             stale=Mock(),
             is_settling=lambda _: False,
             denied=Mock(),
+            defective=Mock(),
         )
         informer = Mock()
         informer.pods_of.side_effect = lambda _: self.pods

@@ -65,6 +65,7 @@ class Desk:
         self.stale: list[tuple[tuple[str, str], str, Epoch]] = []
         self.settling: set[tuple[str, str]] = set()
         self.denied: list[tuple[str, str]] = []
+        self.defects: list[tuple[tuple[str, str], str, Exception | None]] = []
         self.metrics, self.book = Metrics(), WorkerCache()
         self.calls = Dispatcher(
             self,
@@ -74,6 +75,7 @@ class Desk:
             stale=lambda key, pod, obeyed: self.stale.append((key, pod.name, obeyed)),
             is_settling=lambda key: key in self.settling,
             denied=self.denied.append,
+            defective=lambda key, kind, error: self.defects.append((key, kind, error)),
         )
 
     async def state(self, worker: Addressee) -> WorkerAnswer:
@@ -428,5 +430,24 @@ def test_stopping_gives_up_everything_in_flight():
         assert now() == before
         assert desk.book.call_in_flight("uid-0") is None
         assert desk.book.view(pod(), now()).silence == "the call was given up"
+
+    virtual_time.run(story())
+
+
+def test_a_request_that_raises_in_the_operator_is_reported_until_its_kind_works_again():
+    async def story() -> None:
+        async def broken(_: str) -> WorkerAnswer:
+            raise KeyError("load")
+
+        desk = Desk(called=broken)
+        await desk.act(load(3))
+        ((key, part, error),) = desk.defects
+        assert (key, part) == (CALLER.key, "requests to workers (load)")
+        assert isinstance(error, KeyError)
+
+        desk.called = at_once
+        await asyncio.sleep(2)
+        await desk.act(load(3, "3"))
+        assert desk.defects[-1] == (CALLER.key, part, None)
 
     virtual_time.run(story())

@@ -76,6 +76,7 @@ class Process:
             stale=self.epochs.note_refusal,
             is_settling=self.epochs.is_settling,
             denied=lambda _key: None,
+            defective=lambda _key, _kind, _error: None,
         )
         self.tasks: list[asyncio.Task[None]] = []
 

@@ -58,9 +58,11 @@ LASTING = frozenset(
         Reason.CHECKPOINT_NOT_FINITE,
         Reason.CHECKPOINT_MISMATCH,
         Reason.DIGEST_MISMATCH,
+        Reason.VERSION_REUSED,
     }
 )
-"""Reasons in the bytes of the files, which hold until the files change."""
+"""Reasons in the bytes of the files, which hold until the files change. A process never forgets what a
+version was, so other bytes stay refused under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class RefusedSources:
         """Refuse a source again if its files have not changed. The time until a retry doubles.
 
         Args:
-            request: The source, and all that was required of it.
+            request: The source, its version and run, and all that was required of it.
             files: State of its files now.
 
         Errors:

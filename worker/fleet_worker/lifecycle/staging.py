@@ -160,7 +160,7 @@ class Staging:
     async def _prepare(self, running: Running) -> Weights:
         """Check a version and read its bytes, unless the same files were refused before."""
         request, rules = running.request, self.rules
-        asked = (str(request.source), request.digest)
+        asked = (str(request.source), request.digest, request.version, request.run_id)
         seen = await self._wait_for(running, partial(_look, request.source, rules.roots))
         self._refused.check(asked, seen)
         try:

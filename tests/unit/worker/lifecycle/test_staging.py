@@ -410,6 +410,32 @@ async def test_a_label_of_other_weights_is_refused(tmp_path: Path) -> None:
     assert slot.staged is not None
 
 
+async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = staging(tmp_path)
+    await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
+    for label in (staged := slot.take(stage_request("1", tmp_path))).labels_in_engine:
+        slot._labels.remember(label, staged.digest, staged.origin)
+    others = write_tiny(tmp_path / "2", 2.0)
+    reads: list[str] = []
+    read = slot._read
+    monkeypatch.setattr(
+        slot, "_read", lambda running: reads.append(running.request.version) or read(running)
+    )
+
+    waits = []
+    for _ in range(3):
+        with pytest.raises(Refusal) as refused:
+            await slot.stage(stage_request("1", others))
+        assert refused.value.reason is Reason.VERSION_REUSED
+        waits.append(refused.value.retry_after_seconds)
+    await slot.stage(stage_request("2", others))
+
+    assert waits == [10, 20, 40]
+    assert reads == ["1", "2"]
+
+
 async def test_a_staged_version_can_be_taken_once(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
