@@ -13,6 +13,7 @@ ASK_FOR_NOTHING = frozenset(
     {
         ConditionReason.ALL_WORKERS_SERVING,
         ConditionReason.HALTED,  # `Stalled` has the reason
+        ConditionReason.COMPARING,
         ConditionReason.JUDGING,
         ConditionReason.LOADING,
         ConditionReason.MINIMUM_SERVING,

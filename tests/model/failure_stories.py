@@ -70,6 +70,17 @@ def a_hung_worker_that_outlives_the_history() -> Chronicle:
     return its.end()
 
 
+def files_written_over_before_a_recreation() -> Chronicle:
+    """The served version's files are written over, its WeightVersion is recreated: not Ready until restored"""
+    its = Chronicle()
+    its.fleet.rewrite("/weights/step_1")
+    its.fleet.delete_weights()
+    its.fleet.create_weights({"version": "1"})
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.restore("/weights/step_1")
+    return its.end()
+
+
 def a_worker_that_no_version_lets_in() -> Chronicle:
     """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
     timeouts = {"stageSeconds": 20, "loadSeconds": 10}
@@ -217,6 +228,7 @@ STORIES: list[Story] = [
     a_rollback_under_a_worker_that_loads,
     a_rollback_under_a_worker_of_a_newer_release,
     a_hung_worker_that_outlives_the_history,
+    files_written_over_before_a_recreation,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

@@ -145,7 +145,7 @@ def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
     if worker.phase in _DEAF:
         return ticket.end(Reason.WRONG_PHASE)
     there = (_is_loaded(worker, action), worker.source), (_is_staged(worker, action), worker.staged_source)  # fmt: skip
-    if (True, str(action.source)) in there:
+    if (True, str(action.source)) in there and not _finds_others(worker, action):
         return ticket.end()
     running = worker.staging
     if running is not None and running.action.work == action.work:
@@ -155,6 +155,14 @@ def _stage(worker: FakeWorker, ticket: Ticket) -> Ticket:
     ticket.began_at, ticket.ends_at = worker.now, worker.now + worker.slow_seconds
     worker.staging = ticket
     return ticket
+
+
+def _finds_others(worker: FakeWorker, action: Stage) -> bool:
+    """Whether a request without a digest finds other files than those in the engine."""
+    source = str(action.source)
+    if action.digest is not None or source != worker.source or not _is_loaded(worker, action):
+        return False
+    return source in worker.files.absent or digest_of(worker.files.at(source)) != worker.digest
 
 
 def _renewed(worker: FakeWorker, action: Pause) -> bool:

@@ -97,11 +97,12 @@ _VARIANT = "~"
 @dataclass
 class Files:
     """Contents of every path of the shared store. `rewritten`: path → contents that replaced the
-    first ones. `absent`: paths that do not exist now.
+    first ones. `absent`: paths that do not exist now. `changed_at`: path → when that changed last.
     """
 
     rewritten: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    changed_at: dict[str, float] = field(default_factory=dict)
 
     def at(self, source: str) -> str:
         """Which weights lie there."""

@@ -78,6 +78,7 @@ class FaultInjection:
         """Other files take the place of those under a path."""
         self.note("fault", f"the files of {path} are rewritten")
         self.files.rewritten[path] = f"{content_of(path)}~rewritten"
+        self.files.changed_at[path] = self.now
 
     def is_rewritten(self, path: str) -> bool:
         """Whether other files lie under a path than the first ones."""
@@ -87,6 +88,7 @@ class FaultInjection:
         """The first files are back under a path."""
         self.note("user", f"restores the files of {path}")
         self.files.rewritten.pop(path, None)
+        self.files.changed_at[path] = self.now
 
     def evict(self, pod: FakePod) -> None:
         """The kubelet ends a pod for good."""

@@ -19,7 +19,7 @@ from tests.model.fake_state import Ticket
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import Admit, PodAction, WorkerCall
+from fleet_operator.core.actions import Admit, CompareFiles, PodAction, WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
@@ -118,6 +118,7 @@ class Leader:
     fleet, weights: the last computed statuses, which the planners see.
     lost: calls whose answer never came, by uid of the worker, until it has answered again.
     lost_admissions: epochs of admissions whose answer never came, until they cannot take effect.
+    compared: comparisons of files without a refusal, by uid of the worker.
     may_open: uids of workers to which an admission may still come.
     written: what it believes to be stored, by uid.
     desired, pods: what its watches have brought, as it was at `seen_until`.
@@ -141,6 +142,7 @@ class Leader:
     refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
     lost: dict[str, Work] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
+    compared: dict[str, Work] = field(default_factory=dict)
     may_open: set[str] = field(default_factory=set)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     clock_ahead_seconds: float = 0
@@ -258,6 +260,10 @@ class Leader:
         self.refused.pop(uid, None)
         if reason is not None:
             self.refused[uid] = (flight.action.work, self.own(now))
+        if isinstance(flight.action, CompareFiles):
+            self.compared.pop(uid, None)
+            if reason is None:
+                self.compared[uid] = flight.action.work
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
             self.epochs.note_refusal(KEY, pod, flight.state.epoch)
@@ -271,6 +277,7 @@ class Leader:
                 for known in (
                     *(self.heard, self.silent_since, self.flights, self.refused, self.lost),
                     self.lost_admissions,
+                    self.compared,
                 ):
                     known.pop(uid, None)
                 self.may_open.discard(uid)
@@ -330,6 +337,7 @@ class Leader:
             silence="time-out",
             call=flight.action.work if flight else None,
             lost_call=self.lost.get(pod.uid),
+            compared=self.compared.get(pod.uid),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

@@ -353,6 +353,14 @@ MUTANTS = [
     ),
     Mutant(
         9,
+        "a new WeightVersion of the served version reads no files",
+        "core/comparison.py",
+        "and (is_new or view.phase is RolloutPhase.COMPARING)",
+        "and view.phase is RolloutPhase.COMPARING",
+        story="files_written_over_before_a_recreation",
+    ),
+    Mutant(
+        9,
         "what a version stands for is not written down",
         "core/pins.py",
         "added = _first_reports(observed.workers, asked) if asked else ()",

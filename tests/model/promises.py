@@ -24,7 +24,8 @@
     from different files, also if files are rewritten, processes restart or records are lost in
     between. `Ready` is not True while a serving worker, as far as the leader can know, has another
     run, version or digest than the WeightVersion requests. Nor is it True while the WeightVersion
-    names other files than its version means. The same holds for the versions of each adapter.
+    names other files than its version means, also if these were written before it was created and all
+    workers serve the version already. The same holds for the versions of each adapter.
 11. No call reaches another pod than its own, and no answer counts for another pod.
 12. A planned change cuts no request before its drain deadline. A worker that is scaled down, or
     replaced for its template, gives its requests `update.drainTimeoutSeconds` from then on.
@@ -44,7 +45,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.availability import Availability
 from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
-from tests.model.fake_state import version_in
+from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from tests.model.leader import Flight, Leader
     from tests.model.simulator import Simulation
 
+    from fleet_operator.api.conditions import Condition
     from fleet_operator.api.source import WeightSource
     from fleet_operator.api.weights import WeightsSpec
     from fleet_operator.core.decision import Decision
@@ -124,6 +126,8 @@ class Promises:
         adapters_meant: the same of every adapter, by name, version and run.
         sources: allowed sources of a version of a run. They were requested before its first token,
             or with the digest of that token.
+        confirmed: WeightVersions that were Ready at a version of a run, by their uid.
+        asked_at: when each of these was requested first.
         back_to: `rollbackTo`, if it permits the last spec.
         watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
@@ -140,6 +144,8 @@ class Promises:
         self.meant: dict[Name, str] = {}
         self.adapters_meant: dict[tuple[str, str, str | None], str] = {}
         self.sources: dict[Name, set[WeightSource]] = {}
+        self.confirmed: set[tuple[str, str, str | None]] = set()
+        self.asked_at: dict[tuple[str, str, str | None], float] = {}
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.readers = Readers(simulation)
         self.availability = Availability(simulation)
@@ -234,6 +240,7 @@ class Promises:
         claims = [condition_of(s.conditions, ConditionType.READY) for s in (status, leader.fleet)]
         if not any(c is not None and c.status == "True" for c in claims):
             return
+        self._files_were_compared(desired.base_uid, spec, claims[0])
         for pod in self.sim.pods.values():
             self._names_stand_for_one_digest(pod)  # its grace may have ended with this look
         name: Name = (spec.version, spec.run_id)
@@ -252,6 +259,21 @@ class Promises:
             has = (str(state.version), state.run_id)
             if has != name or state.digest != digest:
                 self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
+
+    def _files_were_compared(self, uid: str, spec: WeightsSpec, ready: Condition | None) -> None:
+        """The first time that a WeightVersion is Ready at a version: a worker has read its files, if they
+        were there when the version was requested.
+        """
+        key = (uid, spec.version, spec.run_id)
+        if ready is None or ready.status != "True" or key in self.confirmed:
+            return
+        self.confirmed.add(key)
+        path, files = str(spec.source.resolve(spec.version)), self.sim.files
+        is_new = files.changed_at.get(path, 0.0) > self.asked_at.get(key, 0.0)
+        if spec.digest is not None or is_new or path in files.absent:
+            return
+        if digest_of(files.at(path)) != self.meant.get(key[1:], digest_of(files.at(path))):
+            self.sim.fail(9, f"Ready is True, and no worker has read the files in {path}")
 
     def _ready_adapters_are_true(self, leader: Leader) -> None:
         """The same for the WeightVersions of adapters."""
@@ -354,6 +376,7 @@ class Promises:
             return
         self._note_source()
         name = (spec.version, spec.run_id)
+        self.asked_at.setdefault((self.sim.desired.base_uid, *name), self.sim.now)
         if name != self.requested[-1] and not self._is_a_rewind(spec):
             self.requested.append(name)
 

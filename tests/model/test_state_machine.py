@@ -185,7 +185,6 @@ TestFleet = FleetMachine.TestCase
 TestFleet.settings = settings(
     max_examples=HISTORIES,
     stateful_step_count=25,
-    deadline=None,
     report_multiple_bugs=False,  # the first one is made as short as can be
     derandomize="HISTORIES" not in os.environ,  # the same in every run, unless asked for more
     suppress_health_check=list(HealthCheck),

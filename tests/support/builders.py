@@ -192,6 +192,10 @@ class AWorker:
         """Its weights came from here."""
         return self._says(source=Source(path=path) if path else None)
 
+    def compared(self, version: str) -> Self:
+        """It has found the files of this version to be those in its engine."""
+        return replace(self, around=self.around | {"compared": Work("compare", version)})
+
     def heard(self, seconds_ago: float) -> Self:
         """It said all this so long ago."""
         return replace(self, around=self.around | {"state_age_seconds": seconds_ago})

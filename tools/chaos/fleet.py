@@ -103,6 +103,13 @@ class Fleet:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(made))
         return run
 
+    def recreate(self) -> None:
+        """Delete the WeightVersion and create it again, as it was."""
+        spec = self.get(f"wv/{self.name}")["spec"]
+        self.kubectl("delete", "wv", self.name)
+        made = weights_manifest(self.name, fleet=self.name, version=spec["version"])
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(made | {"spec": spec}))
+
     def digest_of_applied(self) -> str:
         """Digest of the weights that all workers serve."""
         return str(self.get(f"ifl/{self.name}")["status"]["applied"]["digest"])

@@ -8,8 +8,8 @@ be played.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from chaos.fleet import Fleet
@@ -153,14 +153,31 @@ def _path_rewritten(fleet: Fleet, _: Phase) -> None:
     The worker must not be admitted, and the fleet must say why, until the files are restored.
     """
     version, victim = fleet.applied(), min(fleet.pods())
-    file = fleet.folder(int(version)) / "model.safetensors"
-    rightful = file.read_bytes()
-    file.write_bytes((fleet.folder(fleet.next_step()) / "model.safetensors").read_bytes())
-    try:
+    with _written_over(fleet, version):
         signal_worker(fleet, victim, "worker", "SIGKILL")
         fleet.eventually(lambda: _is_reused(fleet), "VersionReused is reported", seconds=120)
         if fleet.phase_of(victim) == "serving":
             raise AssertionError(f"{victim} serves files that are not those of version {version}")
+
+
+def _recreated_over_its_files(fleet: Fleet, _: Phase) -> None:
+    """The files of the applied version are written over, and its WeightVersion is created again.
+
+    All workers serve the version, and none of them has read the new files.
+    """
+    with _written_over(fleet, fleet.applied()):
+        fleet.recreate()
+        fleet.eventually(lambda: _is_reused(fleet), "VersionReused is reported", seconds=120)
+
+
+@contextmanager
+def _written_over(fleet: Fleet, version: str) -> Iterator[None]:
+    """Other weights lie under the path of a version meanwhile."""
+    file = fleet.folder(int(version)) / "model.safetensors"
+    rightful = file.read_bytes()
+    file.write_bytes((fleet.folder(fleet.next_step()) / "model.safetensors").read_bytes())
+    try:
+        yield
     finally:
         file.write_bytes(rightful)
 
@@ -243,6 +260,12 @@ ROWS = (
     Row("leader cut off from the API server", PHASES, (), _leader_without_api_server),
     Row("leader frozen for 60 s", PHASES, (), _operator_frozen, cuts=True),
     Row("path rewritten, worker killed", ("Serving",), ("Serving",), _path_rewritten, cuts=True),
+    Row(
+        "files written over, WeightVersion recreated",
+        ("Serving",),
+        ("Serving",),
+        _recreated_over_its_files,
+    ),
     Row(
         "WeightVersion recreated for another run",
         ("Serving",),

@@ -11,6 +11,7 @@ MEANINGS = {
     "UpdateHeld": "Workers have an older template of the spec, and `update.paused` or `OnDelete` keeps them.",
     "MinimumServing": "At least replicas - maxUnavailable workers serve.",
     "BelowMinimum": "Fewer than replicas - maxUnavailable workers serve.",
+    "Comparing": "All workers serve the version of a new WeightVersion already. One of them compares its files with the weights that it serves.",
     "Judging": "The canary has the weights and is compared with the version before.",
     "Staging": "Workers check the new weights and read them into memory, while they serve.",
     "Pausing": "Workers stop generating, as `rollout.pause.mode` says.",

@@ -63,6 +63,9 @@ class ConditionReason(StrEnum):
     BELOW_MINIMUM = "BelowMinimum"
     """Fewer than replicas - maxUnavailable workers serve."""
 
+    COMPARING = "Comparing"
+    """All workers serve the version of a new WeightVersion already. One of them compares its files with
+    the weights that it serves."""
     JUDGING = "Judging"
     """The canary has the weights and is compared with the version before."""
     STAGING = "Staging"

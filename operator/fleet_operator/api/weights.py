@@ -95,6 +95,8 @@ class RolloutPhase(StrEnum):
 
     PENDING = "Pending"
     """No worker can load the version yet: the fleet has no worker, or the checkpoint does not exist."""
+    COMPARING = "Comparing"
+    """All workers serve the version already. One compares its files with the weights that it serves."""
     JUDGING = "Judging"
     """The canary has the weights, behind a closed latch, and is compared with the version before."""
     STAGING = "Staging"

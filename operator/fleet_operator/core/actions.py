@@ -149,6 +149,16 @@ class Stage(LongCall):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompareFiles(Stage):
+    """Compare the files of a source with the weights in the engine. Other files are read and refused.
+
+    It has no digest: with one, a worker that has these weights reads no files.
+    """
+
+    kind = "compare"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(WorkerAction):
     """Stop generating, or renew the lease of the pause."""
 
@@ -286,5 +296,5 @@ class RemoveLora(LoraCall):
 
 
 SwapCall = Stage | Pause | Load | Apply | Resume | Admit
-WorkerCall = SwapCall | Fence | CanaryPrompts | StageLora | PutLora | RemoveLora
+WorkerCall = SwapCall | CompareFiles | Fence | CanaryPrompts | StageLora | PutLora | RemoveLora
 PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine

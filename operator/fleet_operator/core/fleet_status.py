@@ -245,6 +245,7 @@ def _progressing(
 
 
 ROLLING_REASONS = {
+    RolloutPhase.COMPARING: ConditionReason.COMPARING,
     RolloutPhase.JUDGING: ConditionReason.JUDGING,
     RolloutPhase.STAGING: ConditionReason.STAGING,
     RolloutPhase.PAUSING: ConditionReason.PAUSING,

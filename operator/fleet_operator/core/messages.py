@@ -80,6 +80,19 @@ def problem_of_absent(goal: Checkpoint, seconds: int) -> RolloutProblem:
     return RolloutProblem(reason=ConditionReason.SOURCE_NOT_FOUND, message=message, halt=False)
 
 
+def problem_of_comparison(failed: Sequence[WorkerView], goal: Checkpoint) -> RolloutProblem:
+    """The problem that the files of a served version are others now, or cannot be compared with it."""
+    reason = _reason(failed, goal, RolloutPhase.STAGING)
+    if reason is ConditionReason.VERSION_REUSED:
+        return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
+    message = (
+        f"all workers serve version {goal.label}, and the files in {goal.source} cannot be compared "
+        f"with it: {_causes(failed, goal)}. Workers keep serving it. Restore the files, publish the new "
+        "ones under another version, or set another spec.runID if another run has made them."
+    )
+    return RolloutProblem(reason=reason, message=message, halt=False)
+
+
 def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) -> RolloutProblem:
     reason = _reason(failed, goal, RolloutPhase.STAGING)
     if reason is ConditionReason.VERSION_REUSED:

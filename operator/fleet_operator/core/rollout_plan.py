@@ -18,6 +18,7 @@ from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.applied import applied_after, applied_of, came_before
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.comparison import compare_files
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
@@ -89,7 +90,9 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         return _plan(observed, view, pins, step, halted=False)
-    step = _waiting(strategy(view), view)
+    recorded = known[-1] if observed.status.applied is not None else None
+    is_new = weights is not None and wanted is not None and not _knows(weights, wanted)
+    step = compare_files(_waiting(strategy(view), view), view, recorded, is_new=is_new)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
         # The rollback begins with this decision, so that no worker is late yet.
@@ -217,13 +220,14 @@ def _serving(members: Workers, applied: Checkpoint) -> str | None:
 
 
 def _recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> RolloutPhase:
-    if (
-        weights is None
-        or wanted is None
-        or not weights.status.is_about(wanted.version, wanted.run_id)
-    ):
+    if weights is None or wanted is None or not _knows(weights, wanted):
         return RolloutPhase.PENDING
     return weights.status.phase
+
+
+def _knows(weights: WeightsView, wanted: Checkpoint) -> bool:
+    """Whether the last status of a WeightVersion is about its desired weights."""
+    return weights.status.is_about(wanted.version, wanted.run_id)
 
 
 def _rollout_seconds(

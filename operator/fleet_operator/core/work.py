@@ -8,6 +8,7 @@ from fleet_operator.core.identity import label
 
 WorkKind = Literal[
     "stage",
+    "compare",
     "pause",
     "load",
     "apply",

@@ -43,6 +43,8 @@ class _Entry:
     epoch: Epoch | None = None
     """Of the call in flight, or of the last one."""
     lost_call: Work | None = None
+    compared: Work | None = None
+    """The last comparison of files that ended without a refusal."""
     lost_admission: Epoch | None = None
     """The epoch of the last admission without an answer, until it cannot take effect any more."""
     may_open: bool = False
@@ -86,6 +88,7 @@ class WorkerCache:
             silence=entry.silence,
             call=entry.call,
             lost_call=entry.lost_call,
+            compared=entry.compared,
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
         entry.view = None if ages or silent else view
@@ -187,6 +190,8 @@ class WorkerCache:
             return
         entry.call, entry.flight, entry.called_at, entry.view = None, None, now, None
         entry.refused = None if answer.reason is None else work
+        if work.kind == "compare":
+            entry.compared = None if answer.silent or answer.reason is not None else work
         if answer.silent:
             # It may have taken effect: read the state before the next call.
             entry.stale = True

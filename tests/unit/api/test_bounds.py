@@ -419,7 +419,7 @@ POD = PodView(name="policy-0", uid="u", ordinal=0, revision="r", ip="10.0.0.1")
 REASONS = st.sampled_from(["because", "x" * 5000])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(LABELS, LABELS, SOURCES, ROLLOUTS, REASONS, st.integers(0, MAX_TERM))
 def test_every_valid_resource_can_be_sent_to_a_worker(
     version: str, adapter: str, source: dict[str, Any], rollout: Any, reason: str, term: int

@@ -15,6 +15,7 @@ from fleet_operator.core.actions import (
     Admit,
     Apply,
     CanaryPrompts,
+    CompareFiles,
     Fence,
     Load,
     Pause,
@@ -35,6 +36,7 @@ PAUSE = {"mode": PauseMode.WAIT, "drain_timeout_seconds": 30, "lease_seconds": 6
 SOURCE = {"source": target("42").source, "timeout_seconds": 600}
 ACTIONS: list[WorkerCall] = [
     Stage(**NAMED, **SOURCE),
+    CompareFiles(**NAMED, **SOURCE),
     Pause(**NAMED, **PAUSE),
     Load(**NAMED, timeout_seconds=600),
     Apply(**NAMED, **PAUSE, timeout_seconds=600),

@@ -17,7 +17,7 @@ from fleet_operator.api.fleet import Rollout
 from fleet_operator.clients import worker_requests
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core import actions, worker_calls
-from fleet_operator.core.actions import CanaryPrompts, StageLora, WorkerCall
+from fleet_operator.core.actions import CanaryPrompts, CompareFiles, StageLora, WorkerCall
 from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker import protocol
 from fleet_worker.protocol import Epoch, Reason
@@ -56,6 +56,20 @@ CALLS: list[Any] = [
         protocol.StageRequest,
         {"version": "42", "source": {"path": "/weights/step_42"}},
         id="stage",
+    ),
+    pytest.param(
+        CompareFiles(
+            pod_uid=VIEW.pod.uid,
+            pod_name=VIEW.pod.name,
+            reason="x",
+            version="42",
+            source=target("42").source,
+            timeout_seconds=60,
+        ),
+        protocol.STAGE_PATH,
+        protocol.StageRequest,
+        {"version": "42", "source": {"path": "/weights/step_42"}, "digest": None},
+        id="compare",
     ),
     pytest.param(
         worker_calls.stage(

@@ -19,7 +19,7 @@ from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.manifests import children
 from fleet_operator.core.manifests.revisions import revision_of
-from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_worker.protocol import Reason, Source, Staged
 
 D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -190,7 +190,10 @@ class TestReusedVersion:
 
 
 class TestRewrittenFiles:
-    WANTS = asks("43", "/weights/current")
+    APPLIED = WeightsStatus(
+        observed_generation=1, desired_version="43", phase=RolloutPhase.APPLIED, started_at=NOW
+    )
+    WANTS = replace(asks("43", "/weights/current"), status=APPLIED)
     STATUS = served("43", "/weights/current", D1)
     OTHERS = tuple(has(make_worker(n).serving("43"), "/weights/current", D1) for n in range(2))
 
@@ -477,3 +480,92 @@ class TestComparison:
         assert fill_digests([gap, one]) == [one, one]
         assert fill_digests([gap, one, two]) == [gap, one, two]
         assert fill_digests([None, gap]) == [None, gap]
+
+
+class TestFilesOfAServedVersion:
+    """A WeightVersion was created again with the version that all workers serve."""
+
+    SERVING = tuple(has(make_worker(n).serving("40"), RUN_7, D1) for n in range(3))
+    STATUS = served("40", RUN_7, D1)
+
+    def test_one_worker_compares_them_before_the_version_is_ready(self):
+        decision = decided(fleet_of(*self.SERVING, wants=asks("40", RUN_7), status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert decision.worker_calls[0].digest is None
+        assert verdicts(decision) == ("RollingOut", None)
+        ready = condition_of(decision.fleet.conditions, ConditionType.READY)
+        assert ready is not None
+        assert ready.status == "False"
+
+    def test_the_version_is_ready_when_a_worker_has_found_the_same(self):
+        workers = [self.SERVING[0].compared("40"), *self.SERVING[1:]]
+        decision = decided(fleet_of(*workers, wants=asks("40", RUN_7), status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert verdicts(decision) == ("AllWorkersServing", None)
+
+    @pytest.mark.parametrize("reason", [Reason.VERSION_REUSED, Reason.DIGEST_MISMATCH])
+    def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self, reason: Reason):
+        begun = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            phase=RolloutPhase.COMPARING,
+            started_at=NOW - timedelta(minutes=1),
+        )
+        wants = replace(asks("40", RUN_7), status=begun)
+        resting = self.SERVING[1].refused("40", reason, age_seconds=1)
+        due = self.SERVING[1].refused("40", reason, age_seconds=30)
+
+        for worker, calls in ((resting, []), (due, ["compare 40 on policy-1"])):
+            workers = [self.SERVING[0], worker, self.SERVING[2]]
+            decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+            assert verdicts(decision) == ("VersionReused", "VersionReused")
+            assert texts_of(decision.worker_calls) == calls
+
+    @pytest.mark.parametrize("reason", [Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND])
+    def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason: Reason):
+        begun = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            phase=RolloutPhase.COMPARING,
+            started_at=NOW - timedelta(minutes=1),
+        )
+        wants = replace(asks("40", RUN_7), status=begun)
+        workers = [self.SERVING[0].refused("40", reason, age_seconds=1), *self.SERVING[1:]]
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert verdicts(decision) == ("AllWorkersServing", None)
+
+    def test_a_digest_in_the_spec_needs_no_comparison(self):
+        wants = asks("40", RUN_7, digest=D1)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert verdicts(decision) == ("AllWorkersServing", None)
+
+    def test_a_version_that_was_applied_for_this_object_is_compared_no_more(self):
+        applied = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            phase=RolloutPhase.APPLIED,
+            started_at=NOW - timedelta(minutes=1),
+        )
+        wants = replace(asks("40", RUN_7), status=applied)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+
+    def test_a_store_without_an_answer_is_reported_after_the_timeout(self):
+        begun = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            phase=RolloutPhase.COMPARING,
+            started_at=NOW - timedelta(hours=2),
+        )
+        watched = Watched(phase_seconds=7200.0, attempt_seconds=7200.0)
+        wants = replace(asks("40", RUN_7), status=begun, watched=watched)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert verdicts(decision)[1] == "DeadlineExceeded"

@@ -101,7 +101,7 @@ def check_that_it_is_a_pod_or_refused(overlay: dict[str, Any]) -> None:
     assert {v["name"]: v for v in worker["env"] if v["name"] in ours} == ours
 
 
-@settings(max_examples=400, deadline=None, print_blob=True)
+@settings(max_examples=400, print_blob=True)
 @given(overlay=OVERLAYS)
 def test_any_overlay_keeps_the_operators_fields_or_is_an_invalid_spec(overlay):
     check_that_it_is_a_pod_or_refused(overlay)

@@ -215,7 +215,7 @@ SAID = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(SAID, max_size=120))
 @example([(0.0, "policy", n) for n in range(60)] * 2)
 def test_no_event_is_posted_twice_at_once_and_their_rate_is_bounded(said):

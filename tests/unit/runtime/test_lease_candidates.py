@@ -127,5 +127,5 @@ class TwoCandidates(RuleBasedStateMachine):
             self.loop.close()
 
 
-TwoCandidates.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TwoCandidates.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestTwoCandidates = TwoCandidates.TestCase

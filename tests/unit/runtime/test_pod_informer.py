@@ -416,7 +416,7 @@ class TestStreams:
         virtual_time.run(story())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.one_of(

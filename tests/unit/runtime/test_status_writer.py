@@ -252,7 +252,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @example([(0.0, n % 5, {}, None) for n in range(20)])
 @given(st.lists(STEP, min_size=1, max_size=25))
 def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no_oftener(steps):

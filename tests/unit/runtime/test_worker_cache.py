@@ -77,6 +77,19 @@ class TestLostCalls:
 
         virtual_time.run(story())
 
+    def test_the_last_comparison_counts_if_the_worker_did_not_refuse_it(self):
+        key = work("compare 2")
+        refused = WorkerAnswer(state=says("1").state, reason=Reason.VERSION_REUSED)
+
+        def compared(answer: WorkerAnswer) -> None:
+            book.begin_call(POD.uid, key, mock.Mock(), 0, epoch=EPOCH)
+            book.end_call(POD.uid, key, answer, 7)
+
+        book = WorkerCache()
+        for answer, known in ((says("1"), key), (refused, None), (says("1"), key), (SILENT, None)):
+            compared(answer)
+            assert book.view(POD, 8).compared == known
+
     def test_an_admission_without_an_answer_may_open_the_worker_until_it_accepts_a_newer_epoch(
         self,
     ):

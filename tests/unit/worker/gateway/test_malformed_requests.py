@@ -77,7 +77,7 @@ def test_any_value_of_a_key_is_passed_on_or_refused_with_4xx(path: str) -> None:
             assert outcome(path, body, routes_experts=routes_experts) in (200, 400, 404), body
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(PATHS),
     st.dictionaries(st.sampled_from(KEYS), st.sampled_from(LEAVES), max_size=6),
@@ -182,7 +182,7 @@ async def test_a_body_that_is_not_an_object_is_passed_on_unchanged(
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3))
 def test_texts_reach_vllm_unchanged(text: str, metadata: dict[str, str]) -> None:
     body = {"messages": [{"role": "user", "content": text}], "metadata": metadata, "tokens": [5]}
@@ -232,7 +232,7 @@ def limited_to(limit: int) -> Any:
     return read
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=6))
 async def test_a_body_is_the_same_in_any_pieces(body: bytes, cuts: list[int]) -> None:
     from fleet_worker.gateway.gate import read_whole  # noqa: PLC0415 - of this test only

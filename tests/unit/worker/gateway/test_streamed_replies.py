@@ -93,7 +93,7 @@ def joined(choices: list[dict[str, Any]], index: int) -> dict[str, list[Any]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(IDS, st.lists(st.integers(1, 12), max_size=4)), min_size=1, max_size=3),
     st.lists(st.integers(0, 2), max_size=12),
@@ -140,7 +140,7 @@ def test_a_stream_in_any_order_has_the_token_names_of_the_whole_reply(
         assert put_together["ids"] == (ids if asks["return_token_ids"] else [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(IDS.filter(bool), st.lists(st.integers(1, 12), max_size=4))
 def test_offsets_are_positions_in_the_clients_text(ids: list[int], cuts: list[int]) -> None:
     """Of whole letters: the text so far is as long as the offset says."""

@@ -85,7 +85,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EVENTS, st.lists(st.integers(1, 600), max_size=8))
 def test_every_choice_gets_its_spans_for_any_chunks(events: list[Any], cuts: list[int]) -> None:
     stream = b"".join(e if isinstance(e, bytes) else written(e) for e in events) + DONE
@@ -128,7 +128,7 @@ def test_a_stream_that_breaks_off_passes_on_what_it_had() -> None:
         assert (whole + DONE).startswith(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(EVENTS, st.lists(st.integers(1, 600), max_size=5))
 def test_a_translation_sees_each_object_once_and_before_its_stamp(
     events: list[Any], cuts: list[int]
@@ -275,7 +275,7 @@ class Outgoing:
 STREAM = b"text/event-stream; charset=utf-8"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 200), max_size=5))
 async def test_a_whole_reply_is_the_same_in_any_number_of_pieces(cuts: list[int]) -> None:
     content = {"choices": [{"index": 0, "text": "é" * 40, "finish_reason": "stop"}]}
@@ -366,7 +366,7 @@ async def test_a_stream_that_cannot_continue_ends_with_an_error(
 VERSIONS = st.lists(st.sampled_from(["1", "2", "3"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @example(["1", "2"], Demand(exact="1"), 10**9)
 @given(
     VERSIONS,
@@ -467,7 +467,7 @@ def output(index: int, count: int, **changes: Any) -> Any:
     return SimpleNamespace(outputs=[choice], num_cached_tokens=0, lora_request=None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=8),
     st.integers(-1, 1),
