@@ -26,12 +26,12 @@ class LoraGoal:
 
         An adapter that no worker has served yet does not block. Nor does any adapter block a worker
         without adapter slots: its pod has an older template and will be replaced. Bytes that are not
-        pinned yet do not let a worker in.
+        pinned yet do not let a worker in, nor do others than the pinned ones.
         """
         if self.applied is None or not worker.takes_lora:
             return True
         held = worker.adapter(self.name)
-        if held is None or not (held.digest is None or self.pins.is_stored(held)):
+        if held is None or not self.pins.allows(held):
             return False
         return same_weights(held, self.desired) or same_weights(held, self.applied)
 

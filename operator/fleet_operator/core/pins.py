@@ -61,6 +61,12 @@ class Pins:
         pin = self.of(weights)
         return pin is not None and self.stored.get((pin.version, pin.run_id)) == pin.digest
 
+    def allows(self, weights: Named) -> bool:
+        """Whether these weights may serve: their digest is that of their stored pin, or unknown."""
+        pin = self.of(weights)
+        named = pin is not None and pin.digest == weights.digest
+        return weights.digest is None or (named and self.is_stored(weights))
+
 
 def served_by(observed: FleetObserved) -> tuple[Checkpoint, ...]:
     """The weights that a fleet starts with and those that it serves."""

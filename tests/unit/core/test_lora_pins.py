@@ -196,6 +196,22 @@ class TestOtherBytes:
 
         assert "admit base on policy-1" not in texts_of(decided(observed).worker_calls)
 
+    @pytest.mark.parametrize("worker", [make_worker(1).serving("base"), make_worker(1).joining("base")])
+    def test_bytes_that_differ_from_the_pin_never_serve_also_if_spec_digest_names_them(
+        self, worker
+    ):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            has(worker, D2),
+            wants=asks(applied="7", digest=D2),
+            pinned=(pin("7", D1),),
+        )
+        decision = decided(observed)
+        (call,) = (c for c in decision.worker_calls if c.pod_name == "policy-1")
+
+        assert (call.kind, call.digest) in {("fence", None), ("adapter", D1)}
+        assert reason_of(decision) == "VersionReused"
+
     def test_a_joining_worker_that_finds_other_files_is_reported(self):
         observed = fleet_of(
             has(make_worker(0).serving("base"), D1),
