@@ -322,6 +322,16 @@ class TestStatus:
         assert "2 of 2 slots are taken" in progressing.message
 
 
+    def test_a_worker_without_memory_for_the_adapter_is_reported(self):
+        worker = _with(make_worker(0).serving("base"), sql="6")
+        refusing = _refusing(worker, "7", age_seconds=0.5, reason=Reason.NOT_AVAILABLE)
+        fleet = _fleet(refusing, wants=_weights("7", applied="6"))
+        stalled = condition_of(self._status(fleet).conditions, ConditionType.STALLED)
+
+        assert stalled.reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+        assert "NotAvailable" in stalled.message
+
+
 class TestRefusals:
     def test_a_fleet_may_have_one_base_and_several_adapters(self):
         wants = [make_weights("42"), _weights("7"), _weights("3", adapter="math")]

@@ -97,7 +97,8 @@ class LoraCalls:
                 run of its own.
 
         Errors:
-            Refusal: any of the source and checkpoint reasons, `VersionReused`, `NoAdapterSlot`.
+            Refusal: any of the source and checkpoint reasons, `VersionReused`, `NoAdapterSlot`,
+                `NotAvailable` without enough memory.
         """
         adapters = self._host.adapters
         try:
@@ -170,27 +171,41 @@ class LoraCalls:
         files = host.adapters.staged.take(name, request)
         if files is None:
             files = await self._prepared(name, request, by_directory=by_directory)
-        loaded = False
+        kept = False
         try:
-            label = label_of(name, request, files, by_directory=by_directory)
             async with host.lock:
-                host.check_holder(request.holder)
-                self._check_fits(name)
-                # Another version may have been served under this label since it was staged.
-                host.adapters.labels.check(label, files.digest, files.identity.source)
-                if not host.adapters.serves(name, request):
-                    with host.working("adapter", request.version, run_id=request.run_id):
-                        await host.adapters.put(name, request, files, label)
-                    loaded = True
+                kept = await self._serve(name, request, files, by_directory=by_directory)
+        except Refusal as refusal:
+            # The others pass. Read again, the files may be others than the pinned ones.
+            if refusal.reason is not Reason.VERSION_REUSED:
+                kept = host.adapters.staged.put_back(name, request, files)
+            raise
         finally:
-            if not loaded:
+            if not kept:
                 await asyncio.to_thread(files.close)
+
+    async def _serve(
+        self, name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
+    ) -> bool:
+        """Load a version into the engine. Returns: False if it is served already."""
+        host = self._host
+        host.check_holder(request.holder)
+        self._check_fits(name)
+        label = label_of(name, request, files, by_directory=by_directory)
+        # Another version may have been served under this label since it was staged.
+        host.adapters.labels.check(label, files.digest, files.identity.source)
+        if host.adapters.serves(name, request):
+            return False
+        with host.working("adapter", request.version, run_id=request.run_id):
+            await host.adapters.put(name, request, files, label)
+        return True
 
     async def _prepared(
         self, name: str, request: AdapterRequest, *, by_directory: bool
     ) -> PrivateAdapter:
         """Check an adapter and copy its bytes into memory. Without the lock: the worker keeps serving."""
         kind = "stage-adapter" if request.stage_only else "adapter"
+        await self._host.adapters.staged.drop_others(name, request)  # frees its memory
         self.preparing = Preparing(kind, request.version, self._host.clock())
         try:
             pulse = Pulse()

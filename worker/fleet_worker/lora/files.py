@@ -127,11 +127,11 @@ def make_private(
         go_on: Raises to cancel.
 
     Errors:
-        Refusal: `NoAdapterSlot` without enough memory, or the refusal from `read`.
+        Refusal: `NotAvailable` without enough memory, or the refusal from `read`.
     """
     if not read(checkpoint, budget=budget, go_on=go_on):
         raise Refusal(
-            Reason.NO_ADAPTER_SLOT,
+            Reason.NOT_AVAILABLE,
             f"there is not enough memory for the adapter's {checkpoint.size_bytes} bytes;"
             " raise --staging-memory-bytes or the memory limit of the pod",
         )

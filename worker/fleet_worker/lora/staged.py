@@ -72,9 +72,26 @@ class StagedAdapters:
         await self.drop(name)
         self._held[name] = Held(request.version, request.run_id, request.source, files)
 
+    def put_back(self, name: str, request: AdapterRequest, files: PrivateAdapter) -> bool:
+        """Hold the files of a version that could not be served yet.
+
+        Returns:
+            False if another version has been staged under the name meanwhile; the files stay the
+            caller's then.
+        """
+        if name in self._held:
+            return False
+        self._held[name] = Held(request.version, request.run_id, request.source, files)
+        return True
+
     def take(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
         """Return the files of a request, which belong to the caller from now on."""
         return self._held.pop(name).files if self.has(name, request) else None
+
+    async def drop_others(self, name: str, request: AdapterRequest) -> None:
+        """Delete the files of a name if they are of another version than that of a request."""
+        if not self.has(name, request):
+            await self.drop(name)
 
     async def drop(self, name: str) -> None:
         """Delete the files of a name, if there are any."""

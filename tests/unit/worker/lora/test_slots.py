@@ -166,7 +166,7 @@ async def test_an_adapter_without_memory_is_refused(
     monkeypatch.setattr(lora.harness.agent, "memory_left", lambda: 10)
     refusal = await lora.refused("1", lora.write("1"))
 
-    assert (refusal.reason, "memory" in refusal.message) == (Reason.NO_ADAPTER_SLOT, True)
+    assert (refusal.reason, "memory" in refusal.message) == (Reason.NOT_AVAILABLE, True)
 
 
 # --- removing -----------------------------------------------------------------------------------

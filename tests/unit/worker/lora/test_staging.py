@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
+from tests.support.waiting import soon
 
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import AdapterState, Phase, Reason, Staged
+from fleet_worker.protocol import AdapterRequest, AdapterState, Phase, Reason, Source, Staged
 
 
 def state_of(lora: LoraHarness) -> AdapterState:
@@ -65,7 +66,7 @@ async def test_with_another_digest_than_the_staged_one_the_files_are_read_again(
     refusal = await lora.refused("2", path, digest=first)
 
     assert refusal.reason is Reason.DIGEST_MISMATCH
-    assert state_of(lora).version is None
+    assert lora.harness.state.adapters == ()
 
 
 async def test_the_version_before_is_served_until_the_staged_one_is(lora: LoraHarness) -> None:
@@ -97,6 +98,20 @@ async def test_staging_a_version_again_reads_nothing(
     assert state_of(lora).staged is not None
 
 
+async def test_a_staged_version_that_is_not_wanted_any_more_leaves_its_memory_to_the_next(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lora.put("1", lora.write("1"))
+    agent = lora.harness.agent
+    room = int(2.5 * agent.adapters.size_bytes)  # for the served version and one more
+    monkeypatch.setattr(agent, "memory_left", lambda: room - agent.adapters.size_bytes)
+    await lora.put("2", lora.write("2", seed=2), stage_only=True)
+
+    await lora.put("3", lora.write("3", seed=3), stage_only=True)
+
+    assert (state_of(lora).version, staged_of(lora).version) == ("1", "3")
+
+
 async def test_another_served_version_drops_the_staged_one(lora: LoraHarness) -> None:
     await lora.put("1", lora.write("1"), stage_only=True)
     await lora.put("2", lora.write("2", seed=2))
@@ -111,6 +126,59 @@ async def test_a_removed_name_keeps_nothing(lora: LoraHarness) -> None:
 
     assert lora.harness.state.adapters == ()
     assert list(lora.private.iterdir()) == []
+
+
+async def test_a_staged_version_that_finds_no_slot_is_held_until_there_is_one(
+    lora: LoraHarness,
+) -> None:
+    await lora.put("1", lora.write("1"))
+    with lora.harness.agent.adapters.using("tuned"):
+        await lora.put("2", lora.write("2", seed=2))
+        path = lora.write("3", seed=3)
+        await lora.put("3", path, stage_only=True)
+        digest = staged_of(lora).digest
+
+        refusal = await lora.refused("3", path, digest=digest)
+
+        assert refusal.reason is Reason.NO_ADAPTER_SLOT
+        assert staged_of(lora).version == "3"
+    await soon(lambda: lora.in_slots == ["tuned@2"])
+    lora.write("3", seed=9)  # other files take their place
+    await lora.put("3", path, digest=digest)
+    assert (state_of(lora).version, state_of(lora).digest) == ("3", digest)
+
+
+async def test_a_version_that_finds_no_slot_is_read_once(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lora.put("1", lora.write("1"))
+    with lora.harness.agent.adapters.using("tuned"):
+        await lora.put("2", lora.write("2", seed=2))
+        path = lora.write("3", seed=3)
+        await lora.refused("3", path)
+        monkeypatch.setattr(lora.harness.agent.lora, "_read", None)
+
+        refusal = await lora.refused("3", path)
+
+    assert refusal.reason is Reason.NO_ADAPTER_SLOT
+
+
+async def test_a_version_that_goes_back_does_not_replace_one_that_was_staged_since(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    staged = lora.harness.agent.adapters.staged
+    request = AdapterRequest(
+        version="1", source=Source(path=str(path)), epoch=lora.harness.epoch()
+    )
+    files = staged.take("tuned", request)
+    assert files is not None
+    await lora.put("2", lora.write("2", seed=2), stage_only=True)
+
+    assert not staged.put_back("tuned", request, files)
+    assert staged_of(lora).version == "2"
+    files.close()
 
 
 async def test_a_version_that_the_engine_rejects_keeps_no_files(lora: LoraHarness) -> None:
