@@ -28,7 +28,7 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Quarantine, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.counts import counted_of
+from fleet_operator.core.counts import counted, counted_of
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
@@ -82,7 +82,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     elif problem is None and failed and len(failed) == len(behind):
         problem = problem_of_stragglers(failed, goal)  # no other worker makes progress
     if problem is None and recorded is not None:
-        problem = _problem_of_joiners(joining, (goal, recorded))
+        problem = _problem_of_joiners(joining, goal, recorded)
     asked = joining if stays else Workers((*behind, *joining))
     if goal.reused:
         asked = NO_WORKERS
@@ -116,17 +116,26 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
 
 
 def _problem_of_joiners(
-    joining: Workers, lets_in: tuple[Checkpoint, Checkpoint]
+    joining: Workers, goal: Checkpoint, recorded: Checkpoint
 ) -> RolloutProblem | None:
-    """The problem that workers cannot be admitted, because they cannot load a version of the adapter
-    with which they could be. A worker remembers its last refusal only.
+    """The problem that workers cannot be admitted, because they cannot load any version of the adapter
+    with which they could be. They try the applied version after the goal.
     """
-    out = joining.where(lambda f: f.refuses and not any(map(f.has_loaded, lets_in)))
-    for version in lets_in:
-        failed = [w for w in out if worker_calls.failure_of(w, version)]
-        if failed:
-            return problem_of_joiners(failed, version)
-    return None
+    out = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(recorded)))
+    failed = [w for w in out if worker_calls.failure_of(w, recorded)]
+    if not failed:
+        # A worker of an earlier release remembers its last refusal only: it tried both.
+        tried = [w for w in out if w.state is not None and not w.state.adapter_failures]
+        failed = [w for w in tried if worker_calls.failure_of(w, goal)]
+        return problem_of_joiners(failed, goal) if failed else None
+    problem = problem_of_joiners(failed, recorded)
+    refused = [(w, f) for w in failed if (f := worker_calls.last_failure(w, goal))]
+    if not refused or same_weights(goal, recorded):
+        return problem
+    worker, first = refused[0]
+    before = f"{first.reason}: {first.message} ({worker.pod.name})"
+    added = f" {counted(len(refused), 'worker')} refused version {goal.label} before: {before}."
+    return replace(problem, message=problem.message + added)
 
 
 def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
@@ -184,14 +193,16 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
         return worker
     held = next((a for a in worker.state.adapters if a.name == name), None)
     serves = held is not None and held.version is not None
-    failure = worker.state.adapter_failure
+    last = worker.state.adapter_failure  # all that a worker of an earlier release reports
+    known = worker.state.adapter_failures or ((last,) if last else ())
+    failures = tuple(f for f in known if f.name == name)
     projected = {
         "version": held.version if held else None,
         "run_id": held.run_id if held and serves else None,
         "digest": held.digest if held and serves else None,
         "source": held.source if held and serves else None,
-        "stage_failure": failure if failure and failure.name == name else None,
-        "earlier_stage_failures": (),
+        "stage_failure": next(iter(failures), None),
+        "earlier_stage_failures": failures[1:],
         "load_failure": None,
         "staged": held.staged if held else None,
         "timings": None,

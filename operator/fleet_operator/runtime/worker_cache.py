@@ -255,7 +255,7 @@ _lasting = attrgetter(
     *(
         WorkerState.model_fields.keys()
         - {"uptime_seconds", "requests_running", "requests_held", "sessions"}
-        - {"earlier_stage_failures"}
+        - {"earlier_stage_failures", "adapter_failures"}
         - set(_AGEING)
     )
 )
@@ -263,7 +263,7 @@ _lasting = attrgetter(
 
 def _steady(state: WorkerState) -> tuple[object, ...]:
     """The part of an answer that an unchanged worker repeats."""
-    parts = (*_ageing(state), *state.earlier_stage_failures)
+    parts = (*_ageing(state), *state.earlier_stage_failures, *state.adapter_failures)
     if any(parts):
         parts = tuple(part and _without_times(part) for part in parts)
     return (_lasting(state), bool(state.requests_running), bool(state.requests_held), parts)

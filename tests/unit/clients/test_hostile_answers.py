@@ -293,6 +293,7 @@ class TestBounds:
                 "earlier_stage_failures": [failure] * 3,
                 "load_failure": failure,
                 "adapter_failure": failure | {"name": "n" * 63},
+                "adapter_failures": [failure | {"name": "n" * 63}] * 32,
             }
         )
         error = protocol.ErrorDetail(reason=protocol.Reason.BROKEN, message="\U0001f525" * 1000)

@@ -60,6 +60,7 @@ def _refusing(
     name: str = "sql",
     reason: Reason = Reason.SOURCE_NOT_FOUND,
 ) -> AWorker:
+    """A worker that refuses a version, after those that it refuses already."""
     failure = AdapterFailure(
         name=name,
         version=version,
@@ -67,7 +68,8 @@ def _refusing(
         message="no such folder",
         age_seconds=age_seconds,
     )
-    return worker._says(adapter_failure=failure)
+    before = (worker.said or {}).get("adapter_failures", ())
+    return worker._says(adapter_failure=failure, adapter_failures=(failure, *before))
 
 
 def _fleet(*workers: AWorker, wants: Any, room: int = 2, **spec: Any) -> FleetObserved:
@@ -133,6 +135,18 @@ class TestCalls:
 
         assert _calls(early) == []
         assert _calls(later) == ["stage-adapter sql 7 on policy-0"]
+
+    @pytest.mark.parametrize("last", ["sql", "math"])
+    def test_two_refused_adapters_rest_and_are_both_reported(self, last):
+        first = "math" if last == "sql" else "sql"
+        worker = _refusing(_with(make_worker(0).serving("base")), "7", age_seconds=5, name=first)
+        worker = _refusing(worker, "7", age_seconds=0.1, name=last)
+        wants = [_weights("7"), _weights("7", adapter="math")]
+        fleet = _fleet(worker, wants=wants)
+        plans = [plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w) for w in wants]
+
+        assert _calls(fleet) == []
+        assert [p.step.problem.reason for p in plans] == [ConditionReason.SOURCE_NOT_FOUND] * 2
 
     def test_an_unwanted_adapter_is_removed(self):
         fleet = _fleet(_with(make_worker(0).serving("base"), sql="7", old="3"), wants=_weights("7"))
@@ -218,6 +232,34 @@ class TestJoiningWorkers:
         fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
 
         assert _calls(fleet) == ["stage-adapter sql 6 on policy-1"]
+
+    @pytest.mark.parametrize(("versions"), [("7", "6"), ("6", "7")])
+    def test_if_both_versions_fail_it_rests_and_one_reason_stays(self, versions):
+        reasons = {"7": Reason.CHECKPOINT_MALFORMED, "6": Reason.SOURCE_NOT_FOUND}
+        joining_worker = _with(make_worker(1).joining("base"))
+        for age, version in zip((0.5, 0.1), versions, strict=True):
+            joining_worker = _refusing(
+                joining_worker, version, age_seconds=age, reason=reasons[version]
+            )
+        member = _with(make_worker(0).serving("base"), sql="6")
+        fleet = _fleet(member, joining_worker, wants=_weights("7", applied="6"))
+        problem = _plan(fleet).step.problem
+
+        assert _calls(fleet) == ["stage-adapter sql 7 on policy-0"]
+        assert problem.reason is ConditionReason.SOURCE_NOT_FOUND
+        assert {"SourceNotFound", "CheckpointMalformed"} <= set(
+            problem.message.replace(":", "").split()
+        )
+
+    def test_a_refused_goal_is_no_problem_of_a_worker_that_may_still_join_at_the_applied_version(
+        self,
+    ):
+        joining_worker = _refusing(_with(make_worker(1).joining("base")), "7", age_seconds=0.1)
+        member = _with(make_worker(0).serving("base"), sql="6")
+
+        plan = _plan(_fleet(member, joining_worker, wants=_weights("7", applied="6")))
+
+        assert plan.step.problem is None
 
     def test_an_adapter_that_was_never_served_does_not_prevent_admission(self):
         joining_worker = _refusing(_with(make_worker(0).joining("base")), "7", age_seconds=1)
@@ -320,7 +362,6 @@ class TestStatus:
         assert condition_of(status.conditions, ConditionType.STALLED) is None
         progressing = condition_of(status.conditions, ConditionType.PROGRESSING)
         assert "2 of 2 slots are taken" in progressing.message
-
 
     def test_a_worker_without_memory_for_the_adapter_is_reported(self):
         worker = _with(make_worker(0).serving("base"), sql="6")

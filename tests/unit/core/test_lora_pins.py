@@ -196,7 +196,9 @@ class TestOtherBytes:
 
         assert "admit base on policy-1" not in texts_of(decided(observed).worker_calls)
 
-    @pytest.mark.parametrize("worker", [make_worker(1).serving("base"), make_worker(1).joining("base")])
+    @pytest.mark.parametrize(
+        "worker", [make_worker(1).serving("base"), make_worker(1).joining("base")]
+    )
     def test_bytes_that_differ_from_the_pin_never_serve_also_if_spec_digest_names_them(
         self, worker
     ):

@@ -203,9 +203,29 @@ class TestLookingAgain:
             name="a", version="1", reason=Reason.SOURCE_NOT_FOUND, message="", age_seconds=0
         )
         book = WorkerCache()
-        ask(book, 5, WorkerAnswer(state=state.model_copy(update={"adapter_failure": failure})))
+        refused = {"adapter_failure": failure, "adapter_failures": (failure,)}
+        ask(book, 5, WorkerAnswer(state=state.model_copy(update=refused)))
 
         assert [book.view(POD, at).state_age_seconds for at in (6, 9)] == [1, 4]
+
+    def test_only_its_age_asks_for_no_other_look(self):
+        def refusing(age_seconds: float) -> WorkerAnswer:
+            state = make_worker().serving("1").state()
+            failure = AdapterFailure(
+                name="a",
+                version="1",
+                reason=Reason.SOURCE_NOT_FOUND,
+                message="",
+                age_seconds=age_seconds,
+            )
+            refused = {"adapter_failure": failure, "adapter_failures": (failure, failure)}
+            return WorkerAnswer(state=state.model_copy(update=refused))
+
+        book = WorkerCache()
+        ask(book, 5, refusing(0))
+        book.begin_question(POD, 6)
+
+        assert not book.end_question(POD, refusing(1), 6, term=0)
 
     def test_silence_is_as_long_as_it_lasts(self):
         book = WorkerCache()

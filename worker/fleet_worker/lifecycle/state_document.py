@@ -15,7 +15,7 @@ from fleet_worker.errors import Fault
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.metrics import PREFIX
 from fleet_worker.lifecycle.worker import Worker
-from fleet_worker.lora.calls import AdapterFault
+from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
     AdapterFailure,
     Failure,
@@ -50,6 +50,7 @@ def state_of(
     """
     now = agent.clock()
     running, held = agent.requests()
+    adapter_failures = tuple(_adapter_failure(f, now) for f in agent.lora.refused.faults)
     staged = agent.staging.staged
     trusted = agent.version is not None
     return WorkerState(
@@ -81,7 +82,8 @@ def state_of(
         transfer=transfer,
         adapters=agent.adapters.states(),
         adapter_slots=agent.adapters.slots,
-        adapter_failure=_adapter_failure(agent.lora.failure, now),
+        adapter_failure=next(iter(adapter_failures), None),
+        adapter_failures=adapter_failures,
         engine=agent.engine.info,
     )
 
@@ -122,9 +124,7 @@ def _failure(fault: Fault, now: float) -> Failure:
     )
 
 
-def _adapter_failure(fault: AdapterFault | None, now: float) -> AdapterFailure | None:
-    if fault is None:
-        return None
+def _adapter_failure(fault: AdapterFault, now: float) -> AdapterFailure:
     return AdapterFailure(
         name=fault.name,
         version=fault.version,

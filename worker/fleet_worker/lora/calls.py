@@ -14,19 +14,13 @@ from fleet_worker.checkpoint.identity import Label, check_digest
 from fleet_worker.checkpoint.reference import StageRules, directory_of, resolved
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.engine.port import Clock, Engine
-from fleet_worker.errors import EngineFailure, Fault, Refusal
+from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import PrivateAdapter, make_private, open_fitting_adapter
+from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
 from fleet_worker.lora.slots import Adapters
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterFault(Fault):
-    """A refusal or failure of a LoRA adapter."""
-
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class LoraCalls:
     """The calls that change the LoRA adapters of a worker.
 
     Fields:
-        failure: the last refusal or failure, until the same adapter is loaded.
+        refused: the refusals and failures that the state reports.
         preparing: the adapter that is being checked and read.
     """
 
@@ -79,7 +73,7 @@ class LoraCalls:
             threads: The threads for work on file systems.
             rules: Limits and checks.
         """
-        self.failure: AdapterFault | None = None
+        self.refused = RefusedAdapters()
         self.preparing: Preparing | None = None
         self._host = host
         self._threads = threads
@@ -89,6 +83,8 @@ class LoraCalls:
 
     async def put(self, name: str, request: AdapterRequest, *, by_directory: bool = False) -> None:
         """Check an adapter and read its bytes. Serve it, unless the request asks only to stage it.
+
+        A version that is served already only drops what else is staged under the name.
 
         Args:
             name: The model name in requests.
@@ -106,13 +102,13 @@ class LoraCalls:
             source = await self._threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
             if adapters.serves(name, request) and await self._is_unchanged(name, request):
-                return
-            if request.stage_only:
+                await adapters.staged.drop_others(name, request)
+            elif request.stage_only:
                 await self._stage(name, request, by_directory=by_directory)
             else:
                 await self._put(name, request, by_directory=by_directory)
         except (Refusal, EngineFailure) as error:
-            self.failure = AdapterFault(
+            fault = AdapterFault(
                 request.version,
                 error.reason,
                 error.message,
@@ -121,9 +117,12 @@ class LoraCalls:
                 source=str(request.source),
                 name=name,
             )
+            self.refused.note(fault)
             raise
-        if self.failure is not None and self.failure.name == name:
-            self.failure = None
+        if adapters.serves(name, request):
+            self.refused.note_served(name)
+        else:
+            self.refused.note_staged(name, request.version, request.run_id)
 
     async def remove(self, name: str, request: AdapterRemoval) -> None:
         """Stop serving an adapter."""

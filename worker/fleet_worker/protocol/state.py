@@ -34,6 +34,7 @@ letters, and 800 KiB of control characters, which JSON writes in six letters eac
 """
 _MAX_ADAPTERS = 1024
 _MAX_FAILURES = 16
+_MAX_ADAPTER_FAILURES = 64
 
 
 class Staged(Message):
@@ -140,7 +141,10 @@ class AdapterSlots(Message):
 
 
 class AdapterFailure(Failure):
-    """The last refusal of an adapter. The next success under the same name removes it."""
+    """A refusal of a version of an adapter, or a failure of its load.
+
+    It stays until this version is staged, or any version of the same name is served.
+    """
 
     name: Label
 
@@ -190,6 +194,9 @@ class WorkerState(Message):
         earlier_stage_failures: earlier refusals, newest first, the last one of each other version of
             a run.
         adapter_slots: None on a worker that serves no adapters.
+        adapter_failure: the last refusal of an adapter.
+        adapter_failures: the last refusal of each version of each adapter, newest first. Empty on a
+            worker of an earlier release, which has `adapter_failure` only.
         effect: of the last load. None before the first.
         transfer: None on a worker that takes weights from files only.
     """
@@ -229,6 +236,9 @@ class WorkerState(Message):
     ] = ()
     adapter_slots: AdapterSlots | None = None
     adapter_failure: AdapterFailure | None = None
+    adapter_failures: Annotated[
+        tuple[AdapterFailure, ...], Field(max_length=_MAX_ADAPTER_FAILURES, fail_fast=True)
+    ] = ()
     transfer: TransferState | None = None
     engine: EngineInfo | None = None
 

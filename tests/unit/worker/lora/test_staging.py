@@ -169,9 +169,7 @@ async def test_a_version_that_goes_back_does_not_replace_one_that_was_staged_sin
     path = lora.write("1")
     await lora.put("1", path, stage_only=True)
     staged = lora.harness.agent.adapters.staged
-    request = AdapterRequest(
-        version="1", source=Source(path=str(path)), epoch=lora.harness.epoch()
-    )
+    request = AdapterRequest(version="1", source=Source(path=str(path)), epoch=lora.harness.epoch())
     files = staged.take("tuned", request)
     assert files is not None
     await lora.put("2", lora.write("2", seed=2), stage_only=True)
