@@ -11,6 +11,7 @@ began with. So all strategies share one plan: every worker updates at once, by i
     worker refused the version                      PutLora again after 10 s; Stalled if more than
                                                     maxFailures workers refuse
     no WeightVersion names an adapter it has        RemoveLora
+    serves the goal, holds another staged version   StageLora of the goal, which drops the other
 
 A joining worker is admitted when it has every adapter at the desired or at the applied version. An
 adapter that no worker has served yet does not block it.
@@ -30,7 +31,7 @@ from fleet_operator.core.actions import Quarantine, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted, counted_of
 from fleet_operator.core.facts import NO_WORKERS, Workers
-from fleet_operator.core.identity import same_weights
+from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.lora_goals import applied_lora
 from fleet_operator.core.lora_pins import with_pins_of_lora
 from fleet_operator.core.messages import (
@@ -145,10 +146,15 @@ def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
 def calls(
     observed: FleetObserved, plans: Mapping[str, RolloutPlan]
 ) -> Iterator[Sequence[WorkerCall]]:
-    """Returns the calls of each plan, in the order of the plans, and then the removals."""
+    """Returns the removals, which free slots and memory, then the calls of each plan, in the order of
+    the plans, and then the calls that drop staged copies.
+    """
+    yield _removals(observed)
     for plan in plans.values():
         yield [a for a in plan.step.actions if not isinstance(a, Quarantine)]
-    yield _removals(observed)
+    for weights in observed.lora_weights:
+        if weights.uid in plans:
+            yield _drops(observed, weights, plans[weights.uid])
 
 
 def pinned_adapters(
@@ -220,9 +226,29 @@ def _removals(observed: FleetObserved) -> list[WorkerCall]:
     removals: list[WorkerCall] = []
     for worker in observed.workers.where(lambda f: f.has_lora):
         adapters = worker.state.adapters if worker.state is not None and _listens(worker) else ()
-        unnamed = (a.name for a in adapters if a.version is not None and a.name not in wanted)
+        held = (a.name for a in adapters if a.version is not None or a.staged is not None)
+        unnamed = (name for name in held if name not in wanted)
         removals += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
     return removals
+
+
+def _drops(
+    observed: FleetObserved, weights: WeightsView, plan: RolloutPlan
+) -> Iterator[WorkerCall]:
+    """Yields the calls by which workers drop a staged version that is not going to be served, because
+    the goal is the version that they serve already.
+    """
+    name, goal = weights.spec.adapter, plan.step.goal
+    for worker in observed.workers.where(lambda f: f.has_lora):
+        adapters = worker.state.adapters if worker.state is not None and _listens(worker) else ()
+        held = next((a for a in adapters if a.name == name and a.staged is not None), None)
+        if held is None or held.staged is None or str(held.source) != str(goal.source):
+            continue
+        serves, staged = worker.adapter(name), WeightsId.of(held.staged)
+        useful = same_weights(staged, goal) or same_weights(staged, plan.desired)
+        if serves is not None and same_weights(serves, goal) and not useful:
+            settings = weights.spec.rollout.over(observed.spec.rollout)
+            yield worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
 
 
 def _next_call(

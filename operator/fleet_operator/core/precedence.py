@@ -5,8 +5,9 @@ Precedence, highest first:
     a pod that is deleted or drains    only its drain may call it
     the base weights                   of several calls the last: a renewal of a pause replaces a load,
                                        and a fence replaces the renewal
+    removals                           of adapters that no WeightVersion names: they free slots
     the adapters                       in the order of their plans
-    removals                           of adapters that no WeightVersion names
+    drops                              of staged versions of adapters that are not needed any more
 """
 
 from __future__ import annotations

@@ -120,6 +120,17 @@ async def test_another_served_version_drops_the_staged_one(lora: LoraHarness) ->
     assert len(list(lora.private.iterdir())) == 1
 
 
+async def test_staging_the_served_version_again_drops_the_staged_one(lora: LoraHarness) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    await lora.put("2", lora.write("2", seed=2), stage_only=True)
+
+    await lora.put("1", path, stage_only=True)
+
+    assert (state_of(lora).version, state_of(lora).staged) == ("1", None)
+    assert len(list(lora.private.iterdir())) == 1
+
+
 async def test_a_removed_name_keeps_nothing(lora: LoraHarness) -> None:
     await lora.put("1", lora.write("1"), stage_only=True)
     await lora.remove()
