@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, PinnedAdapter
@@ -31,8 +30,9 @@ from fleet_operator.core.actions import Quarantine, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted, counted_of
 from fleet_operator.core.facts import NO_WORKERS, Workers
-from fleet_operator.core.identity import WeightsId, same_weights
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
+from fleet_operator.core.lora_leftovers import drops, listens, removals
 from fleet_operator.core.lora_pins import with_pins_of_lora
 from fleet_operator.core.messages import (
     names,
@@ -54,7 +54,6 @@ from fleet_operator.core.staging import max_staging, within_places
 from fleet_operator.core.strategies.base import RolloutProblem, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
-from fleet_worker.protocol import Phase
 
 
 def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
@@ -149,12 +148,12 @@ def calls(
     """Returns the removals, which free slots and memory, then the calls of each plan, in the order of
     the plans, and then the calls that drop staged copies.
     """
-    yield _removals(observed)
+    yield removals(observed)
     for plan in plans.values():
         yield [a for a in plan.step.actions if not isinstance(a, Quarantine)]
     for weights in observed.lora_weights:
         if weights.uid in plans:
-            yield _drops(observed, weights, plans[weights.uid])
+            yield drops(observed, weights, plans[weights.uid])
 
 
 def pinned_adapters(
@@ -216,41 +215,6 @@ def _seen_as(worker: WorkerView, name: str) -> WorkerView:
     return replace(worker, state=worker.state.model_copy(update=projected))
 
 
-def _removals(observed: FleetObserved) -> list[WorkerCall]:
-    """Returns the removals of adapters that no WeightVersion names, one at a time for each worker, if
-    every WeightVersion can be read.
-    """
-    if observed.is_external or observed.unread:
-        return []
-    wanted = {w.spec.adapter for w in observed.lora_weights}
-    removals: list[WorkerCall] = []
-    for worker in observed.workers.where(lambda f: f.has_lora):
-        adapters = worker.state.adapters if worker.state is not None and _listens(worker) else ()
-        held = (a.name for a in adapters if a.version is not None or a.staged is not None)
-        unnamed = (name for name in held if name not in wanted)
-        removals += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
-    return removals
-
-
-def _drops(
-    observed: FleetObserved, weights: WeightsView, plan: RolloutPlan
-) -> Iterator[WorkerCall]:
-    """Yields the calls by which workers drop a staged version that is not going to be served, because
-    the goal is the version that they serve already.
-    """
-    name, goal = weights.spec.adapter, plan.step.goal
-    for worker in observed.workers.where(lambda f: f.has_lora):
-        adapters = worker.state.adapters if worker.state is not None and _listens(worker) else ()
-        held = next((a for a in adapters if a.name == name and a.staged is not None), None)
-        if held is None or held.staged is None or str(held.source) != str(goal.source):
-            continue
-        serves, staged = worker.adapter(name), WeightsId.of(held.staged)
-        useful = same_weights(staged, goal) or same_weights(staged, plan.desired)
-        if serves is not None and same_weights(serves, goal) and not useful:
-            settings = weights.spec.rollout.over(observed.spec.rollout)
-            yield worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
-
-
 def _next_call(
     worker: WorkerView,
     weights: WeightsView,
@@ -259,7 +223,7 @@ def _next_call(
     settings: Rollout,
     pins: Pins,
 ) -> WorkerCall | None:
-    if not _listens(worker):
+    if not listens(worker):
         return None
     own = goal
     if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
@@ -273,11 +237,6 @@ def _next_call(
     if worker.has_staged(own) or pins.is_stored(own):
         return worker_calls.put_lora(worker, name, own, settings)
     return worker_calls.put_lora(worker, name, own, settings, kind=StageLora)
-
-
-def _listens(worker: WorkerView) -> bool:
-    ready = worker.state is not None and worker.state.phase in {Phase.SERVING, Phase.JOINING}
-    return ready and worker.takes_lora and not worker.busy
 
 
 def _phase(

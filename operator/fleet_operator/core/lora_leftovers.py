@@ -1,0 +1,65 @@
+"""What workers hold of LoRA adapters that nothing is going to serve: it takes slots and memory."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from fleet_operator.core import worker_calls
+from fleet_operator.core.actions import StageLora, WorkerCall
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import WeightsId, same_weights
+from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.staging import max_staging, within_places
+from fleet_operator.core.worker_view import WorkerView
+from fleet_worker.protocol import Phase
+
+
+def removals(observed: FleetObserved) -> list[WorkerCall]:
+    """Returns the removals of adapters that no WeightVersion names, one at a time for each worker, if
+    every WeightVersion can be read. Staged ones are removed, too.
+    """
+    if observed.is_external or observed.unread:
+        return []
+    wanted = {w.spec.adapter for w in observed.lora_weights}
+    found: list[WorkerCall] = []
+    for worker in observed.workers.where(lambda f: f.has_lora):
+        adapters = worker.state.adapters if worker.state is not None and listens(worker) else ()
+        held = (a.name for a in adapters if a.version is not None or a.staged is not None)
+        unnamed = (name for name in held if name not in wanted)
+        found += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
+    return found
+
+
+def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> list[WorkerCall]:
+    """Returns the calls by which workers drop a staged version that is not going to be served, because
+    the goal is the version that they serve already.
+    """
+    name, goal = weights.spec.adapter, plan.step.goal
+    settings = weights.spec.rollout.over(observed.spec.rollout)
+    calls = [
+        worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
+        for worker in observed.workers.where(lambda f: f.has_lora)
+        if goal.digest and listens(worker) and _holds_more(worker, name, (goal, plan.desired))
+    ]
+    most = max_staging(settings, observed.spec.replicas)  # a worker that has restarted would read
+    return [a for a in within_places(calls, observed.workers, most) if isinstance(a, StageLora)]
+
+
+def _holds_more(worker: WorkerView, name: str, wanted: tuple[Checkpoint, Checkpoint]) -> bool:
+    """Whether a worker serves the goal of an adapter, and holds a staged version that is not wanted.
+    `wanted`: the goal and the desired version.
+    """
+    adapters = worker.state.adapters if worker.state is not None else ()
+    held = next((a for a in adapters if a.name == name and a.staged is not None), None)
+    served, goal = worker.adapter(name), wanted[0]
+    if held is None or held.staged is None or served is None or not same_weights(served, goal):
+        return False
+    staged = WeightsId(held.staged.version, held.staged.run_id, held.staged.digest)
+    return str(held.source) == str(goal.source) and not any(same_weights(staged, w) for w in wanted)
+
+
+def listens(worker: WorkerView) -> bool:
+    """Whether a worker accepts calls about adapters now."""
+    ready = worker.state is not None and worker.state.phase in {Phase.SERVING, Phase.JOINING}
+    return ready and worker.takes_lora and not worker.busy
