@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.desired import NO_STATUS
 from tests.model.fake_state import version_in
-from tests.model.fake_worker import FakeWorker
+from tests.model.fake_worker import ROOM_FOR_ADAPTERS, FakeWorker
 from tests.model.faults import Faults
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
@@ -44,7 +44,8 @@ class Convergence:
             self.return_node(node)
         for pod in self.pods.values():
             pod.cut_off, pod.worker.hung, pod.worker.lie = False, False, ""
-            pod.worker.stubborn_until = 0
+            pod.worker.stubborn_until = pod.worker.no_slot_until = 0
+            pod.worker.failing_adapters = 0
             pod.address_of, pod.garbled, pod.worker.ahead = "", False, False
             if pod.problem and not pod.ended:
                 self.crash_loop(pod, over=True)
@@ -67,6 +68,7 @@ class Convergence:
             worker.breaking_versions.clear()
             worker.bad_sources.clear()
             worker.slow_seconds = self.slow_seconds
+            worker.room_for_adapters = ROOM_FOR_ADAPTERS
         self.bad_versions.clear()
 
     def converged(self) -> bool:
@@ -104,7 +106,9 @@ class Convergence:
             a.view(uid).spec for uid, a in self.desired.weights if uid != self.desired.base_uid
         )
         served = {name: (a.version, a.run_id) for name, a in worker.adapters.items()}
-        return served == {spec.adapter: (spec.version, spec.run_id) for spec in adapters}
+        return not worker.staged_adapters and served == {
+            spec.adapter: (spec.version, spec.run_id) for spec in adapters
+        }
 
     def settle(self, bound: int = 400) -> None:
         """End the faults and let time pass until the fleet has converged. A version that was abandoned

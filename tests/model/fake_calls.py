@@ -29,6 +29,7 @@ from fleet_operator.core.actions import (
     WorkerCall,
 )
 from fleet_worker.lifecycle.refused_stages import with_refusal
+from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import Phase, ProbeReport, Reason
 
 if TYPE_CHECKING:
@@ -356,32 +357,60 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
         ticket.end(Reason.WRONG_PHASE)
         return
-    name, known = action.adapter, (action.adapter, action.version, action.run_id)
-    held = worker.staged_adapters.get(name)
+    name = action.adapter
+    served, held = worker.adapters.get(name), worker.staged_adapters.get(name)
+    if held is not None and not held.is_of(action):
+        del worker.staged_adapters[name]
+        held = None
     reason = None
-    if held is None or not held.is_of(action):
-        held, reason = _read(worker, action)
-    if reason is None and worker.adapters_meant.get(known, held.digest) != held.digest:
-        reason = Reason.VERSION_REUSED
+    if served is None or not served.is_of(action):
+        reason = _put(worker, action, held)
     if reason is not None:
-        worker.adapter_failure = Note(action.version, reason, worker.now, name, action.run_id)
-    elif isinstance(action, StageLora):
-        worker.staged_adapters[name], worker.adapter_failure = held, None
+        fault = AdapterFault(
+            action.version, reason, "injected", worker.now, run_id=action.run_id, name=name
+        )
+        worker.refused_adapters.note(fault)
+    elif name in worker.adapters and worker.adapters[name].is_of(action):
+        worker.refused_adapters.note_served(name)
     else:
-        worker.staged_adapters.pop(name, None)
-        worker.adapters[name], worker.adapter_failure = held, None
-        worker.adapters_meant[known] = held.digest
+        worker.refused_adapters.note_staged(name, action.version, action.run_id)
     ticket.end(reason)
+
+
+def _put(worker: FakeWorker, action: PutLora, held: FakeAdapter | None) -> Reason | None:
+    """Stage or serve a version. Returns: why it is refused. `held`: it, if it is staged already."""
+    name, known = action.adapter, (action.adapter, action.version, action.run_id)
+    if held is None:
+        held, reason = _read(worker, action)
+        if reason is not None:
+            return reason
+    if worker.adapters_meant.get(known, held.digest) != held.digest:
+        worker.staged_adapters.pop(name, None)
+        return Reason.VERSION_REUSED
+    worker.staged_adapters[name] = held
+    if isinstance(action, StageLora):
+        return None
+    if worker.now < worker.no_slot_until:
+        return Reason.NO_ADAPTER_SLOT  # it stays staged
+    del worker.staged_adapters[name]
+    if worker.failing_adapters > 0:
+        worker.failing_adapters -= 1
+        return Reason.ENGINE_FAILED
+    worker.adapters[name], worker.adapters_meant[known] = held, held.digest
+    return None
 
 
 def _read(worker: FakeWorker, action: PutLora) -> tuple[FakeAdapter, Reason | None]:
     """The adapter that lies there now, and why the worker refuses it."""
     source, reason = str(action.source), None
     found = FakeAdapter(action.version, action.run_id, source, worker.files.at(source))
+    taken = len(worker.adapters) + len(worker.staged_adapters)
     if source in worker.files.absent:
         reason = Reason.SOURCE_ABSENT
     elif source in worker.bad_sources:
         reason = Reason.CHECKPOINT_TRUNCATED
+    elif taken >= worker.room_for_adapters:
+        reason = Reason.NOT_AVAILABLE
     elif not found.is_of(action):
         reason = Reason.DIGEST_MISMATCH
     return found, reason

@@ -7,7 +7,8 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import PutLora, WorkerCall
+from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
     AdapterFailure,
@@ -39,7 +40,6 @@ class Note:
     version: str
     reason: Reason
     at: float
-    adapter: str = ""
     run_id: str | None = None
 
 
@@ -85,9 +85,11 @@ class FakeAdapter:
         return digest_of(self.weights)
 
     def is_of(self, action: WorkerCall) -> bool:
-        """Whether a call names this version, and its digest if any."""
+        """Whether a call names this version and its source, and its digest if any."""
+        assert isinstance(action, PutLora)
         named = (self.version, self.run_id) == (action.version, action.run_id)
-        return named and action.digest in {None, self.digest}
+        alike = action.digest in {None, self.digest}
+        return named and alike and self.source == str(action.source)
 
 
 MODEL_SOURCE = "/models/base"
@@ -145,6 +147,7 @@ def _in_newer_words(state: WorkerState) -> WorkerState:
 
 def _state_of(worker: FakeWorker) -> WorkerState:
     now = worker.now
+    adapter_failures = tuple(_adapter_failure(f, now) for f in worker.refused_adapters.faults)
     return WorkerState(
         worker=worker.name,
         pod_uid=worker.uid,
@@ -166,7 +169,8 @@ def _state_of(worker: FakeWorker) -> WorkerState:
         stage_failure=next((_failure(n, now) for n in worker.refused_stages), None),
         earlier_stage_failures=tuple(_failure(n, now) for n in worker.refused_stages[1:]),
         load_failure=_failure(worker.load_failure, now) if worker.load_failure else None,
-        adapter_failure=_adapter_failure(worker.adapter_failure, now),
+        adapter_failure=next(iter(adapter_failures), None),
+        adapter_failures=adapter_failures,
         timings=_timings(worker),
         adapters=tuple(
             _adapter(name, worker.adapters.get(name), worker.staged_adapters.get(name))
@@ -268,7 +272,12 @@ def _failure(note: Note, now: float) -> Failure:
     )
 
 
-def _adapter_failure(note: Note | None, now: float) -> AdapterFailure | None:
-    if note is None:
-        return None
-    return AdapterFailure(name=note.adapter, **_failure(note, now).model_dump())
+def _adapter_failure(fault: AdapterFault, now: float) -> AdapterFailure:
+    return AdapterFailure(
+        name=fault.name,
+        version=fault.version,
+        run_id=fault.run_id,
+        reason=fault.reason,
+        message=fault.message,
+        age_seconds=now - fault.at,
+    )

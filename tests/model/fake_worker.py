@@ -25,6 +25,7 @@ from tests.model.fake_state import (
 )
 
 from fleet_operator.core.actions import Apply, Load, WorkerCall
+from fleet_worker.lora.refused import RefusedAdapters
 from fleet_worker.protocol import (
     Epoch,
     LoadEffect,
@@ -35,12 +36,13 @@ from fleet_worker.protocol import (
 )
 
 ENGINE_START_SECONDS = 5.0
+ROOM_FOR_ADAPTERS = 4
 REST_SECONDS = 60.0
 """After this time a closed worker that is not at rest ends its process, as the documentation says."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
-    *("start_run_id", "start_digest", "files"),
+    *("start_run_id", "start_digest", "files", "room_for_adapters"),
 )
 
 
@@ -63,6 +65,9 @@ class FakeWorker:
             the latch, and loads and admissions ignore unfinished requests.
         ahead: it is of a newer release, which has words of its own for a load and for staging.
         hung: it answers no call; running requests continue.
+        room_for_adapters: how many versions of adapters its memory holds.
+        no_slot_until: until then requests use all slots of adapters.
+        failing_adapters: so many next loads of adapters fail in the engine.
         compare: what a load has changed, given the worker before it and the call; without, no effect
             is reported.
     """
@@ -98,7 +103,10 @@ class FakeWorker:
     epoch: Epoch | None = None
     refused_stages: tuple[Note, ...] = ()
     load_failure: Note | None = None
-    adapter_failure: Note | None = None
+    refused_adapters: RefusedAdapters = field(default_factory=RefusedAdapters)
+    room_for_adapters: int = ROOM_FOR_ADAPTERS
+    no_slot_until: float = 0
+    failing_adapters: int = 0
     probe: ProbeReport | None = None
     paused_seconds: float | None = None
     staging: Ticket | None = None

@@ -68,6 +68,27 @@ class FaultInjection:
             pod.worker.bad_sources.add(f"/weights/step_{version}")
             pod.suspect = True
 
+    def spoil_path(self, path: str, *pods: FakePod) -> None:
+        """The files under a path are damaged for some workers."""
+        self.note("fault", f"{path} is no good for {', '.join(p.name for p in pods)}")
+        for pod in pods:
+            pod.worker.bad_sources.add(path)
+
+    def use_adapter_slots(self, pod: FakePod, seconds: float) -> None:
+        """Requests use all slots of a worker's adapters for a while."""
+        self.note("fault", f"{pod.name} has no free slot for {seconds:.0f} s")
+        pod.worker.no_slot_until = self.now + seconds
+
+    def fail_adapters(self, pod: FakePod, times: int) -> None:
+        """The next loads of adapters fail in a worker's engine."""
+        self.note("fault", f"the engine of {pod.name} fails with {times} adapters")
+        pod.worker.failing_adapters = times
+
+    def leave_room_for_adapters(self, pod: FakePod, versions: int) -> None:
+        """The memory of a worker holds so many versions of adapters."""
+        self.note("fault", f"{pod.name} has memory for {versions} versions of adapters")
+        pod.worker.room_for_adapters = versions
+
     def will_break(self, version: str, pod: FakePod) -> None:
         """Loading a version will break a worker's engine."""
         self.note("fault", f"{version} will break the engine of {pod.name}")

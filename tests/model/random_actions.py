@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.model.fake_pods import STRANGER, FakePod
 from tests.model.fake_state import MODEL_SOURCE, digest_of
+from tests.model.random_adapters import RandomAdapters
 from tests.model.simulator import Simulation
 
 Settings = dict[str, Any]
@@ -87,6 +88,7 @@ class RandomActions:
             (0.02, self.gate),
             (0.02, self.refuse_templates),
         ]
+        self.adapters = RandomAdapters(self.fleet)
         # Of its own, so that clients change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
@@ -97,6 +99,7 @@ class RandomActions:
         for worker in self.fleet.workers.values():
             if self.clients.random() < 0.1 * scale:
                 worker.sessions = self.clients.choice([None, 0, 1, 2, 5])
+        self.adapters.act_at_random(scale * self.trouble)
         for chance, action in self.actions:
             if self.chance.random() < chance * scale * self.trouble:
                 action()
@@ -270,11 +273,6 @@ class RandomActions:
         self.fleet.publish_adapter("lora", str(self.chance.randint(1, 9)), **fields)
         if self.chance.random() < 0.1:
             self.rewrite_adapter()
-
-    def publish_unseen_adapter(self) -> None:
-        """The adapter gets a version that no worker has seen, so that no pin is in its way."""
-        if "lora" in dict(self.fleet.desired.weights):
-            self.fleet.publish_adapter("lora", "10")
 
     def rewrite_adapter(self) -> None:
         """Other files take the place of some version's of the adapter, and workers may restart."""

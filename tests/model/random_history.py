@@ -95,6 +95,7 @@ def history(
         fleet.tick(chance.choice([0.0, 0.1, 1.0, 5.0, 20.0]))
         actions.act_at_random()
     actions.create_weights()
+    actions.adapters.resume()
     if chance.random() < ENDURES:
         fleet.endure()
     if fleet.desired.fleet_spec.update.is_held:
@@ -107,7 +108,7 @@ def history(
         fleet.scale(max(1, fleet.replicas))
         version = str(actions.highest + 2)
         fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)
-        actions.publish_unseen_adapter()
+        actions.adapters.publish_unseen()
         fleet.settle()
     elif ending < 0.7:
         fleet.scale(max(1, fleet.replicas))

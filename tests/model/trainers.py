@@ -11,7 +11,7 @@ from tests.model.desired import BASE_UID, Desired, base_weights, lora_weights
 if TYPE_CHECKING:
     from tests.model.promises import Promises
 
-    from fleet_operator.api.weights import WeightsStatus
+    from fleet_operator.api.weights import WeightsSpec, WeightsStatus
 
 
 class Trainers:
@@ -25,6 +25,7 @@ class Trainers:
     promises: Promises
     now: float
     objects: int
+    deleted_adapters: int = 0
     note: Any
 
     def publish(self, version: str) -> None:
@@ -76,13 +77,37 @@ class Trainers:
         """A user changes the fleet's spec, say its template."""
         self.change("user", what, self.desired.with_fleet(**fields))
 
+    def adapter_uid(self, name: str) -> str | None:
+        """Uid of the WeightVersion of an adapter: its name, and another one after each deletion."""
+        uids = [uid for uid, a in self.desired.weights if a.view(uid).spec.adapter == name]
+        return uids[0] if uids else None
+
+    def adapter_spec(self, name: str) -> WeightsSpec:
+        """The spec of a published adapter."""
+        uid = self.adapter_uid(name)
+        assert uid is not None
+        return dict(self.desired.weights)[uid].view(uid).spec
+
     def publish_adapter(self, name: str, version: str, **fields: Any) -> None:
         """The trainer asks for a version of an adapter. `fields`: others of its spec."""
-        known = dict(self.desired.weights).get(name) or lora_weights(name, version)
+        uid = self.adapter_uid(name)
+        known = dict(self.desired.weights)[uid] if uid else lora_weights(name, version)
+        if uid and self.adapter_spec(name).digest:
+            fields = {"digest": None} | fields  # that was of the version before
         asked = known.changed({"version": version} | fields)
         said = "".join(f", {k}: {v}" for k, v in fields.items())
         what = f"asks for version {version} of adapter {name}{said}"
-        self.change("trainer", what, self.desired.with_weights(name, asked))
+        uid = uid or (f"{name}-{self.deleted_adapters}" if self.deleted_adapters else name)
+        self.change("trainer", what, self.desired.with_weights(uid, asked))
+
+    def delete_adapter(self, name: str) -> None:
+        """The trainer deletes the WeightVersion of an adapter; its status is gone with it."""
+        uid = self.adapter_uid(name)
+        assert uid is not None
+        self.deleted_adapters += 1
+        self.weights_stored.pop(uid, None)
+        what = f"deletes the WeightVersion of adapter {name}"
+        self.change("trainer", what, self.desired.with_weights(uid, None))
 
     def change(self, who: str, what: str, desired: Desired) -> None:
         self.desired = desired

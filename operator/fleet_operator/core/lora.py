@@ -63,7 +63,8 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     pins = pins_of(observed, [*known, weights.desired])
     refused = reuse_problem(weights.desired, known, pins)
     desired = replace(weights.desired, reused=True) if refused else pins.resolved(weights.desired)
-    recorded = pins.resolved(recorded) if recorded else None
+    if recorded is not None:
+        recorded = replace(pins.resolved(recorded), pinned=pins.of(recorded) is not None)
     desired = replace(desired, awaited=_is_new(desired, recorded))
     settings = weights.spec.rollout.over(observed.spec.rollout)
     if recorded is not None:

@@ -1,0 +1,108 @@
+"""What happens to the adapters of a fleet, each at a random moment: two names, and workers short of room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests.model.fake_pods import FakePod
+from tests.model.fake_state import digest_of
+from tests.model.simulator import Simulation
+
+NAMES = ("lora", "math")
+UNSEEN = "10"
+"""No version before it is as high."""
+
+
+class RandomAdapters:
+    """Its random numbers are its own, so that it changes no other part of a history."""
+
+    def __init__(self, fleet: Simulation) -> None:
+        self.fleet = fleet
+        self.chance = Random(f"adapters of {fleet.seed}")  # noqa: S311 - repeatable on purpose
+        # Most histories have enough to do with one adapter.
+        self.busy = self.chance.random() < 0.4
+        self.actions: list[tuple[float, Callable[[], None]]] = [
+            (0.05, self.publish),
+            (0.02, self.name_digest),
+            (0.02, self.delete),
+            (0.02, self.suspend),
+            (0.02, self.spoil),
+            (0.03, self.use_slots),
+            (0.03, self.fail_in_engine),
+            (0.02, self.crowd),
+        ]
+
+    def act_at_random(self, scale: float) -> None:
+        """Let happen what may."""
+        for chance, action in self.actions if self.busy else ():
+            if self.chance.random() < chance * scale:
+                action()
+
+    def publish(self) -> None:
+        """Any version of any adapter: a step back, too."""
+        self.fleet.publish_adapter(self.chance.choice(NAMES), str(self.chance.randint(1, 9)))
+
+    def publish_unseen(self) -> None:
+        """Each adapter gets a version that no worker has seen, so that no pin is in its way."""
+        for name in self._published():
+            self.fleet.publish_adapter(name, UNSEEN, suspend=False)
+
+    def name_digest(self) -> None:
+        """A digest is named for a version later on: that of its files now, or of others."""
+        for name in self._some_name():
+            there = self.fleet.files.at(self._path(name))
+            weights = self.chance.choice([there, f"{there}~rewritten", None])
+            self._change(name, digest=weights and digest_of(weights))
+
+    def delete(self) -> None:
+        for name in self._some_name():
+            self.fleet.delete_adapter(name)
+
+    def suspend(self) -> None:
+        for name in self._some_name():
+            self._change(name, suspend=self.chance.random() < 0.5)
+
+    def resume(self) -> None:
+        """No version is held back any more."""
+        for name in self._published():
+            self._change(name, suspend=False)
+
+    def spoil(self) -> None:
+        """The files of an adapter are damaged for one worker."""
+        for name in self._some_name():
+            if pod := self._some_pod():
+                self.fleet.spoil_path(self._path(name), pod)
+
+    def use_slots(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.use_adapter_slots(pod, self.chance.choice([2.0, 30.0]))
+
+    def fail_in_engine(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.fail_adapters(pod, self.chance.choice([1, 3]))
+
+    def crowd(self) -> None:
+        if pod := self._some_pod():
+            self.fleet.leave_room_for_adapters(pod, self.chance.choice([2, 3, 4]))
+
+    def _change(self, name: str, **fields: Any) -> None:
+        spec = self.fleet.adapter_spec(name)
+        self.fleet.publish_adapter(name, spec.version, **{"digest": spec.digest} | fields)
+
+    def _published(self) -> list[str]:
+        return [name for name in NAMES if self.fleet.adapter_uid(name)]
+
+    def _some_name(self) -> list[str]:
+        """One of the published ones, if there is any."""
+        names = self._published()
+        return [self.chance.choice(names)] if names else []
+
+    def _path(self, name: str) -> str:
+        spec = self.fleet.adapter_spec(name)
+        return str(spec.source.resolve(spec.version))
+
+    def _some_pod(self) -> FakePod | None:
+        pods = [p for p in self.fleet.pods.values() if p.deleted_at is None]
+        return self.chance.choice(pods) if pods else None
