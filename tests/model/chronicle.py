@@ -48,6 +48,11 @@ class Chronicle:
     def all_are(self, phase: Phase) -> bool:
         return all(w.phase is phase for w in self.fleet.workers.values())
 
+    def holds_staged(self, adapter: str, version: str) -> bool:
+        """Whether all workers hold a version of an adapter that they do not serve."""
+        held = (w.staged_adapters.get(adapter) for w in self.fleet.workers.values())
+        return all(h is not None and h.version == version for h in held)
+
     def lines(self) -> Iterator[str]:
         """The story; one line for the same action on several workers for one reason."""
         alike = itertools.groupby(self.fleet.log, key=_likeness)

@@ -16,7 +16,8 @@
     late only if it has watched the phase for the whole timeout, or if a worker reports that its own
     swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
     and is no reason for `Stalled`.
- 7. A fleet without changes writes nothing.
+ 7. A fleet without changes writes nothing. A worker that has refused a version of an adapter is not
+    asked for it again before 10 s are over, unless only a slot was missing.
  8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline. After a
     change to a strategy that forbids mixed versions, a worker at another version than the serving
     ones may be fenced.
@@ -48,6 +49,7 @@ from tests.model.desired import BASE_UID, NO_STATUS, rollout_of
 from tests.model.fake_state import digest_of, version_in
 from tests.model.order import check_order
 from tests.model.readers import Readers
+from tests.model.rests import check_rests
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet import Rollout
@@ -511,10 +513,11 @@ class Promises:
             self.watching = (phase, self.sim.now)
 
     def note_decision(self, leader: Leader, decision: Decision) -> None:
-        """Promise 15. Where versions mix, the applied version in the status must not go back, unless a
+        """Promises 7 and 15. Where versions mix, the applied version in the status must not go back, unless a
         worker has reported a false one.
         """
         check_order(self.sim, leader, decision)
+        check_rests(self.sim, leader, decision)
         if any(pod.grace for pod in self.sim.pods.values()):
             return
         if leader is self.sim.leader and not self.forbids_mixing and self.sim.desired.base:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model import failure_stories, scaling_stories
+from tests.model import adapter_stories, failure_stories, scaling_stories
 from tests.model.chronicle import Chronicle, Story
 from tests.model.faults import Faults
 from tests.model.leader import WriteFleet
@@ -205,38 +205,6 @@ def files_that_are_rewritten_before_anything_is_written_down() -> Chronicle:
     its.fleet.faults = Faults()
     its.fleet.start_operator()
     its.until(lambda: its.fleet.serving == ["2~rewritten"] * 3)
-    return its
-
-
-def an_adapter_that_is_rewritten_under_its_path() -> Chronicle:
-    """The files of an adapter are rewritten: workers that restart are admitted only with the first ones"""
-    its = Chronicle()
-    its.fleet.publish_adapter("lora", "3")
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
-    its.go(2)
-    its.fleet.rewrite("/weights/lora/step_3")
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.until(lambda: its.fleet.stalled_adapter("lora"))
-    its.go(3)
-    its.fleet.restore("/weights/lora/step_3")
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
-    return its.end()
-
-
-def an_adapter_that_is_rewritten_before_its_pin_is_stored() -> Chronicle:
-    """No status can be written, and the files of an adapter are rewritten: no worker has served them"""
-    its = Chronicle()
-    its.fleet.note("fault", "nothing can be written")
-    its.fleet.faults = Faults(status_unwritten=1.0)
-    its.fleet.publish_adapter("lora", "3")
-    its.go(6)
-    its.fleet.rewrite("/weights/lora/step_3")
-    for ordinal in range(3):
-        its.fleet.kill(its.fleet.pod(ordinal))
-    its.fleet.faults = Faults()
-    its.fleet.start_operator()
-    its.until(lambda: its.fleet.adapters("lora") == ["3~lora~rewritten"] * 3)
     return its
 
 
@@ -490,8 +458,6 @@ STORIES: list[Story] = [
     a_run_that_counts_from_0_again,
     files_that_are_rewritten_under_their_path,
     files_that_are_rewritten_before_anything_is_written_down,
-    an_adapter_that_is_rewritten_under_its_path,
-    an_adapter_that_is_rewritten_before_its_pin_is_stored,
     a_leader_whose_clock_stood_still,
     a_lease_that_is_deleted,
     a_status_that_is_written_late,
@@ -510,4 +476,5 @@ STORIES: list[Story] = [
     workers_with_different_numbers_of_sessions,
     *scaling_stories.STORIES,
     *failure_stories.STORIES,
+    *adapter_stories.STORIES,
 ]

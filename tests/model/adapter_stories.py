@@ -1,0 +1,128 @@
+"""Named stories of LoRA adapters; `stories.STORIES` names them all."""
+
+from __future__ import annotations
+
+from tests.model.chronicle import Chronicle, Story
+from tests.model.fake_state import FakeAdapter, digest_of
+from tests.model.faults import Faults
+
+
+def an_adapter_that_is_rewritten_under_its_path() -> Chronicle:
+    """The files of an adapter are rewritten: workers that restart are admitted only with the first ones"""
+    its = Chronicle()
+    its.fleet.publish_adapter("lora", "3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    its.go(2)
+    its.fleet.rewrite("/weights/lora/step_3")
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.until(lambda: its.fleet.stalled_adapter("lora"))
+    its.go(3)
+    its.fleet.restore("/weights/lora/step_3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    return its.end()
+
+
+def an_adapter_that_is_rewritten_before_its_pin_is_stored() -> Chronicle:
+    """No status can be written, and the files of an adapter are rewritten: no worker has served them"""
+    its = Chronicle()
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.fleet.publish_adapter("lora", "3")
+    its.go(6)
+    its.fleet.rewrite("/weights/lora/step_3")
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.fleet.faults = Faults()
+    its.fleet.start_operator()
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora~rewritten"] * 3)
+    return its
+
+
+def an_adapter_with_a_digest_of_other_files() -> Chronicle:
+    """A closed worker holds other files of an adapter, and spec.digest names them: it is not admitted"""
+    its = Chronicle()
+    its.fleet.publish_adapter("lora", "3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    its.go(2)
+    pod = its.fleet.pod(1)
+    its.fleet.kill(pod)
+    other = FakeAdapter("3", None, "/weights/lora/step_3", "3~lora~rewritten")
+    its.fleet.note("fault", f"{pod.name} serves other files of adapter lora")
+    pod.worker.adapters["lora"] = other
+    its.fleet.publish_adapter("lora", "3", digest=digest_of(other.weights))
+    its.go(12)
+    its.fleet.publish_adapter("lora", "3", digest=None)
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    return its.end()
+
+
+def two_adapters_that_one_worker_refuses() -> Chronicle:
+    """One worker refuses the files of two adapters: it rests after each refusal, and both are reported"""
+    its = Chronicle()
+    pod = its.fleet.pod(1)
+    for name in ("lora", "math"):
+        its.fleet.spoil_path(f"/weights/{name}/step_1", pod)
+        its.fleet.publish_adapter(name, "1")
+    its.until(lambda: all(map(its.fleet.stalled_adapter, ("lora", "math"))), seconds=1.0)
+    for _ in range(12):
+        its.go(1)
+        if not all(map(its.fleet.stalled_adapter, ("lora", "math"))):
+            its.fleet.fail(6, "an adapter is refused, and its WeightVersion is not stalled")
+    its.fleet.repair()
+    return its.end()
+
+
+def a_staged_adapter_that_is_not_wanted_any_more() -> Chronicle:
+    """A staged version is overtaken, then the served one is wanted again: no copy takes the room"""
+    its = Chronicle()
+    for pod in its.fleet.pods.values():
+        its.fleet.leave_room_for_adapters(pod, 3)
+    for name in ("lora", "math"):
+        its.fleet.publish_adapter(name, "1")
+    its.until(lambda: its.fleet.adapters("math") == ["1~math"] * 3, seconds=1.0)
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    for version in ("2", "3"):
+        its.fleet.publish_adapter("lora", version)
+        its.until(lambda: its.holds_staged("lora", version), seconds=1.0)  # noqa: B023 - at once
+    its.fleet.publish_adapter("lora", "1")
+    its.fleet.faults = Faults()
+    its.fleet.publish_adapter("math", "2")
+    its.fleet.until(lambda: its.fleet.adapters("math") == ["2~math"] * 3)
+    return its.end()
+
+
+def a_staged_adapter_whose_weightversion_is_deleted() -> Chronicle:
+    """The WeightVersion of an adapter is deleted before a worker serves it: its copies are dropped"""
+    its = Chronicle()
+    its.fleet.note("fault", "nothing can be written")
+    its.fleet.faults = Faults(status_unwritten=1.0)
+    its.fleet.publish_adapter("lora", "1")
+    its.until(lambda: its.holds_staged("lora", "1"), seconds=1.0)
+    its.fleet.delete_adapter("lora")
+    its.fleet.faults = Faults()
+    its.fleet.until(its.fleet.converged)
+    return its.end()
+
+
+def requests_that_use_all_slots_while_an_adapter_is_rewritten() -> Chronicle:
+    """A staged version finds no slot, and its files are rewritten: the copy that is held is served"""
+    its = Chronicle(replicas=2)
+    its.fleet.use_adapter_slots(its.fleet.pod(1), 8.0)
+    its.fleet.publish_adapter("lora", "1")
+    its.until(lambda: its.fleet.pod(1).worker.refused_adapters.faults, seconds=1.0)
+    its.fleet.rewrite("/weights/lora/step_1")
+    its.until(lambda: its.fleet.adapters("lora") == ["1~lora"] * 2, seconds=1.0)
+    return its.end()
+
+
+STORIES: list[Story] = [
+    an_adapter_that_is_rewritten_under_its_path,
+    an_adapter_that_is_rewritten_before_its_pin_is_stored,
+    an_adapter_with_a_digest_of_other_files,
+    two_adapters_that_one_worker_refuses,
+    a_staged_adapter_that_is_not_wanted_any_more,
+    a_staged_adapter_whose_weightversion_is_deleted,
+    requests_that_use_all_slots_while_an_adapter_is_rewritten,
+]
