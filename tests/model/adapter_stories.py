@@ -74,7 +74,7 @@ def two_adapters_that_one_worker_refuses() -> Chronicle:
 
 
 def a_staged_adapter_that_is_not_wanted_any_more() -> Chronicle:
-    """A staged version is overtaken, then the served one is wanted again: no copy takes the room"""
+    """A trainer goes back to the served version while a newer one is staged: no copy takes the room"""
     its = Chronicle()
     for pod in its.fleet.pods.values():
         its.fleet.leave_room_for_adapters(pod, 3)

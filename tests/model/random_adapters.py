@@ -1,4 +1,4 @@
-"""What happens to the adapters of a fleet, each at a random moment: two names, and workers short of room."""
+"""Random requests and faults of adapters: two names, and workers short of slots and memory."""
 
 from __future__ import annotations
 

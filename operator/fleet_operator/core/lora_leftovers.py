@@ -1,4 +1,4 @@
-"""What workers hold of LoRA adapters that nothing is going to serve: it takes slots and memory."""
+"""Calls that free what LoRA adapters hold in vain: slots, and memory for staged files."""
 
 from __future__ import annotations
 
