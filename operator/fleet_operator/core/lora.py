@@ -14,7 +14,8 @@ began with. So all strategies share one plan: every worker updates at once, by i
     serves the goal, holds another staged version   StageLora of the goal, which drops the other
 
 A joining worker is admitted when it has every adapter at the desired or at the applied version. An
-adapter that no worker has served yet does not block it.
+adapter that no worker has served yet does not block it. If a WeightVersion was created again, the
+version that the workers still serve counts as applied.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from fleet_operator.core.worker_view import Standing, WorkerView
 
 def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     """Decides the next step of one adapter's rollout. `observed`: from `as_seen_by_lora`."""
-    recorded = applied_lora(weights)
+    recorded = applied_lora(observed, weights)
     known = [recorded] if recorded else []
     pins = pins_of(observed, [*known, weights.desired])
     refused = reuse_problem(weights.desired, known, pins)
@@ -85,7 +86,8 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     if problem is None and recorded is not None:
         problem = _problem_of_joiners(joining, goal, recorded)
     asked = joining if stays else Workers((*behind, *joining))
-    if goal.reused:
+    begun = recorded is not None or not stays
+    if goal.reused or not begun:
         asked = NO_WORKERS
     actions = [a for w in asked if (a := _next_call(w, weights, goal, recorded, settings, pins))]
     most = max_staging(settings, observed.spec.replicas)
@@ -109,7 +111,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         applied=goal,
         serving=goal.version if all_serve else None,
         halted=False,
-        suspended=weights.spec.suspend and not same_weights(goal, desired),
+        suspended=weights.spec.suspend and (not same_weights(goal, desired) or not all_serve),
         step=step,
         pinned=pins.entries,
         waits_for_pin=waits,
@@ -178,7 +180,7 @@ def pinned_adapters(
     used = {
         (w.spec.adapter, weights.version, weights.run_id)
         for w, plan in planned
-        for weights in (plan.desired, plan.applied, applied_lora(w))
+        for weights in (plan.desired, plan.applied, applied_lora(observed, w))
         if weights is not None
     }
     return within_bounds(

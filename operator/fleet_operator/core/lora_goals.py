@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from fleet_operator.core.checkpoint import Checkpoint
@@ -9,7 +10,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_pins import known_pins
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pins import Pins
-from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.core.worker_view import Standing, WorkerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def lora_goals_of(observed: FleetObserved) -> tuple[LoraGoal, ...]:
 
 
 def _goal(observed: FleetObserved, weights: WeightsView) -> LoraGoal:
-    name, applied = weights.spec.adapter, applied_lora(weights)
+    name, applied = weights.spec.adapter, applied_lora(observed, weights)
     pins = known_pins(observed, name)
     return LoraGoal(
         name=name,
@@ -52,7 +53,30 @@ def _goal(observed: FleetObserved, weights: WeightsView) -> LoraGoal:
     )
 
 
-def applied_lora(weights: WeightsView) -> Checkpoint | None:
-    """Returns the applied weights from the status of a WeightVersion, if there are any."""
+def applied_lora(observed: FleetObserved, weights: WeightsView) -> Checkpoint | None:
+    """Returns the applied weights of an adapter, if there are any.
+
+    The status of its WeightVersion records them. A WeightVersion that was created again has no such
+    record: if workers still serve another version than the desired one, that version counts.
+    """
     applied = weights.status.applied
-    return Checkpoint.recorded(applied) if applied is not None else None
+    if applied is not None:
+        return Checkpoint.recorded(applied)
+    name = weights.spec.adapter
+    pins = known_pins(observed, name)
+    served = Counter(
+        pin
+        for worker in observed.workers
+        if worker.standing in {Standing.OPEN, Standing.HELD}
+        and (held := worker.adapter(name)) is not None
+        and (pin := pins.of(held)) is not None
+        and pins.allows(held)
+    )
+    if not served:
+        return None
+    pin = served.most_common(1)[0][0]
+    found = Checkpoint(
+        version=pin.version, source=pin.source, digest=pin.digest, run_id=pin.run_id, pinned=True
+    )
+    is_desired = same_weights(found, weights.desired) and found.source == weights.desired.source
+    return None if is_desired else found

@@ -175,6 +175,14 @@ class TestCalls:
         assert _calls(fleet) == []
         assert _plan(fleet).suspended
 
+    def test_a_suspended_first_version_waits_for_joining_workers_too(self):
+        weights = _weights("7", spec={"suspend": True})
+        worker = _with(make_worker(0).joining("base"))
+        fleet = _fleet(worker, wants=weights)
+
+        assert _calls(fleet) == ["admit base on policy-0"]
+        assert _plan(fleet).suspended
+
     def test_the_same_number_of_another_run_is_staged(self):
         wants = _weights("40", applied="40", spec={"run_id": "run-8"})
         workers = [_with_run(make_worker(n).serving("base"), "40", None) for n in range(2)]

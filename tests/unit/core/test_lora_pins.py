@@ -281,6 +281,25 @@ class TestReusedVersions:
         assert texts_of(decision.worker_calls) == ["admit base on policy-1"]
         assert (ready(decision), reason_of(decision)) == ("False", "VersionReused")
 
+    @pytest.mark.parametrize(
+        "wants",
+        [
+            pytest.param(asks(path="/weights/other/step_7"), id="the same version elsewhere"),
+            pytest.param(asks("8", suspend=True), id="another version, suspended"),
+        ],
+    )
+    def test_a_weightversion_that_was_created_again_keeps_what_the_workers_serve(self, wants):
+        observed = fleet_of(
+            has(make_worker(0).serving("base"), D1),
+            has(make_worker(1).joining("base"), None),
+            wants=wants,
+            pinned=(pin("7", D1),),
+        )
+        (call,) = decided(observed).worker_calls
+
+        assert (str(call.work), call.pod_name) == ("adapter sql 7", "policy-1")
+        assert (call.digest, str(call.source)) == (D1, PATH)
+
     def test_the_same_bytes_from_another_source_are_the_same_version(self):
         observed = fleet_of(
             has(make_worker(0).serving("base"), D1),
