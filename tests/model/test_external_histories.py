@@ -24,16 +24,16 @@ MUTANTS = [
     Mutant(
         16,
         "a worker that has received the weights is not admitted",
-        "core/strategies/external.py",
-        "others = view.joining.where(lambda f: not f.has_loaded(common))",
-        "others = view.joining",
+        "core/joining.py",
+        "if not (w.has_loaded(goal) or _has(w, admission.rollout_goal))]",
+        "]",
     ),
     Mutant(
         1,
         "weights that came over a collective get the directory of the version before",
         "core/applied.py",
-        "return Checkpoint.passing(common, TRANSFERRED)",
-        "return Checkpoint.passing(common, known[0].source)",
+        "return Checkpoint.transferred(common)",
+        "return Checkpoint.passing(common._replace(digest=None), known[0].source)",
     ),
     Mutant(
         9,
@@ -46,15 +46,15 @@ MUTANTS = [
         16,
         "a worker that missed the update keeps serving",
         "core/strategies/external.py",
-        "lambda f: not f.has_loaded(weights) and f.standing is Standing.OPEN",
+        "lambda f: not f.has_loaded(common) and f.standing is Standing.OPEN",
         "lambda f: False",
     ),
     Mutant(
         16,
         "any version counts as that of the majority",
         "core/strategies/external.py",
-        "if 2 * count > len(view.members) else None",
-        "if count else None",
+        "if 2 * count > len(view.members):",
+        "if count:",
     ),
 ]
 

@@ -6,11 +6,17 @@ no order, so the weights of a single worker prove nothing about the fleet.
 
 from __future__ import annotations
 
-from fleet_operator.api.source import TRANSFERRED, from_protocol
+from fleet_operator.api.source import from_protocol
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.identity import Named, WeightsId, fill_digests, same_weights
+from fleet_operator.core.identity import (
+    TRANSFERRED_DIGEST,
+    Named,
+    WeightsId,
+    fill_digests,
+    same_weights,
+)
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import Standing
@@ -34,11 +40,10 @@ def applied_of(
     Where versions may mix, a lagging worker may be the only member. So only the desired version
     overrides the status, and only when all expected workers serve it.
     """
-    model = observed.spec.model
-    recorded = observed.status.applied
-    known = [Checkpoint(version=model.version, source=model.source)]
+    recorded = recorded_in(observed)
+    known = [_model_of(observed)]
     if recorded is not None:
-        known.insert(0, Checkpoint.recorded(recorded))
+        known.insert(0, recorded)
     common = _common_weights(members)
     if common is None:
         return known[0]
@@ -56,16 +61,38 @@ def applied_of(
     if wanted is not None and is_wanted:
         return wanted
     source = next((m.state.source for m in alike if m.state and m.state.source), None)
-    # Weights over a collective have no digest. They may equal a checkpoint by name only.
-    transferred = observed.is_external and source is None and common.digest is None
-    same = next(
-        (k for k in known if same_weights(k, common) and k.is_transferred == transferred), None
-    )
-    if same is None and transferred:
-        return Checkpoint.passing(common, TRANSFERRED)
+    same = next((k for k in known if same_weights(k, common)), None)
+    if same is None and observed.is_external and common.digest == TRANSFERRED_DIGEST:
+        return Checkpoint.transferred(common)
     if same is None and source is not None:
         return Checkpoint.passing(common, from_protocol(source))
     return same or known[0]
+
+
+def recorded_in(observed: FleetObserved) -> Checkpoint | None:
+    """Returns the weights that the fleet's status names; None without any.
+
+    Earlier releases recorded weights that came over a collective with the directory of the version
+    before. Such a record of an External fleet has no digest. Nor has one of the model's own weights.
+    """
+    applied = observed.status.applied
+    if applied is None:
+        return None
+    found = Checkpoint.recorded(applied)
+    known = found.digest is not None or found.version == observed.spec.model.version
+    if known or not observed.is_external:
+        return found
+    return Checkpoint.transferred(WeightsId.of(found))
+
+
+def _model_of(observed: FleetObserved) -> Checkpoint:
+    model = observed.spec.model
+    return Checkpoint(version=model.version, source=model.source)
+
+
+def served_last(observed: FleetObserved) -> Checkpoint:
+    """Returns the recorded weights, or those that a fleet starts with."""
+    return recorded_in(observed) or _model_of(observed)
 
 
 def _common_weights(members: Workers) -> WeightsId | None:

@@ -9,7 +9,7 @@ from typing import Self
 from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet_status import AppliedWeights
 from fleet_operator.api.source import TRANSFERRED, WeightSource
-from fleet_operator.core.identity import WeightsId, label
+from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId, file_digest, label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Checkpoint:
     @property
     def is_transferred(self) -> bool:
         """Whether the weights came over a collective, so that no worker can load them again."""
-        return self.source is TRANSFERRED
+        return self.digest == TRANSFERRED_DIGEST
 
     @property
     def label(self) -> str:
@@ -47,12 +47,15 @@ class Checkpoint:
     @classmethod
     def recorded(cls, applied: AppliedWeights) -> Self:
         """Returns the weights of a status."""
-        return cls(
-            version=applied.version,
-            source=applied.source or TRANSFERRED,
-            digest=applied.digest,
-            run_id=applied.run_id,
-        )
+        weights = WeightsId(applied.version, applied.run_id, applied.digest)
+        if applied.source is None:
+            return cls.transferred(weights)
+        return cls.passing(weights, applied.source)
+
+    @classmethod
+    def transferred(cls, weights: WeightsId) -> Self:
+        """Returns weights that came over a collective."""
+        return cls.passing(weights._replace(digest=TRANSFERRED_DIGEST), TRANSFERRED)
 
     @classmethod
     def passing(cls, weights: WeightsId, source: WeightSource) -> Self:
@@ -70,7 +73,7 @@ class Checkpoint:
             before,
             version=self.version,
             source=None if self.is_transferred else self.source,
-            digest=self.digest,
+            digest=file_digest(self.digest),
             run_id=self.run_id,
             applied_at=applied_at,
         )

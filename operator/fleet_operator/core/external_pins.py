@@ -2,8 +2,12 @@
 
 A trainer names directories and no runs there, and may start from 0 again in another directory. A worker
 refuses other files from the same directory under the same version, but its memory ends with its
-process. So the fleet's status remembers them. The trainer drives admitted workers: the operator
-takes none from it, admits no worker meanwhile, and reports `VersionReused`.
+process. So the fleet's status remembers them, and the operator reports `VersionReused`.
+
+The trainer drives admitted workers. If most of them serve the other files, the operator takes none
+from it and admits no worker meanwhile. A minority leaves the Service, as one with another version does.
+
+A pin with a run was made while the operator drove the fleet. It says nothing about directories.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree
 from fleet_operator.core.facts import Facts, Workers
-from fleet_operator.core.identity import short_digest
+from fleet_operator.core.identity import file_digest, short_digest
 from fleet_operator.core.messages import some
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.pins import within_bounds
@@ -26,6 +30,8 @@ from fleet_operator.core.worker_view import Standing
 _SERVES = frozenset({Standing.OPEN, Standing.HELD})
 _Key = tuple[str, str]
 """A version and its directory."""
+_STAYS = "Workers keep their weights, and no worker joins."
+_LEAVES = "They leave the Service, and join again with the weights of the others."
 
 
 def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
@@ -34,7 +40,7 @@ def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
     Of several digests at first sight, the one counts that most workers serve.
     """
     before = observed.status.pinned
-    known = {_key_of(pin) for pin in before}
+    known = _digests(before)
     votes: dict[_Key, Counter[str]] = {}
     for worker, number in observed.workers.kinds.items():
         named = _served_by(worker)
@@ -52,9 +58,14 @@ def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
     return entries[:MAX_PINNED]  # workers may report more than a status can hold
 
 
-def reused_by_trainer(workers: Workers, pinned: tuple[PinnedWeights, ...]) -> RolloutProblem | None:
-    """The problem that workers serve other files than before, from one directory under one version."""
-    digests = {_key_of(pin): pin.digest for pin in reversed(pinned)}
+def reused_by_trainer(
+    workers: Workers, pinned: tuple[PinnedWeights, ...], *, stay: bool
+) -> RolloutProblem | None:
+    """The problem that workers serve other files than before, from one directory under one version.
+
+    `stay`: the operator calls no worker until the trainer has acted.
+    """
+    digests = _digests(pinned)
 
     def differs(worker: Facts) -> bool:
         named = _served_by(worker)
@@ -68,9 +79,9 @@ def reused_by_trainer(workers: Workers, pinned: tuple[PinnedWeights, ...]) -> Ro
     message = (
         f"{some(others)} {agree(len(others), 'serves', 'serve')} version {version} from {path} with "
         f"digest {short_digest(digest)}, and workers have served it with digest "
-        f"{short_digest(digests[version, path])} before. Workers keep their weights, and no worker "
-        "joins. The trainer must write a new checkpoint to another directory, or under another "
-        "version, and update all workers."
+        f"{short_digest(digests[version, path])} before. {_STAYS if stay else _LEAVES} The trainer "
+        "must write a new checkpoint to another directory, or under another version, and update all "
+        "workers."
     )
     return RolloutProblem(reason=ConditionReason.VERSION_REUSED, message=message, halt=False)
 
@@ -78,16 +89,22 @@ def reused_by_trainer(workers: Workers, pinned: tuple[PinnedWeights, ...]) -> Ro
 def is_reused(weights: Checkpoint, pinned: tuple[PinnedWeights, ...]) -> bool:
     """Whether a version from a directory has been served from other files before."""
     key = (weights.version, str(weights.source.path))
-    return any(_key_of(pin) == key and pin.digest != weights.digest for pin in pinned)
+    return _digests(pinned).get(key, weights.digest) != weights.digest
 
 
 def _served_by(worker: Facts) -> tuple[_Key, str] | None:
     """Version, directory and digest of what a worker serves, if it came from a directory."""
     loaded, (source, _) = worker.loaded, worker.sources
     path = source[0] if source is not None else None
-    if worker.standing not in _SERVES or loaded is None or loaded.digest is None or path is None:
+    digest = file_digest(loaded.digest) if loaded is not None else None
+    if worker.standing not in _SERVES or loaded is None or digest is None or path is None:
         return None
-    return (loaded.version, path), loaded.digest
+    return (loaded.version, path), digest
+
+
+def _digests(pinned: tuple[PinnedWeights, ...]) -> dict[_Key, str]:
+    """The digest of each version from each directory; of several, the newest one."""
+    return {_key_of(pin): pin.digest for pin in reversed(pinned) if pin.run_id is None}
 
 
 def _key_of(pin: PinnedWeights) -> _Key:
@@ -99,4 +116,4 @@ def _pin_of(key: _Key, digest: str) -> PinnedWeights | None:
         source = WeightSource(path=key[1])
         return PinnedWeights(version=key[0], digest=digest, source=source)
     except ValueError:
-        return None  # no resource could have this source or digest
+        return None  # no resource could have this source

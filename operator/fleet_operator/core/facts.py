@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.identity import Named, WeightsId, same_weights
+from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId, same_weights
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
@@ -166,7 +166,7 @@ def facts_in(
         may_open,
         state.phase,
         state.admitted,
-        None if version is None else (version, state.run_id, state.digest),
+        None if version is None else (version, state.run_id, _digest_of(state)),
         _key_of(state.source),
         None if staged is None else (staged.version, staged.run_id, staged.digest),
         None if staged is None else _key_of(staged.source),
@@ -222,6 +222,11 @@ def _operation_of(phase: Phase | str, work: Operation | None) -> Work | None:
     if work is not None:
         return Work(work.kind, work.version, work.run_id)
     return None if isinstance(phase, Phase) else Work(phase)
+
+
+def _digest_of(state: WorkerState) -> str | None:
+    """The digest of the loaded weights. A worker names no source of weights that came over a collective."""
+    return TRANSFERRED_DIGEST if state.source is None and state.digest is None else state.digest
 
 
 def _key_of(source: Source | None) -> SourceKey | None:

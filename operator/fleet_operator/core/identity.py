@@ -3,19 +3,26 @@
 A version alone is only a label: another run may use the same numbers, and files under one path can be
 replaced. So the planners compare weights only with `same_weights`.
 
-An unknown digest (weights that came over a collective, or a version that no worker has read yet)
-equals every digest: such weights are compared by run and version. So the comparison is not
-transitive. Before names are counted, `fill_digests` fills in the missing digests.
+An unknown digest (a version that no worker has read yet) equals every digest: such weights are compared
+by run and version. So the comparison is not transitive. Before names are counted, `fill_digests` fills
+in the missing digests.
+
+Weights that came over a collective have no digest at all. `TRANSFERRED_DIGEST` stands for it inside of
+the planners, so that they never equal files of the same name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from fleet_worker import protocol
 
 SHORT_DIGEST_CHARACTERS = 12
+TRANSFERRED_DIGEST = "transferred"
+"""In place of a digest, of weights that came over a collective."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Named(protocol.Named, Protocol):
@@ -69,6 +76,11 @@ def short_digest(digest: str | None) -> str:
     return digest.removeprefix("sha256:")[:SHORT_DIGEST_CHARACTERS]
 
 
+def file_digest(digest: str | None) -> str | None:
+    """Returns the digest; None for transferred weights, and for a kind that this release does not know."""
+    return digest if digest is not None and _DIGEST.fullmatch(digest) else None
+
+
 def fill_digests(names: Iterable[WeightsId | None]) -> list[WeightsId | None]:
     """Returns the names with missing digests filled in, where all others of that run and version
     agree.
@@ -76,7 +88,7 @@ def fill_digests(names: Iterable[WeightsId | None]) -> list[WeightsId | None]:
     given = list(names)
     known: dict[tuple[str, str | None], set[str]] = {}
     for name in given:
-        if name is not None and name.digest is not None:
+        if name is not None and name.digest not in {None, TRANSFERRED_DIGEST}:
             known.setdefault(name[:2], set()).add(name.digest)
     return [_filled(name, known) for name in given]
 

@@ -5,20 +5,22 @@ that was applied then, or on the model's own weights. It is admitted only at the
 strategy names, and only when the strategy allows it.
 
 If its version is gone (trainers delete old checkpoints), the worker prepares the fallback and waits
-until the fleet serves that.
+until the fleet serves that. It does the same if the version came over a collective: no worker can read
+such weights from files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.lora_goals import LoraGoal
-from fleet_operator.core.messages import problem_of, problem_of_joiners
+from fleet_operator.core.messages import problem_of, problem_of_joiners, some
 from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.worker_view import WorkerView
 from fleet_worker.protocol import Phase
@@ -83,8 +85,8 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
             if admission.open_now and equipped and not worker.operation:
                 reason = f"it has loaded version {worker.version}, which the fleet serves"
                 actions.append(worker_calls.admit(worker, reason=reason))
-        elif worker.has_loaded(own) or _has(worker, admission.rollout_goal):
-            continue  # waits until the members have these weights
+        elif worker.has_loaded(own) or own.is_transferred or _has(worker, admission.rollout_goal):
+            continue  # waits until the members have these weights, or for other ones
         elif worker.is_doing("load") or worker.is_doing("fence"):
             continue
         elif (failure := worker_calls.failure_of(worker, own)) and worker_calls.failed_lately(
@@ -97,7 +99,9 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
             actions.append(worker_calls.stage(worker, own, settings, reason="it joins the fleet"))
     return JoinStep(
         actions=tuple(actions),
-        problem=problem or _problem_of_stuck(joining, goal, admission),
+        problem=problem
+        or _problem_without_source(ready, goal, admission)
+        or _problem_of_stuck(joining, goal, admission),
         requeue_after_seconds=min(retries, default=None),
     )
 
@@ -161,8 +165,27 @@ def _problem_of_stuck(
     return problem_of_joiners(broke, goal) if broke else None
 
 
+def _problem_without_source(
+    ready: list[WorkerView], goal: Checkpoint, admission: Admission
+) -> RolloutProblem | None:
+    """Returns the problem that workers cannot join, because the weights came over a collective."""
+    choices = (goal, admission.goal, admission.fallback)
+    if not all(weights.is_transferred for weights in choices):
+        return None
+    waiting = [w for w in ready if not (w.has_loaded(goal) or _has(w, admission.rollout_goal))]
+    if not waiting:
+        return None
+    message = (
+        f"{some(waiting)} cannot join: version {goal.label} did not come from a directory. Publish a "
+        "version from a directory, or let the trainer that updates the workers send this one to all of "
+        "them again."
+    )
+    return RolloutProblem(reason=ConditionReason.SOURCE_UNKNOWN, message=message, halt=False)
+
+
 def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Checkpoint:
-    """Returns the weights that this worker prepares: the fallback while it cannot load the goal.
+    """Returns the weights that this worker prepares: the fallback while it cannot load the goal, and
+    never weights without a source if the other ones have one.
 
     If the worker refused the fallback, it refused the goal before: both wait, or the worker would try
     them in turn without a break. A running stage of the fallback ends first: it may take longer than
@@ -175,6 +198,8 @@ def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Che
         and worker_calls.failure_of(worker, goal)
     ):
         return other  # admitted with what it has
+    if goal.is_transferred or other.is_transferred:
+        return other if goal.is_transferred and not worker.has_loaded(goal) else goal
     if worker.is_doing("stage", other) and worker_calls.last_failure(worker, goal) is not None:
         return other
     failed = (goal, other)

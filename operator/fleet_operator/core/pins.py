@@ -23,7 +23,7 @@ from fleet_operator.api.fleet_status import MAX_PINNED, PinnedWeights
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.identity import Named
+from fleet_operator.core.identity import Named, file_digest
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_view import Standing
 
@@ -113,9 +113,10 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             (worker.staged, staged_from, 1),
         ]
         for weights, source, weight in reports:
-            if weights is None or weights.digest is None or weights[:2] not in asked:
+            digest = file_digest(weights.digest) if weights is not None else None
+            if weights is None or digest is None or weights[:2] not in asked:
                 continue
-            votes.setdefault(weights[:2], Counter())[weights.digest] += number * weight
+            votes.setdefault(weights[:2], Counter())[digest] += number * weight
             _, repository = source or (None, None)
             if repository is not None:
                 commits.setdefault(weights[:2], repository.revision)

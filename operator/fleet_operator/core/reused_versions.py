@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.source import WeightSource
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.identity import label, short_digest
+from fleet_operator.core.identity import file_digest, label, short_digest
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.strategies.base import RolloutProblem
 
@@ -64,7 +64,7 @@ def _unpinned(
     """Digest, source and commit of a version without a pin."""
     for weights in known:
         if (wanted.version, wanted.run_id) == (weights.version, weights.run_id):
-            return weights.digest, weights.source, ""
+            return file_digest(weights.digest), weights.source, ""
     return None
 
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core.applied import applied_after, applied_of, came_before
+from fleet_operator.core.applied import applied_after, applied_of, came_before, served_last
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.comparison import compare_files
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
@@ -106,17 +106,25 @@ def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:
     """The next step of a fleet whose trainer drives the workers."""
     pinned = external_pins_of(observed)
     view = _view(observed, None, None, Pins(), now)
-    problem = reused_by_trainer(view.members, pinned)
     sent = external.sent_to_all(view, observed.spec.model.version)
     if sent is not None and not is_reused(sent, pinned):
         view = replace(view, applied=sent, desired=sent)
-    if problem is None:
-        return replace(
-            _plan(observed, view, Pins(), external.step(view), halted=False), pinned=pinned
+    common = external.majority(view)
+    stay = common is None or is_reused(common, pinned)
+    problem = reused_by_trainer(view.members, pinned, stay=stay)
+    if problem is not None and stay:
+        last = served_last(observed)
+        view = replace(view, applied=last, desired=last)
+        step = Step(
+            goal=last,
+            phase=RolloutPhase.APPLIED,
+            note="a version was reused",
+            problem=problem,
+            holds_requests=common is None or bool(view.held),
         )
-    last = served_by(observed)[-1]
-    view = replace(view, applied=last, desired=last)
-    step = Step(goal=last, phase=RolloutPhase.APPLIED, note="a version was reused", problem=problem)
+    else:
+        step = external.step(view)
+        step = replace(step, problem=problem or step.problem)
     return replace(_plan(observed, view, Pins(), step, halted=False), pinned=pinned)
 
 

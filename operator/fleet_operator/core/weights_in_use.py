@@ -5,7 +5,6 @@ Sources that workers report are untrusted: a source that no resource could have 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,14 +19,12 @@ from fleet_operator.api.fleet_status import (
 from fleet_operator.api.source import TRANSFERRED, WeightSource, from_protocol
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import SourceKey
-from fleet_operator.core.identity import Named, WeightsId, fill_digests, same_weights
+from fleet_operator.core.identity import Named, WeightsId, file_digest, fill_digests, same_weights
 from fleet_operator.core.lora_goals import lora_goals_of
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.worker_view import Standing
 from fleet_worker import protocol
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
@@ -40,7 +37,7 @@ def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
     counts: Counter[WeightsId] = Counter()
     for weights, (_, number) in zip(fill_digests(w for w, _ in admitted), admitted, strict=True):
         if weights is not None:
-            counts[weights] += number
+            counts[weights._replace(digest=file_digest(weights.digest))] += number
     ranked = sorted(
         counts.items(), key=lambda e: (-e[1], e[0].version, e[0].run_id or "", e[0].digest or "")
     )[:MAX_VERSIONS]
@@ -48,16 +45,9 @@ def versions_of(observed: FleetObserved) -> tuple[ServedVersion, ...]:
     if [(WeightsId(v.version, v.run_id, v.digest), v.workers) for v in before] == ranked:
         return before
     return tuple(
-        ServedVersion(
-            version=w.version, run_id=w.run_id, digest=_known_digest(w.digest), workers=number
-        )
+        ServedVersion(version=w.version, run_id=w.run_id, digest=w.digest, workers=number)
         for w, number in ranked
     )
-
-
-def _known_digest(digest: str | None) -> str | None:
-    """The digest; None for a kind that this release does not know."""
-    return digest if digest is not None and _DIGEST.fullmatch(digest) else None
 
 
 def applied_record(

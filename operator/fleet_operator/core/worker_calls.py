@@ -19,7 +19,7 @@ from fleet_operator.core.actions import (
     Stage,
 )
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.identity import Named, WeightsId
+from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Failure, PauseMode, Reason
 
@@ -111,7 +111,12 @@ def resume(worker: WorkerView, *, reason: str) -> Resume:
     uid, name = worker.pod.uid, worker.pod.name
     version, run_id, digest = worker.loaded or _UNKNOWN
     return Resume(
-        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+        pod_uid=uid,
+        pod_name=name,
+        reason=reason,
+        version=version,
+        run_id=run_id,
+        digest=None if digest == TRANSFERRED_DIGEST else digest,
     )
 
 
@@ -120,7 +125,12 @@ def admit(worker: WorkerView, *, reason: str) -> Admit:
     uid, name = worker.pod.uid, worker.pod.name
     version, run_id, digest = worker.loaded or _UNKNOWN
     return Admit(
-        pod_uid=uid, pod_name=name, reason=reason, version=version, run_id=run_id, digest=digest
+        pod_uid=uid,
+        pod_name=name,
+        reason=reason,
+        version=version,
+        run_id=run_id,
+        digest=None if digest == TRANSFERRED_DIGEST else digest,
     )
 
 

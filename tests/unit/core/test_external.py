@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import make_view, make_worker, path_of, texts_of
+from tests.support.builders import A_DIGEST, AWorker, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.strategies.external import step
 
 W = make_worker
+
+
+def with_files(worker: AWorker) -> AWorker:
+    """A worker that reports the digest of its files."""
+    return worker._says(digest=A_DIGEST)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +87,33 @@ class TestWeightsWithoutADirectory:
         assert "policy-1 cannot join" in taken.problem.message
 
     def test_a_joining_worker_that_has_received_them_is_admitted(self):
-        taken = step(make_view(self.SERVING, W(1).joining("7"), W(2).joining("base")))
+        received = W(1).joining("7").from_source(None)
+        taken = step(make_view(self.SERVING, received, W(2).joining("base")))
 
         assert texts_of(taken.actions) == ["admit 7 on policy-1"]
         assert taken.problem is not None
         assert "policy-2 cannot join" in taken.problem.message
 
-    @pytest.mark.parametrize("others", [[], [W(1).joining("7")]])
+    def test_a_joining_worker_with_files_of_the_same_name_is_not_admitted(self):
+        taken = step(make_view(self.SERVING, with_files(W(1).joining("7"))))
+
+        assert taken.actions == ()
+        assert taken.problem is not None
+        assert "policy-1 cannot join" in taken.problem.message
+
+    def test_a_member_with_files_of_the_same_name_is_fenced(self):
+        others = W(1).serving("7").from_source(None)
+        taken = step(make_view(self.SERVING, others, with_files(W(2).serving("7"))))
+
+        assert texts_of(taken.actions) == ["fence on policy-2"]
+
+    @pytest.mark.parametrize("others", [[], [W(1).joining("7").from_source(None)]])
     def test_without_a_joining_worker_there_is_no_message(self, others):
         assert step(make_view(self.SERVING, *others)).problem is None
 
-    def test_the_previously_applied_version_keeps_its_source(self):
+    def test_they_do_not_get_the_source_of_an_applied_version_of_the_same_name(self):
         serving = W(0).serving("41").from_source(None)
-        (action,) = step(make_view(serving, W(1).joining("base"))).actions
+        taken = step(make_view(serving, W(1).joining("base")))
 
-        assert action.source.path == path_of("41")
+        assert taken.goal.is_transferred
+        assert taken.actions == ()

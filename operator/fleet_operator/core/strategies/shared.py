@@ -101,8 +101,10 @@ def late_to_stage(
 
 def staged(view: RolloutView, goal: Checkpoint, waiting: Workers) -> Actions:
     """The calls to stage the goal: to each of these workers that answers, does not stage it already and
-    does not rest after a failure.
+    does not rest after a failure. None if the goal came over a collective: it has no files.
     """
+    if goal.is_transferred:
+        return ()
     reason = f"the goal is version {goal.label}"
     able = waiting.where(
         lambda f: f.standing is not Standing.UNKNOWN and not f.is_doing("stage", goal)

@@ -113,6 +113,8 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     if failed and problem is None and len(failed) == len(waiting):
         actions += _drained(failed, goal, view)
     fenced = blocking(view, waiting.where(lambda f: f.standing is not Standing.OPEN))
+    if goal.is_transferred:  # no worker can go back to it, so none holds up the others
+        fenced = list(waiting.where(lambda f: f.standing is Standing.HELD))
     fenced += without(_silent_members(view), fenced)
     done = len(behind) - len(waiting)
     share = counted_of(done, len(behind), "worker", "has", "have")
