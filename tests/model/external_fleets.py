@@ -1,7 +1,11 @@
 """Fleets that a trainer drives, promise 16: the operator calls no worker while the trainer holds one.
 
 Promise 9 holds there for each version from each directory: `Ready` is not True while workers serve it
-from other files than the first ones. A worker refuses such files for as long as its process lives.
+from other files than the first ones. Nor is it True while some have a version from files and others from
+a collective. A worker refuses other files of its version for as long as its process lives.
+
+A worker may start on a ConfigMap that lags behind. The applied version never becomes one that no trainer
+has loaded into a process that lives.
 
 When the faults have ended and the trainer has updated the workers, all serve its version, and nothing
 needs attention. Versions without a majority are reported.
@@ -12,13 +16,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
+from tests.model.fake_state import version_in
 from tests.model.fake_worker import FakeWorker
 from tests.model.faults import Faults
 from tests.model.hunt import hunt_among
 from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_worker.protocol import Phase
+from fleet_operator.api.fleet_status import AppliedWeights
+from fleet_operator.core.actions import Apply, Load
+from fleet_worker.protocol import LoadEffect, Phase
 
 HELD_SECONDS = 1000.0
 ROUGH = Faults(answer_lost=0.1, call_lost=0.1, answer_late=0.2, stale_view=0.2)
@@ -37,11 +44,22 @@ class FakeTrainer:
         )
         self.number = 0
         self.meant: dict[tuple[str, str], str] = {}
+        self.loaded: dict[tuple[str, int], set[str]] = {}
+        self.config_maps: list[dict[str, str | None]] = []
 
     def update(
-        self, *, missing: Collection[int] = (), directory: bool = True, looks: int = 2
+        self,
+        *,
+        missing: Collection[int] = (),
+        directory: bool = True,
+        looks: int = 2,
+        rewritten_after: int | None = None,
+        odd: int | None = None,
     ) -> None:
-        """One update. `missing`: ordinals of the workers that keep their weights."""
+        """One update. `missing`: ordinals of the workers that keep their weights. `rewritten_after`: so
+        many workers have loaded the directory when it is written again. `odd`: ordinal of the worker
+        that gets it in the other way.
+        """
         self.number += 1
         self.fleet.note("trainer", f"updates to {self.number}")
         for worker in self.fleet.workers.values():
@@ -50,13 +68,16 @@ class FakeTrainer:
                 worker.lease_until = self.fleet.now + HELD_SECONDS
                 worker.renewed_at = self.fleet.now + HELD_SECONDS
         self.look(looks)
-        for pod in self.fleet.pods.values():
+        path = f"/weights/step_{self.number}"
+        for loads, pod in enumerate(self.fleet.pods.values()):
             worker = pod.worker
+            if loads == rewritten_after:
+                self.fleet.rewrite(path)
             all_join = not any(w.admitted for w in self.fleet.workers.values())
             joins = worker.phase is Phase.JOINING and worker.work is None
             joins &= all_join or not directory
             if (worker.phase is Phase.PAUSED or joins) and pod.ordinal not in missing:
-                self._load(worker, f"/weights/step_{self.number}" if directory else "")
+                self._load(worker, path if directory is not (pod.ordinal == odd) else "")
         self.look(looks)
         for worker in self.fleet.workers.values():
             if worker.phase is Phase.PAUSED:
@@ -74,34 +95,81 @@ class FakeTrainer:
         """The trainer writes versions that no worker has served."""
         self.number += 10
 
+    def restart_on_the_last_but_one(self) -> None:
+        """All processes end, and start on a ConfigMap that is older than the applied version."""
+        if len(self.config_maps) < 2:
+            return
+        self.fleet.note("fault", "the kubelets have an old ConfigMap")
+        for pod in list(self.fleet.pods.values()):
+            now = _start_of(pod.worker)
+            vars(pod.worker).update(self.config_maps[-2])
+            self.fleet.kill(pod)
+            vars(pod.worker).update(now)
+
     def _load(self, worker: FakeWorker, source: str) -> None:
-        """A worker loads a version, unless it remembers other files of it."""
+        """A worker loads a version, unless it remembers other weights of it."""
         label = str(self.number)
-        weights = self.fleet.files.at(source) if source else label
+        weights = self.fleet.files.at(source) if source else f"{label}~sent"
+        if any(v == label and bool(s) != bool(source) for v, s in worker.meant):
+            return
         if worker.meant.setdefault((label, source), weights) != weights:
             return
+        worker.effect = LoadEffect(version=label, compared_with=str(worker.label))
         worker.label, worker.weights, worker.source, worker.staged = label, weights, source, None
+        self.loaded.setdefault((worker.uid, worker.restarts), set()).add(label)
 
     def _ready_is_true(self) -> None:
+        """The first files of a version are those that the operator has seen first."""
         fleet = self.fleet
         ready = condition_of(fleet.fleet.conditions, ConditionType.READY)
         is_ready = ready is not None and ready.status == "True"
+        for pin in fleet.fleet.pinned:
+            self.meant.setdefault((pin.version, str(pin.source.path)), pin.digest)
+        served: dict[str, set[bool]] = {}
         for worker in fleet.workers.values():
-            if not worker.generates or not worker.source or worker.digest is None:
+            if not worker.generates or worker.label is None:
                 continue
-            name = (str(worker.label), worker.source)
-            first = self.meant.setdefault(name, worker.digest)
+            name = (worker.label, worker.source)
             heard = fleet.leader.heard.get(worker.uid)
-            known = heard is not None and heard.state.digest == worker.digest
-            if is_ready and known and first != worker.digest:
+            known = heard is not None and heard.state.version == worker.label
+            if not is_ready or heard is None or not known or heard.state.digest != worker.digest:
+                continue
+            served.setdefault(worker.label, set()).add(bool(worker.source))
+            first = self.meant.setdefault(name, worker.digest) if worker.digest else None
+            if first != worker.digest:
                 fleet.fail(9, f"Ready is True, and {worker.name} serves {name} from other files")
+            if len(served[worker.label]) > 1:
+                fleet.fail(
+                    9, f"Ready is True, and {name} is served from files and from a collective"
+                )
+
+    def _applied_was_loaded(self, before: AppliedWeights | None) -> None:
+        """The applied version changes only to one that a trainer has loaded into a living process."""
+        fleet, now = self.fleet, self.fleet.fleet.applied
+        if before is None or now is None or now.version in {before.version, "base"}:
+            return
+        workers = fleet.workers.values()
+        loaded = [w.label for w in workers if w.label in self.loaded.get((w.uid, w.restarts), ())]
+        if now.version not in loaded:
+            fleet.fail(16, f"version {now.version} is applied, and no trainer has loaded it")
+
+    def _note_config_map(self) -> None:
+        worker = next(iter(self.fleet.workers.values()), None)
+        start = _start_of(worker) if worker is not None else None
+        if start is not None and start not in self.config_maps[-1:]:
+            self.config_maps.append(start)
 
     def look(self, times: int) -> None:
         """The operator looks. It must send no call while it knows that the trainer holds workers."""
         fleet = self.fleet
         for _ in range(times):
+            for worker in fleet.workers.values():
+                worker.compare = _compared
+            applied = fleet.fleet.applied
             fleet.reconcile()
             self._ready_is_true()
+            self._applied_was_loaded(applied)
+            self._note_config_map()
             held = [w for w in fleet.workers.values() if w.phase is Phase.PAUSED]
             known = {h.state.worker for h in fleet.leader.heard.values() if h.state.pause}
             before = len(fleet.wire.sent)
@@ -115,7 +183,7 @@ class FakeTrainer:
         """One thing goes wrong, or nothing does."""
         fleet, chance = self.fleet, self.chance
         pod = chance.choice(list(fleet.pods.values()))
-        event = chance.choice(["kill", "delete", "operator", "back", "quiet", "quiet"])
+        event = chance.choice(["kill", "delete", "operator", "back", "old", "quiet", "quiet"])
         if event == "kill":
             fleet.kill(pod)
         elif event == "delete":
@@ -124,6 +192,8 @@ class FakeTrainer:
             fleet.start_operator()
         elif event == "back":
             self.go_back()
+        elif event == "old":
+            self.restart_on_the_last_but_one()
         fleet.faults = ROUGH if chance.random() < 0.4 else Faults()
         self.look(chance.randint(1, 12))
 
@@ -138,7 +208,14 @@ def external_history(seed: int) -> Simulation:
         share = chance.choice([0.0, 0.0, 0.3])
         missing = [n for n in range(fleet.replicas) if chance.random() < share]
         directory = chance.random() < 0.7
-        trainer.update(missing=missing, directory=directory, looks=chance.randint(0, 4))
+        rewritten_after = chance.randrange(fleet.replicas) if chance.random() < 0.2 else None
+        trainer.update(
+            missing=missing,
+            directory=directory,
+            looks=chance.randint(0, 4),
+            rewritten_after=rewritten_after,
+            odd=0 if chance.random() < 0.1 else None,
+        )
     fleet.mend()
     fleet.faults = Faults()
     fleet.look(40)
@@ -148,7 +225,8 @@ def external_history(seed: int) -> Simulation:
     ENDINGS[seed % len(ENDINGS)](trainer)
     fleet.look(60)
     last = str(trainer.number)
-    if fleet.serving != [last] * fleet.replicas or fleet.fleet.applied_version != last:
+    serving = [version_in(weights) for weights in fleet.serving]
+    if serving != [last] * fleet.replicas or fleet.fleet.applied_version != last:
         fleet.fail(16, f"the trainer has sent {last}, and the workers serve {fleet.serving}")
     if fleet.stalled is not None:
         fleet.fail(16, f"nothing is wrong any more, and Stalled is True: {fleet.stalled.message}")
@@ -156,6 +234,17 @@ def external_history(seed: int) -> Simulation:
     if fleet.run_quietly() or len(fleet.wire.sent) > calls:
         fleet.fail(16, "the operator writes or calls workers at rest")
     return fleet
+
+
+def _compared(worker: FakeWorker, action: Load | Apply) -> LoadEffect:
+    """A load that the operator has asked for has an effect, too."""
+    return LoadEffect(version=action.version, compared_with=str(worker.label))
+
+
+def _start_of(worker: FakeWorker) -> dict[str, str | None]:
+    """The weights on which a worker starts, by its ConfigMap."""
+    names = ("start_version", "start_source", "start_run_id", "start_digest")
+    return {name: getattr(worker, name) for name in names}
 
 
 def one_worker_misses(trainer: FakeTrainer) -> None:
@@ -205,11 +294,50 @@ def a_directory_is_written_again(trainer: FakeTrainer) -> None:
     trainer.update()
 
 
+def a_directory_is_written_between_two_loads(trainer: FakeTrainer) -> None:
+    """The last worker has other files. It leaves the Service until the trainer goes on."""
+    fleet = trainer.fleet
+    trainer.update(rewritten_after=fleet.replicas - 1)
+    trainer.look(20)
+    label = str(trainer.number)
+    served = {w.digest for w in fleet.workers.values() if w.generates and w.label == label}
+    if fleet.replicas > 2 and len(served) > 1:
+        fleet.fail(9, f"two sets of files are served as version {label} by one directory")
+    if fleet.stalled is None:
+        fleet.fail(9, f"version {label} names two sets of files, and Stalled does not report it")
+    trainer.update()
+
+
+def all_restart_on_an_old_config_map(trainer: FakeTrainer) -> None:
+    """They join at the applied version, which no trainer has to send again."""
+    trainer.update()
+    trainer.look(20)
+    trainer.restart_on_the_last_but_one()
+    trainer.look(60)
+
+
+def files_and_received_weights_of_one_name(trainer: FakeTrainer) -> None:
+    """They may be different weights: one kind leaves the Service, or no version has a majority."""
+    fleet = trainer.fleet
+    trainer.update(directory=trainer.chance.random() < 0.5, odd=0)
+    trainer.look(20)
+    label = str(trainer.number)
+    kinds = {bool(w.source) for w in fleet.workers.values() if w.generates and w.label == label}
+    if len(kinds) > 1 and fleet.replicas > 2:
+        fleet.fail(9, f"version {label} is served from files and from a collective")
+    if len(kinds) > 1 and fleet.stalled is None:
+        fleet.fail(9, f"version {label} came in two ways, and Stalled does not report it")
+    trainer.update()
+
+
 ENDINGS: list[Callable[[FakeTrainer], None]] = [
     one_worker_misses,
     a_joining_worker_receives_the_update,
     half_of_the_workers_miss,
     a_directory_is_written_again,
+    a_directory_is_written_between_two_loads,
+    all_restart_on_an_old_config_map,
+    files_and_received_weights_of_one_name,
 ]
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ An unknown digest (a version that no worker has read yet) equals every digest: s
 by run and version. So the comparison is not transitive. Before names are counted, `fill_digests` fills
 in the missing digests.
 
-Weights that came over a collective have no digest at all. `TRANSFERRED_DIGEST` stands for it inside of
+Weights that came over a collective have no digest at all. `TRANSFERRED_DIGEST` takes its place inside of
 the planners, so that they never equal files of the same name.
 """
 

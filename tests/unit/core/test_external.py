@@ -60,6 +60,14 @@ def test_the_next_step(workers, done):
     assert texts_of(step(make_view(*workers)).actions) == done
 
 
+def test_a_silent_worker_that_was_not_admitted_says_nothing_about_the_fleet():
+    """The kubelet still calls it ready. It may have started on a ConfigMap that lags behind."""
+    silent = W(0).joining("40").ready().silent()
+    taken = step(make_view(silent, W(1).joining("40")))
+
+    assert texts_of(taken.actions) == ["stage 41 on policy-1"]
+
+
 def test_joining_workers_get_the_version_from_the_others_source():
     other = W(0).serving("7").from_source("/weights/elsewhere")
     (action,) = step(make_view(other, W(1).joining("base"))).actions

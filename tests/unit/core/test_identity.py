@@ -549,7 +549,7 @@ class TestExternalFleets:
         assert decision.fleet.applied.source is None
 
     def test_received_weights_and_files_of_one_name_are_two_versions(self):
-        """No worker is admitted beside the other kind, and the fleet is not Ready with both."""
+        """No worker is admitted next to the other kind, and the fleet is not Ready with both."""
         status = replaced(served("3", "/weights/step_3", D1), ())
         workers = [make_worker(n).serving("3").from_source(None) for n in range(2)]
         workers += [has(make_worker(2).serving("3"), "/weights/step_3", D1)]

@@ -32,9 +32,6 @@ from fleet_operator.core.worker_view import Standing
 
 def step(view: RolloutView) -> Step:
     """Decide the calls to joining workers and to workers that differ."""
-    if not view.members:
-        taken = Step(goal=view.applied, phase=RolloutPhase.PENDING, note="no worker is admitted")
-        return with_joiners(view, taken, _open_at(view.applied))
     if view.held or view.members.any(lambda f: f.busy):
         return Step(
             goal=view.applied,
@@ -42,14 +39,16 @@ def step(view: RolloutView) -> Step:
             note=f"the trainer updates {some(view.held or view.members)}",
             holds_requests=True,
         )
+    admitted = _admitted(view)
+    if not admitted:
+        taken = Step(goal=view.applied, phase=RolloutPhase.PENDING, note="no worker is admitted")
+        return with_joiners(view, taken, _open_at(view.applied))
     common = majority(view)
     if common is None:
         return _split(view)
     version = common.version
-    differing = view.members.where(
-        lambda f: not f.has_loaded(common) and f.standing is Standing.OPEN
-    )
-    alike = len(view.members) - len(differing)
+    differing = admitted.where(lambda f: not f.has_loaded(common) and f.standing is Standing.OPEN)
+    alike = len(admitted) - len(differing)
     described = _described(WeightsId.of(common))
     reason = f"most workers serve {described}, and it serves other weights"
     taken = Step(
@@ -84,16 +83,24 @@ def _open_at(target: Checkpoint) -> Admission:
     return Admission(goal=target, fallback=target, open_now=True)
 
 
+def _admitted(view: RolloutView) -> Workers:
+    """The members that were admitted when they answered last. A silent one that was not counts as a
+    member only because the Service may still send requests to it. Its weights are not the fleet's.
+    """
+    return view.members.where(lambda f: f.admitted)
+
+
 def majority(view: RolloutView) -> Checkpoint | None:
-    """The weights that more than half of the members serve; None without a majority.
+    """The weights that more than half of the admitted members serve; None without a majority.
 
     A trainer names directories and no runs. So two versions with the same name and different digests
     differ, and weights that came over a collective differ from files.
     """
-    counts = Counter(m.loaded for m in view.members if m.loaded is not None)
+    admitted = _admitted(view)
+    counts = Counter(m.loaded for m in admitted if m.loaded is not None)
     for weights, count in counts.most_common(1):
-        if 2 * count > len(view.members):
-            return _reported(view.members, weights)
+        if 2 * count > len(admitted):
+            return _reported(admitted, weights)
     return None
 
 
