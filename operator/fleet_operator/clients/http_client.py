@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fleet_operator.clients.buffer_budget import BufferBudget
 from fleet_operator.clients.http_connections import (
     Address,
     Connection,
@@ -18,17 +19,27 @@ from fleet_operator.clients.http_connections import (
 )
 from fleet_operator.clients.http_response import HttpError, HttpResponse
 
+MAX_BUFFERED_BYTES = 64 * 1024 * 1024
+"""Of all unfinished answers together: an eighth of the chart's memory limit."""
+
 
 class HttpClient:
     """Sends requests. Use it in one event loop.
 
-    Several requests to one address go over several connections; `max_idle` of them are kept.
+    Several requests to one address go over several connections; `max_idle` of them are kept. Unfinished
+    answers take at most `max_buffered_bytes` together.
     """
 
     def __init__(
-        self, *, max_body_bytes: int, max_idle: int, connect_timeout_seconds: float
+        self,
+        *,
+        max_body_bytes: int,
+        max_idle: int,
+        connect_timeout_seconds: float,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self._max_body_bytes = max_body_bytes
+        self._budget = BufferBudget(max_buffered_bytes)
         self._connect_timeout_seconds = connect_timeout_seconds
         self._kept = KeptConnections(max_idle)
         self._exchanges: set[Exchange] = set()
@@ -82,7 +93,10 @@ class HttpClient:
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(address, self._max_body_bytes, self._kept.forget), *address
+                    lambda: Connection(
+                        address, self._max_body_bytes, self._budget, self._kept.forget
+                    ),
+                    *address,
                 )
         except TimeoutError:
             seconds = self._connect_timeout_seconds

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import cast
 
+from fleet_operator.clients.buffer_budget import BufferBudget
 from fleet_operator.clients.http_response import HttpError, HttpResponse, ResponseReader
 
 Address = tuple[str, int]
@@ -29,9 +30,16 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, address: Address, max_body_bytes: int, on_end: Callable[[Connection], None]
+        self,
+        address: Address,
+        max_body_bytes: int,
+        budget: BufferBudget,
+        on_end: Callable[[Connection], None],
     ) -> None:
         self.address = address
+        self._budget = budget
+        self._counts = False
+        """Whether the budget knows this connection."""
         self._on_end = on_end
         self._transport: asyncio.Transport | None = None
         self._reader = ResponseReader(max_body_bytes)
@@ -62,6 +70,11 @@ class Connection(asyncio.Protocol):
         self._ended = None
         self._abort()
 
+    def refuse(self, message: str) -> None:
+        """End the connection, and its request with an error."""
+        self._abort()
+        self._end(HttpError(message))
+
     # --- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,10 +92,15 @@ class Connection(asyncio.Protocol):
             self._abort()
             self._end(error)
             return
-        if answer is not None:
-            self._has_answered = True
-            self._keeps = answer.headers.get("connection", "").lower() != "close"
-            self._end(answer)
+        if answer is None:
+            self._counts = True
+            self._budget.hold(self, self._reader.received_bytes)
+            return
+        if self._counts:
+            self._release()
+        self._has_answered = True
+        self._keeps = answer.headers.get("connection", "").lower() != "close"
+        self._end(answer)
 
     def eof_received(self) -> bool:
         """Close the connection when the other side sends no more."""
@@ -94,11 +112,18 @@ class Connection(asyncio.Protocol):
         self._on_end(self)
         if self._ended is not None:
             reason = str(exc) if exc is not None and str(exc) else "it ended the connection"
-            stale = self._has_answered and not self._reader.has_begun
+            stale = self._has_answered and not self._reader.received_bytes
             self._end(StaleConnectionError(reason) if stale else HttpError(reason))
+        self._release()
+
+    def _release(self) -> None:
+        self._counts = False
+        self._budget.release(self)
 
     def _abort(self) -> None:
         self._keeps = False
+        self._reader.clear()
+        self._release()
         if self._transport is not None:
             self._transport.abort()
 

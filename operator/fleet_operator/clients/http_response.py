@@ -48,9 +48,13 @@ class ResponseReader:
         self._head: tuple[int, dict[str, str], int, int] | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a part of a response has arrived."""
-        return bool(self._received)
+    def received_bytes(self) -> int:
+        """The size of the part of a response that has arrived."""
+        return len(self._received)
+
+    def clear(self) -> None:
+        """Free the part of a response that has arrived."""
+        self._received = bytearray()
 
     def feed(self, data: bytes) -> HttpResponse | None:
         """Take bytes. Returns: the response once it is complete.

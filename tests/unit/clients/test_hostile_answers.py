@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ import pytest
 from tests.support.builders import make_worker
 
 from fleet_operator.clients import worker_requests
+from fleet_operator.clients.http_client import MAX_BUFFERED_BYTES
 from fleet_operator.clients.workers import WorkerClient
 from fleet_operator.core.worker_view import Standing
 from fleet_operator.ports import Addressee, WorkerAnswer
@@ -37,6 +39,7 @@ class HostileWorker:
         length: what the header says; None leaves it out.
         signs: the token of the signature; empty leaves it out.
         endless: sent repeatedly without end.
+        stays: whether the connection stays open after the answer.
         heard: the bytes of all requests.
     """
 
@@ -48,6 +51,7 @@ class HostileWorker:
         self.signs = TOKEN
         self.signature = ""
         self.endless = b""
+        self.stays = False
         self.heard = b""
         self.port = 0
 
@@ -67,6 +71,8 @@ class HostileWorker:
                 writer.write(self.endless)
                 await writer.drain()
             await writer.drain()
+            if self.stays:
+                await reader.read()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -153,6 +159,18 @@ class TestCost:
         assert answer.silent
         assert str(protocol.MAX_ANSWER_BYTES) in answer.message
         assert peak[0] < 4 * MIB
+
+    async def test_unfinished_answers_of_many_workers_share_one_budget(
+        self, worker: HostileWorker
+    ) -> None:
+        """Each stops one byte before the limit of one answer."""
+        most = MAX_BUFFERED_BYTES // protocol.MAX_ANSWER_BYTES
+        worker.length, worker.body = protocol.MAX_ANSWER_BYTES, bytes(protocol.MAX_ANSWER_BYTES - 1)
+        worker.stays = True
+        async with a_client() as client, asyncio.timeout(30):
+            asked = [client.state(worker.addressee) for _ in range(most + 8)]
+            for ended in itertools.islice(asyncio.as_completed(asked), 8):
+                assert "unfinished answers of all workers" in (await ended).message
 
     async def test_an_answer_in_an_unknown_number_of_chunks_is_refused(
         self, worker: HostileWorker

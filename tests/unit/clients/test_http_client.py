@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.clients.buffer_budget import SMALL_BYTES, BufferBudget
 from fleet_operator.clients.http_client import HttpClient
 from fleet_operator.clients.http_connections import Address, Connection
 from fleet_operator.clients.http_response import MAX_HEAD_BYTES, HttpError, HttpResponse
 
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
-MOST = 1000
+MOST = 100_000
+MOST_BUFFERED = 4 * MOST
 FUZZED = 3000
 """Damaged answers; half a second."""
 
@@ -62,8 +64,9 @@ class Outcome:
         return await self._found
 
 
-def connected() -> tuple[Connection, FakeTransport]:
-    connection, transport = Connection(("host", 1), MOST, lambda _: None), FakeTransport()
+def connected(budget: BufferBudget | None = None) -> tuple[Connection, FakeTransport]:
+    budget, transport = budget or BufferBudget(MOST_BUFFERED), FakeTransport()
+    connection = Connection(("host", 1), MOST, budget, lambda _: None)
     connection.connection_made(transport)
     return connection, transport
 
@@ -108,7 +111,7 @@ class TestAnswers:
             pytest.param(answer_of(b"", b"Transfer-Encoding: chunked"), id="a length and pieces"),
             pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", id="a negative length"),
             pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\n", id="a hex length"),
-            pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", id="too long"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 100001\r\n\r\n", id="too long"),
             pytest.param(answer_of(b"", b"Content-Encoding: gzip"), id="packed"),
             pytest.param(answer_of(b"", b"X A: b"), id="a header with a space in its name"),
             pytest.param(answer_of(b"", b" X-A: folded"), id="a folded header"),
@@ -198,6 +201,71 @@ class TestAnswers:
         """A pattern that can match them in several ways would try all of them without end."""
         with pytest.raises(HttpError, match="malformed"):
             await answered(answer_of(b"", *lines, b"X: \x00"))
+
+
+def begun(budget: BufferBudget, size: int) -> tuple[Connection, FakeTransport, Outcome]:
+    """A connection with an answer of so many bytes, of which the last one is missing."""
+    (connection, transport), outcome = connected(budget), Outcome()
+    connection.send(ASK, outcome.take)
+    connection.data_received(answer_of(bytes(size))[:-1])
+    return connection, transport, outcome
+
+
+class TestUnfinishedAnswers:
+    """One answer is limited, and so are all of them together."""
+
+    async def test_beyond_the_budget_the_largest_answer_is_refused(self) -> None:
+        budget = BufferBudget(MOST_BUFFERED)
+        hostile = [begun(budget, size) for size in (MOST - 2, MOST - 1, MOST, MOST - 3)]
+        honest, _, answer = begun(budget, 2 * SMALL_BYTES)
+        refused = [outcome.is_known for _, _, outcome in hostile]
+        closed = [transport.closed for _, transport, _ in hostile]
+        honest.data_received(b"\x00")
+
+        assert refused == closed == [False, False, True, False]
+        with pytest.raises(HttpError, match="unfinished answers of all workers"):
+            await hostile[2][2].wait()
+        assert len((await answer.wait()).body) == 2 * SMALL_BYTES
+        assert budget.held_bytes < MOST_BUFFERED
+
+    async def test_a_small_answer_is_never_refused(self) -> None:
+        budget = BufferBudget(0)
+        connection, _, outcome = begun(budget, SMALL_BYTES // 2)
+        connection.data_received(b"\x00")
+
+        assert (await outcome.wait()).status == 200
+
+    @pytest.mark.parametrize("end", ["answered", "malformed", "lost", "dropped", "refused"])
+    async def test_an_answer_that_has_ended_counts_no_more(self, end: str) -> None:
+        budget = BufferBudget(MOST_BUFFERED)
+        connection, _, outcome = begun(budget, MOST)
+        counted = budget.held_bytes
+        match end:
+            case "answered":
+                connection.data_received(b"\x00")
+            case "malformed":
+                connection.data_received(b"\x00\x00")
+            case "lost":
+                connection.connection_lost(None)
+            case "dropped":
+                connection.drop()
+            case _:
+                connection.refuse("enough")
+
+        assert (counted > MOST, budget.held_bytes) == (True, 0)
+        assert outcome.is_known is (end != "dropped")
+        if outcome.is_known and end != "answered":
+            with pytest.raises(HttpError):
+                await outcome.wait()
+
+    async def test_an_answer_in_one_piece_does_not_count(self) -> None:
+        assert len((await answered(answer_of(bytes(MOST)))).body) == MOST
+
+        (connection, _), outcome = connected(BufferBudget(0)), Outcome()
+        connection.send(ASK, outcome.take)
+        connection.data_received(answer_of(bytes(MOST)))
+
+        assert len((await outcome.wait()).body) == MOST
 
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
