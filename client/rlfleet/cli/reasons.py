@@ -43,7 +43,7 @@ MEANINGS = {
     "FailureBudgetExceeded": "More workers failed to load the version than `rollout.maxFailures` allows.",
     "DeadlineExceeded": "A phase did not finish within its timeout.",
     "WorkersFailing": "Worker pods cannot start, do not end, or have waited for a node, their volumes or an image for longer than `spec.progressDeadlineSeconds`.",
-    "EpochExhausted": "A worker has accepted an epoch of the highest possible term, and refuses every call of an operator.",
+    "EpochExhausted": "A worker has accepted an epoch far beyond the leader's, and refuses every call of an operator.",
     "ProtocolMismatch": "Workers are of a release whose protocol version differs from the operator's.",
     "NoParameterChanged": "Every worker that could compare holds the same parameters as before the load, bit for bit.",
     "InvalidSpec": "The operator cannot use the spec: `podOverlay` is not a fragment of a pod template, or a field cannot be read.",

@@ -136,7 +136,7 @@ class ConditionReason(StrEnum):
     """Worker pods cannot start, do not end, or have waited for a node, their volumes or an image for
     longer than `spec.progressDeadlineSeconds`."""
     EPOCH_EXHAUSTED = "EpochExhausted"
-    """A worker has accepted an epoch of the highest possible term, and refuses every call of an
+    """A worker has accepted an epoch far beyond the leader's, and refuses every call of an
     operator."""
     PROTOCOL_MISMATCH = "ProtocolMismatch"
     """Workers are of a release whose protocol version differs from the operator's."""

@@ -72,7 +72,7 @@ class Defect:
 
 
 def exhausted_epochs(pods: Sequence[str]) -> tuple[Problem, ...]:
-    """The problem that pods have accepted an epoch of the highest term; empty without pods.
+    """The problem that pods have accepted an epoch far beyond the Lease's; empty without pods.
 
     `pods`: their names.
     """
@@ -85,8 +85,8 @@ def exhausted_epochs(pods: Sequence[str]) -> tuple[Problem, ...]:
             part="epochs",
             reason=ConditionReason.EPOCH_EXHAUSTED,
             message=(
-                f"{named}{more}: every call is refused, because the worker has accepted an epoch of the "
-                "highest term. Another client of the admin port, or the worker image, has sent it. "
+                f"{named}{more}: every call is refused, because the worker has accepted an epoch far "
+                "beyond the leader's. Another client of the admin port, or the worker image, has sent it. "
                 "Delete these pods: new ones accept calls again"
             ),
         ),

@@ -6,6 +6,9 @@ A worker may have obeyed a newer term than the leader's if the Lease was deleted
 term of *that fleet* is raised above it, after another read of the Lease has shown that it names this
 process. The Lease and other fleets do not change: the answers of a fleet's workers depend on the image
 in its spec, which is not trusted.
+
+For the same reason a term far beyond the Lease's concerns only the pod that reports it. Raised above it,
+the fleet's honest workers would obey a term that no later leader could exceed.
 """
 
 from __future__ import annotations
@@ -22,6 +25,13 @@ from fleet_worker.protocol import MAX_TERM, Epoch
 
 logger = logging.getLogger(__name__)
 
+MOST_AHEAD = 1_000_000
+"""How far a worker's term can be ahead of the Lease's, if that was deleted and counts from 1 again. That many
+leaders follow each other in four months if none leads for longer than the Lease lasts.
+
+Honest workers stay within it, also where one worker makes its fleet's term as high as it can: the next
+leader's Lease counts one more, as their term does.
+"""
 _NONE = (WeightsId(""), 0)
 
 
@@ -67,14 +77,15 @@ class Epochs:
         """
         if not self.last(key) < obeyed:
             return  # a late call of this process
-        if obeyed.term >= MAX_TERM:
+        if obeyed.term > min(self._term() + MOST_AHEAD, MAX_TERM - 1):
             known = self._beyond.setdefault(key, {})
             if pod.uid not in known:
                 logger.error(
-                    "%s obeys term %d, the highest possible one. It refuses all calls: delete the pod",
+                    "%s obeys term %d, and the Lease counts %d. The pod refuses all calls: delete it",
                     pod.name,
                     obeyed.term,
-                    extra=fleet_fields("highest_term", key, pod=pod.name, term=obeyed.term),
+                    self._term(),
+                    extra=fleet_fields("term_out_of_reach", key, pod=pod.name, term=obeyed.term),
                 )
             known[pod.uid] = pod
             return
@@ -127,7 +138,7 @@ class Epochs:
         return tuple(refused)
 
     def beyond(self, key: FleetKey, pods: Iterable[PodView]) -> list[str]:
-        """Names of the pods that obey the highest possible term, and therefore refuse every call. A
+        """Names of the pods that obey a term far beyond the Lease's, and therefore refuse every call. A
         restarted container has obeyed no term yet.
         """
         known = self._beyond.get(key)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.support import virtual_time
 from tests.support.builders import make_worker
 
 from fleet_operator.core.identity import WeightsId
-from fleet_operator.runtime.epochs import Epochs
+from fleet_operator.runtime.epochs import MOST_AHEAD, Epochs
 from fleet_worker.protocol import MAX_TERM, Epoch
 
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
@@ -75,6 +76,7 @@ def test_the_term_is_always_todays():
 
 
 POD = make_worker(0).pod_view()
+PEERS = [make_worker(n).pod_view() for n in (1, 2)]
 
 
 class FakeLease:
@@ -123,9 +125,9 @@ def test_a_refusal_raises_the_term_of_its_own_fleet_only():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
         task, _ = await settling(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM - 1, sequence=0))
+        epochs.note_refusal(KEY, POD, Epoch(term=5 + MOST_AHEAD, sequence=0))
         await lease.says(ours=True)
-        assert epochs.last(KEY).term == MAX_TERM
+        assert epochs.last(KEY).term == 6 + MOST_AHEAD
         assert epochs.last(OTHER).term == 5
         task.cancel()
 
@@ -189,10 +191,11 @@ def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
     virtual_time.run(story())
 
 
-def test_a_worker_of_the_highest_term_is_named_until_it_is_recreated():
+@pytest.mark.parametrize("term", [6 + MOST_AHEAD, MAX_TERM - 1, MAX_TERM])
+def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
     async def story() -> None:
         epochs = Epochs(lambda: 5)
-        epochs.note_refusal(KEY, POD, Epoch(term=MAX_TERM, sequence=7))
+        epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=7))
         assert epochs.last(KEY).term == 5, "its peers and its successor are called as before"
         assert not epochs.is_settling(KEY)
         assert epochs.beyond(KEY, [POD]) == ["policy-0"]
@@ -201,6 +204,32 @@ def test_a_worker_of_the_highest_term_is_named_until_it_is_recreated():
         assert epochs.beyond(KEY, [POD]) == []
 
     virtual_time.run(story())
+
+
+def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
+    """At every leader it reports the highest term that raises the fleet's. The peers obey what they are
+    called with.
+    """
+    obeyed = Epoch(term=0, sequence=0)
+    for term in range(1, 20):
+        epochs = Epochs(lambda term=term: term)
+        for reported in (obeyed.term, MAX_TERM - 1, *range(term + MOST_AHEAD - 3, term + MOST_AHEAD + 3)):
+            epochs.note_refusal(KEY, POD, Epoch(term=reported, sequence=0))
+            epochs.raise_above(epochs.refused())
+        for peer in PEERS:
+            epochs.note_refusal(KEY, peer, obeyed)
+        epochs.raise_above(epochs.refused())
+        assert epochs.beyond(KEY, [POD, *PEERS]) == ["policy-0"]
+        obeyed = epochs.last(KEY)
+
+
+@pytest.mark.parametrize("term", [MAX_TERM - 1, MAX_TERM])
+def test_a_term_stays_within_the_protocol_near_its_highest_one(term: int):
+    epochs = Epochs(lambda: MAX_TERM - 10)
+    epochs.note_refusal(KEY, POD, Epoch(term=term, sequence=0))
+    epochs.raise_above(epochs.refused())
+
+    assert epochs.last(KEY).term == (MAX_TERM if term < MAX_TERM else MAX_TERM - 10)
 
 
 def test_a_fleet_that_is_gone_is_forgotten():
