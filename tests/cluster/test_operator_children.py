@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.support.admin import Json
+import pytest
+from tests.cluster.support.admin import ApiError, Json
 from tests.cluster.support.operator_process import OperatorProcess
-from tests.cluster.support.stage import FLEET, Stage
+from tests.cluster.support.stage import FLEET, GROUP, Stage
 
 OPTIONS = {
     "type": "LoadBalancer",
@@ -14,6 +15,15 @@ OPTIONS = {
     "labels": {"team": "rl"},
     "annotations": {"example.com/hostname": "policy.example.com"},
 }
+SERVICE = {"spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 8000}]}}
+LABELS = {"matchLabels": {"app": "guarded"}}
+BUDGET = {"spec": {"minAvailable": 1, "selector": LABELS}}
+TEMPLATE = {
+    "metadata": {"labels": LABELS["matchLabels"]},
+    "spec": {"containers": [{"name": "idle", "image": "none"}]},
+}
+DEPLOYMENT = {"spec": {"replicas": 0, "selector": LABELS, "template": TEMPLATE}}
+WEIGHTS = {"spec": {"fleetRef": {"name": "none"}, "version": "1", "source": {"path": "/weights/1"}}}
 REMOVED = {"annotations": None, "labels": None, "loadBalancerSourceRanges": None}
 CHILD_WRITES = 'rlfleet_api_writes_total{kind="child"}'
 
@@ -51,6 +61,39 @@ async def test_a_service_option_that_is_removed_without_an_operator_is_removed_b
         "ClientIP",
     )
     assert await third.metric(CHILD_WRITES) == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "kind", "manifest"),
+    [
+        pytest.param("/api/v1", "Service", SERVICE),
+        pytest.param("/api/v1", "ConfigMap", {"data": {"a": "1"}}),
+        pytest.param("/apis/policy/v1", "PodDisruptionBudget", BUDGET),
+        pytest.param("/apis/apps/v1", "Deployment", DEPLOYMENT),
+        pytest.param(GROUP, "WeightVersion", WEIGHTS),
+    ],
+)
+async def test_an_apply_that_names_no_real_version_creates_an_object_and_never_changes_one(
+    stage: Stage, root: str, kind: str, manifest: Json
+) -> None:
+    """What the first write of a child relies on: its fields can be removed by a later apply, and an object
+    that another client has created in the meantime stays as it is.
+    """
+    path = f"{root}/namespaces/{stage.namespace}/{kind.lower()}s/guarded"
+    metadata = {"name": "guarded", "annotations": {"example.com/a": "1"}}
+    body = {"apiVersion": root.removeprefix("/apis/").removeprefix("/api/"), "kind": kind}
+    body |= {"metadata": metadata | {"resourceVersion": "1"}, **manifest}
+
+    made = await stage.admin.apply(path, body, manager="first", force=True)
+    assert made["metadata"]["resourceVersion"] != "1"
+    with pytest.raises(ApiError) as refused:
+        await stage.admin.apply(path, body, manager="second", force=True)
+    assert refused.value.status == 409
+    assert (await stage.admin.get(path) or {})["metadata"]["managedFields"][0]["manager"] == "first"
+
+    del body["metadata"]["resourceVersion"], body["metadata"]["annotations"]
+    left = await stage.admin.apply(path, body, manager="first", force=True)
+    assert "example.com/a" not in left["metadata"].get("annotations", {}), "its own field is gone"
 
 
 async def _service(stage: Stage) -> Json:

@@ -212,6 +212,9 @@ class FakeKube:
             raise Conflict(path)
         if uid is not None and known is not None and known["metadata"]["uid"] != uid:
             raise Terminal(f"422 {path}: metadata.uid: field is immutable")
+        asked = body["metadata"].get("resourceVersion")
+        if asked is not None and known is not None and known["metadata"]["resourceVersion"] != asked:
+            raise Conflict(path)
         if not path.endswith("/status"):
             body = body | {"metadata": body["metadata"] | {"managedFields": [_managed(body)]}}
         return self.cluster.put(path, body)
@@ -233,7 +236,7 @@ class FakeKube:
 
 def _managed(body: Json) -> Json:
     """The fields that one server-side apply owns. Lists count as one field, unlike the real ones."""
-    unowned = {"name", "namespace", "uid"}
+    unowned = {"name", "namespace", "uid", "resourceVersion"}
     metadata = {k: v for k, v in body["metadata"].items() if k not in unowned}
     fields = _fields({k: v for k, v in body.items() if k not in {"apiVersion", "kind"}})
     fields |= _fields({"metadata": metadata})

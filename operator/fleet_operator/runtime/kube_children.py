@@ -28,6 +28,11 @@ ROUTER_KINDS = {
     "Service": ("/api/v1", "services"),
 }
 """API and plural of the objects of a router."""
+_NEVER = "1"
+"""A resourceVersion that no object has. An apply that names it creates a missing object, and is refused with
+409 if there is one. A POST would not do: the API server keeps its fields apart from those of an apply, and a
+later apply could not remove them. Source: Kubernetes, `Store.Update` of the generic registry.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,8 @@ class KubeChildren:
     async def _apply(self, path: str, manifest: Json) -> None:
         """Write a child if it differs, and if its fleet is not being deleted.
 
-        An object is read before its first write, and written by its uid from then on. An object of
-        another owner is never changed.
+        An object is read before its first write, and written by its uid from then on. A missing one is
+        created only. So an object of another owner is never changed, whenever that was created.
         """
         if self._is_written(path, manifest):
             return
@@ -134,12 +139,13 @@ class KubeChildren:
             if not await fleet_lives(self._kube, manifest["metadata"]["namespace"], owner):
                 return  # the garbage collector deletes it with the fleet
         self._count()
-        body = manifest | {"metadata": manifest["metadata"] | ({"uid": uid} if uid else {})}
+        guard = {"uid": uid} if uid else {"resourceVersion": _NEVER}
+        body = manifest | {"metadata": manifest["metadata"] | guard}
         try:
             stored = await self._kube.apply(path, body)
         except (Conflict, Terminal):
             # Another object may have the name now: the API server answers 422 to a wrong uid, and 409 if
-            # there is no object. Read it before the next attempt.
+            # there is no object of it or one that must not exist yet. Read it before the next attempt.
             self._written.pop(path, None)
             raise
         self._written[path] = _Written(manifest, stored["metadata"]["uid"])

@@ -24,7 +24,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.manifests.pod_view import pod_view
 from fleet_operator.core.manifests.pods import build_pod, owner_reference
 from fleet_operator.core.observed import FleetObserved
-from fleet_operator.errors import NameTaken, Terminal
+from fleet_operator.errors import Conflict, NameTaken, Terminal
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.kube_secrets import KubeSecrets
@@ -365,6 +365,29 @@ class TestObjectsOfOthers:
             await ensure_children(owned, self.OBSERVED, target("42"))
 
         assert owned.cluster.objects[CONFIG_MAP] == before
+
+    @pytest.mark.parametrize("path", [SERVICE, OTHERS, CONFIG_MAP, BUDGET])
+    async def test_an_object_that_took_the_name_between_the_look_and_the_first_write_is_left(
+        self, owned, path
+    ):
+        """The operator has found no object of the name, and looks at its fleet last."""
+
+        def create_meanwhile(verb: str, asked: str) -> None:
+            if (verb, asked) == ("GET", FLEET_PATH) and owned.kube.requests[-2] == ("GET", path):
+                owned.cluster.put(path, foreign(path))
+
+        owned.kube.refuses = create_meanwhile
+        errors: list[Exception] = []
+        for _ in range(2):
+            for write in owned.children.due(self.OBSERVED, target("41")).values():
+                try:
+                    await write()
+                except (Conflict, NameTaken) as error:
+                    errors.append(error)
+
+        assert "ownerReferences" not in owned.cluster.objects[path]["metadata"]
+        assert owned.cluster.objects[path]["spec"] == {"selector": {"app": "another"}}
+        assert [type(e) for e in errors] == [Conflict, NameTaken]
 
     async def test_a_pods_name_that_is_taken_is_named(self, owned):
         owned.cluster.put(POD_PATH, foreign(POD_PATH, ownerReferences=[STATEFUL_SET]))
