@@ -7,9 +7,8 @@ longer continue in the background, and their end requests another reconcile.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -18,15 +17,14 @@ from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer, Workers
+from fleet_operator.runtime.call_defects import CallDefects
+from fleet_operator.runtime.call_outcomes import note_outcome
 from fleet_operator.runtime.in_flight import ConcurrencyLimit, RequestBatch, RequestInFlight
-from fleet_operator.runtime.logs import fleet_fields
-from fleet_operator.runtime.metrics import SILENT, Metrics
+from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.traces import CallTrace
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_worker.protocol import Epoch, Reason
-
-logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1024
 """Limit of reads, and of calls that end at once. Long calls do not count: staging takes minutes, and
@@ -43,6 +41,8 @@ FOLD_SECONDS = 0.02
 FOLD_SECONDS_EACH = 0.0002
 """Additional time for each call of the fleet in flight. A reconcile costs time in proportion to the fleet's
 workers, and most reconciles in a barrier find nothing to do. The last answer does not wait."""
+_STATE = "state"
+"""The kind of a read, among those of calls."""
 _QUESTION_GIVEN_UP = WorkerAnswer(silent=True, message="the question was given up")
 _CALL_GIVEN_UP = WorkerAnswer(silent=True, message="the call was given up")
 
@@ -99,8 +99,7 @@ class Dispatcher:
         self._stale = stale
         self._is_settling = is_settling
         self._denied = denied
-        self._defective = defective
-        self._defects: set[tuple[FleetKey, str]] = set()
+        self._defects = CallDefects(defective)
         self._question_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._call_limit = ConcurrencyLimit(MAX_IN_FLIGHT)
         self._flights: set[RequestInFlight] = set()
@@ -122,13 +121,16 @@ class Dispatcher:
         await self._settle(caller.key, asked, left, wait_seconds)
 
     async def act(
-        self, caller: Caller, actions: Iterable[WorkerCall], pods: dict[str, PodView]
+        self, caller: Caller, actions: Collection[WorkerCall], pods: dict[str, PodView]
     ) -> Sent:
         """Send calls to workers. Waits up to `SETTLE_SECONDS` for the outcomes.
 
         A call in flight is not sent again, and a refused one not at once. A fleet gets no calls after
         `StaleEpoch` until the Lease was read.
+
+        `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
+        self._defects.look(caller.key, lambda: _kinds(actions, pods), _now())
         if self._is_settling(caller.key):
             return Sent.NOTHING
         left, sent = self._calls_left, Sent.NOTHING
@@ -146,6 +148,10 @@ class Dispatcher:
             self._call(caller, work, action, pods[uid], called)
         lasting = await self._settle(caller.key, called, left, SETTLE_SECONDS)
         return Sent.LASTING if lasting else sent
+
+    def forget(self, key: FleetKey) -> None:
+        """Forget a fleet that is gone."""
+        self._defects.forget(key)
 
     async def stop(self) -> None:
         """Cancel everything in flight. The next leader reads what took effect."""
@@ -186,7 +192,7 @@ class Dispatcher:
         send = partial(self._workers.state, caller.addressee(pod))
         ended = partial(self._question_ended, caller, pod, asked)
         asked.add()
-        failed = partial(self._note_defect, caller.key, "state")
+        failed = partial(self._has_failed, caller.key, _STATE)
         limit = self._question_limit
         RequestInFlight(send, ended, self._flights, limit, failed=failed).begin()
 
@@ -199,7 +205,7 @@ class Dispatcher:
                 pod, answer or _QUESTION_GIVEN_UP, _now(), term=caller.epoch.term
             )
             if answer is not None:
-                self._note_defect(caller.key, "state", None)
+                self._defects.end(caller.key, _STATE)
                 if answer.reason is Reason.UNAUTHORIZED:
                     self._denied(caller.key)
         finally:
@@ -212,7 +218,7 @@ class Dispatcher:
         worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
         send = partial(self._workers.call, worker, action, caller.epoch)
         ended = partial(self._call_ended, caller, work, action, pod, called, _now())
-        failed = partial(self._note_defect, caller.key, action.kind)
+        failed = partial(self._has_failed, caller.key, action.kind)
         limit = None if action.lasts else self._call_limit
         flight = RequestInFlight(send, ended, self._flights, limit, failed=failed)
         self._worker_cache.begin_call(action.pod_uid, work, flight, _now(), epoch=caller.epoch)
@@ -233,47 +239,15 @@ class Dispatcher:
             now = _now()
             self._worker_cache.end_call(action.pod_uid, work, answer or _CALL_GIVEN_UP, now)
             if answer is not None:
-                self._note_defect(caller.key, action.kind, None)
-                self._record(caller, action, answer, now - began_at)
+                self._defects.end(caller.key, action.kind)
+                seconds = now - began_at
+                note_outcome(self._metrics, caller.key, caller.trace, action, answer, seconds)
                 self._pass_on(caller, pod, answer)
         finally:
             called.end()
 
-    def _note_defect(self, key: FleetKey, kind: str, error: Exception | None) -> None:
-        known = self._defects and (key, kind) in self._defects
-        if error is not None or known:
-            (self._defects.discard if error is None else self._defects.add)((key, kind))
-            self._defective(key, f"requests to workers ({kind})", error)
-
-    def _record(
-        self, caller: Caller, action: WorkerCall, answer: WorkerAnswer, seconds: float
-    ) -> None:
-        """Count, trace and log an outcome."""
-        outcome = _outcome(answer)
-        self._metrics.count_call(action.kind, outcome, seconds)
-        if caller.trace is not None:
-            caller.trace.ended(action, outcome, seconds)
-        level = logging.DEBUG if outcome == "done" else logging.WARNING
-        if logger.isEnabledFor(level):
-            logger.log(
-                level,
-                "%s on %s: %s",
-                action.work,
-                action.pod_name,
-                outcome,
-                extra=fleet_fields(
-                    "call",
-                    caller.key,
-                    pod=action.pod_name,
-                    operation=action.kind,
-                    version=action.version or None,
-                    run_id=action.run_id,
-                    outcome=outcome,
-                    reason=action.reason,
-                    message_of_worker=answer.message,
-                    seconds=round(seconds, 3),
-                ),
-            )
+    def _has_failed(self, key: FleetKey, kind: str, error: Exception) -> None:
+        self._defects.begin(key, kind, error, _now())
 
     def _pass_on(self, caller: Caller, pod: PodView, answer: WorkerAnswer) -> None:
         """Report outcomes that concern the whole fleet."""
@@ -283,17 +257,13 @@ class Dispatcher:
             self._stale(caller.key, pod, answer.state.epoch)
 
 
+def _kinds(actions: Iterable[WorkerCall], pods: Collection[str]) -> set[str]:
+    """The kinds of requests that a fleet's workers get. All of them are read."""
+    return {action.kind for action in actions} | ({_STATE} if pods else set())
+
+
 def _fold_seconds(left: int) -> float:
     return FOLD_SECONDS + FOLD_SECONDS_EACH * left
-
-
-def _outcome(answer: WorkerAnswer) -> str:
-    """The outcome as a metric label, from a fixed list."""
-    if answer.silent:
-        return SILENT
-    if answer.reason is None:
-        return "done"
-    return answer.reason.value if isinstance(answer.reason, Reason) else "other"
 
 
 def _now() -> float:

@@ -283,6 +283,7 @@ class Reconciler:
         self._problems.forget_fleet(key)
         for part in (
             self._tokens,
+            self._calls,
             self._defects,
             self._parts,
             self._pod_writer,

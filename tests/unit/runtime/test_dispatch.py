@@ -16,6 +16,7 @@ from fleet_operator.core import worker_calls as make_call
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.ports import Addressee, WorkerAnswer
+from fleet_operator.runtime.call_defects import UNPLANNED_SECONDS
 from fleet_operator.runtime.dispatch import (
     FOLD_SECONDS,
     FOLD_SECONDS_EACH,
@@ -449,5 +450,57 @@ def test_a_request_that_raises_in_the_operator_is_reported_until_its_kind_works_
         await asyncio.sleep(2)
         await desk.act(load(3, "3"))
         assert desk.defects[-1] == (CALLER.key, part, None)
+
+    virtual_time.run(story())
+
+
+async def a_defect(_: str) -> WorkerAnswer:
+    raise KeyError("load")
+
+
+async def last_defect(desk: Desk, *actions: WorkerCall, seconds: float) -> Exception | None:
+    """What was reported last, after decisions that plan these calls for so long."""
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1)
+        await desk.act(*actions)
+    return desk.defects[-1][2]
+
+
+def test_a_request_that_raises_is_no_problem_any_more_when_its_kind_is_not_planned():
+    """An adapter that cannot be loaded is removed from the spec."""
+
+    async def story() -> None:
+        desk = Desk(called=a_defect)
+        await desk.act(load(3))
+        assert await last_defect(desk, load(3), seconds=60) is not None
+        assert await last_defect(desk, seconds=UNPLANNED_SECONDS - 1) is not None
+        assert await last_defect(desk, seconds=2) is None
+        assert len({part for _, part, _ in desk.defects}) == 1
+
+    virtual_time.run(story())
+
+
+def test_a_read_that_raises_is_a_problem_while_the_fleet_has_workers():
+    async def story() -> None:
+        desk = Desk(asked=a_defect)
+        await desk.calls.ask(CALLER, [pod(3)])
+        assert await last_defect(desk, seconds=2 * UNPLANNED_SECONDS) is not None
+        await desk.calls.act(CALLER, [], {})
+        await asyncio.sleep(UNPLANNED_SECONDS)
+        await desk.calls.act(CALLER, [], {})
+        assert desk.defects[-1] == (KEY, "requests to workers (state)", None)
+
+    virtual_time.run(story())
+
+
+def test_a_request_that_raised_is_forgotten_with_its_fleet():
+    async def story() -> None:
+        desk = Desk(called=a_defect)
+        await desk.act(load(3))
+        desk.calls.forget(KEY)
+        desk.called = at_once
+        await asyncio.sleep(2)
+        await desk.act(load(3, "3"))
+        assert [error is None for _, _, error in desk.defects] == [False]
 
     virtual_time.run(story())

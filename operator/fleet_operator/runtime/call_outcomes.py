@@ -1,0 +1,60 @@
+"""Counts, traces and logs the outcomes of calls to workers."""
+
+from __future__ import annotations
+
+import logging
+
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.logs import fleet_fields
+from fleet_operator.runtime.metrics import SILENT, Metrics
+from fleet_operator.runtime.pod_informer import FleetKey
+from fleet_operator.runtime.traces import CallTrace
+from fleet_worker.protocol import Reason
+
+logger = logging.getLogger(__name__)
+
+
+def note_outcome(
+    metrics: Metrics,
+    key: FleetKey,
+    trace: CallTrace | None,
+    action: WorkerCall,
+    answer: WorkerAnswer,
+    seconds: float,
+) -> None:
+    """Count, trace and log the outcome of a call that took so long. `trace`: None without one."""
+    outcome = _outcome(answer)
+    metrics.count_call(action.kind, outcome, seconds)
+    if trace is not None:
+        trace.ended(action, outcome, seconds)
+    level = logging.DEBUG if outcome == "done" else logging.WARNING
+    if logger.isEnabledFor(level):
+        logger.log(
+            level,
+            "%s on %s: %s",
+            action.work,
+            action.pod_name,
+            outcome,
+            extra=fleet_fields(
+                "call",
+                key,
+                pod=action.pod_name,
+                operation=action.kind,
+                version=action.version or None,
+                run_id=action.run_id,
+                outcome=outcome,
+                reason=action.reason,
+                message_of_worker=answer.message,
+                seconds=round(seconds, 3),
+            ),
+        )
+
+
+def _outcome(answer: WorkerAnswer) -> str:
+    """The outcome as a metric label, from a fixed list."""
+    if answer.silent:
+        return SILENT
+    if answer.reason is None:
+        return "done"
+    return answer.reason.value if isinstance(answer.reason, Reason) else "other"
