@@ -20,6 +20,7 @@ from tests.support.npy import npy
 from tests.support.worker import WorkerProcess
 
 from fleet_worker.checkpoint.identity import WeightName, WeightNames
+from fleet_worker.engine.records import weight_name_of
 from fleet_worker.gateway.gate import Gate, GateKeeper, PublicKey
 from fleet_worker.gateway.table import Translations
 from fleet_worker.http.asgi import Receive, Scope, Send, answer_json, read_body
@@ -48,6 +49,7 @@ async def through_a_line(
         kept=KeptCache(),
         names=WeightNames(),
         name=WeightName("1"),
+        adapters=SimpleNamespace(weights_of=weight_name_of),
         quiescence=SimpleNamespace(inside=0),
     )
     nobody: Any = SimpleNamespace(unlabelled=lambda: None)

@@ -255,6 +255,7 @@ class FakePort:
         with_plugin: bool = True,
         keys: tuple[str, ...] = (),
         facts: Facts | None = None,
+        names_no_runs: bool = False,
     ) -> None:
         self.agent, self.server, self.problem = agent, FakeServer(agent.names), None
         self.metrics = WorkerMetrics(CollectorRegistry())
@@ -264,6 +265,7 @@ class FakePort:
             self.metrics,
             Translations(facts or fake_facts()),
             PublicKey(keys),
+            names_no_runs,
         )
         state = SimpleNamespace(rlfleet=keeper) if with_plugin else SimpleNamespace()
         gate = Gate(self.server)

@@ -40,7 +40,7 @@ from fleet_worker.lora.slots import Adapters
 from fleet_worker.process.apis import all_apis
 from fleet_worker.process.ending import ENDING, FAILED, SIGTERM
 from fleet_worker.process.handover import Handover, handed_over
-from fleet_worker.protocol import EngineInfo, WorkerState
+from fleet_worker.protocol import EngineInfo, Management, WorkerState
 from fleet_worker.provenance.tracking import tracked
 from fleet_worker.trainer.driver import Driver
 from fleet_worker.trainer.transfers import Transfers
@@ -165,7 +165,8 @@ class EndpointPlugin:
         )
         facts = facts_of(engine_client, self._app, lambda: (handover.model, *agent.adapters.names))
         key = PublicKey(keys_of(args, os.environ))
-        keeper = GateKeeper(agent, probes, metrics, Translations(facts), key)
+        names_no_runs = handover.driver.management is Management.EXTERNAL
+        keeper = GateKeeper(agent, probes, metrics, Translations(facts), key, names_no_runs)
         setattr(state, STATE_ATTRIBUTE, keeper)
         self._start(serve(admin, handover.admin_socket), "admin port")
         if handover.metrics_socket is not None:

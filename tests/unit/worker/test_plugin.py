@@ -140,6 +140,20 @@ async def test_a_started_worker_is_at_rest_labelled_and_closed(put: Put) -> None
     assert put.client.generate != put.client.first_generate, "every request is looked at"
 
 
+@pytest.mark.parametrize(
+    ("management", "names_no_runs"), [(Management.EXTERNAL, True), (Management.OPERATOR, False)]
+)
+async def test_directories_count_as_runs_in_an_external_fleet(
+    put: Put,
+    management: Management,
+    names_no_runs: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    handing.hand_over(replace(put.handover, driver=DriverRules(management, 60)))
+    keeper = await put.together()
+
+    assert keeper.names_no_runs is names_no_runs
+
+
 async def test_a_worker_that_started_on_other_weights_reports_the_reason_in_its_state(
     put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:

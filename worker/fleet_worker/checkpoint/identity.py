@@ -15,10 +15,10 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet_worker.errors import Refusal
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import Reason, parent_of_step
 
 PREFIX = "sha256:"
 
@@ -148,14 +148,30 @@ class WeightName:
     Fields:
         run_id: the training run that the version belongs to, if a call named one.
         digest: the first 12 hex digits of the digest. None for weights that came over a collective.
+        scope: what counts as the run where a trainer names no runs: the directory of its steps
+            (`scope_of`), or its process group. Versions are ordered within it. It does not identify
+            weights, because two directories may hold the same bytes.
     """
 
     version: str
     run_id: str | None = None
     digest: str | None = None
+    scope: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return described(self.version, self.run_id, self.digest)
+
+
+def scope_of(path: str) -> str:
+    """Return what counts as the run, where a trainer names directories and no runs.
+
+    `/checkpoints/run-7/step_41` and `…/step_42` are steps of one run, which writes to
+    `/checkpoints/run-7`. Every other directory is a run of its own.
+
+    Args:
+        path: Real path of the directory of the weights.
+    """
+    return parent_of_step(path) or path
 
 
 def short_digest(digest: str) -> str:

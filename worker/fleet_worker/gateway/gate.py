@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint.identity import WeightName, short_digest
+from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
 from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
@@ -35,7 +35,6 @@ from fleet_worker.http.asgi import (
 )
 from fleet_worker.http.unauthenticated import Probes
 from fleet_worker.lifecycle.worker import Worker
-from fleet_worker.protocol import AdapterState
 from fleet_worker.provenance.changing import object_of
 from fleet_worker.provenance.demanding import check_version, demand_in, with_body
 from fleet_worker.provenance.demands import Demand
@@ -100,6 +99,7 @@ class GateKeeper:
         metrics: counts rejected requests, and replies without labels.
         translations: the routes that rlfleet adds or changes.
         key: the optional API key.
+        names_no_runs: the trainer of an External fleet names directories and no runs.
     """
 
     agent: Worker
@@ -107,6 +107,7 @@ class GateKeeper:
     metrics: Any
     translations: Translations
     key: PublicKey
+    names_no_runs: bool = False
 
 
 class Gate:
@@ -163,7 +164,8 @@ class Gate:
         if not demand.is_any:
             name = _name_for(keeper, body)
             check_version(demand, name)
-            demand = demand.bound_to(name) if name is not None else demand
+            if name is not None:
+                demand = demand.bound_to(name, by_scope=keeper.names_no_runs)
         if (session := session_of(scope["headers"], body)) is not None:
             keeper.agent.sessions.note(session)
         keeper.agent.quiescence.inside += 1
@@ -188,7 +190,9 @@ class Gate:
             body = compact(forward.body)
         if forward.body is not None or forward.path != scope["path"]:
             scope = rerouted(scope, forward.path, body)
-        with collecting(agent.names, lambda: agent.name, agent.kept) as tokens:
+        with collecting(
+            agent.names, lambda: agent.name, agent.kept, agent.adapters.weights_of
+        ) as tokens:
             stamping = Stamping(
                 send,
                 tokens,
@@ -227,18 +231,10 @@ def _check_open(keeper: GateKeeper) -> None:
 def _name_for(keeper: GateKeeper, body: bytes) -> WeightName | None:
     """Return the weights that a request would get now: of its LoRA adapter, or of the model."""
     name = (object_of(body) or {}).get("model")
-    if isinstance(name, str):  # otherwise vLLM reports the error
-        for state in keeper.agent.adapters.states():
-            if state.name == name:
-                return _name_of(state)
+    adapters = keeper.agent.adapters
+    if isinstance(name, str) and adapters.has(name):  # otherwise vLLM reports the error
+        return adapters.served_weights(name)
     return keeper.agent.name
-
-
-def _name_of(adapter: AdapterState) -> WeightName | None:
-    if adapter.version is None:
-        return None
-    digest = short_digest(adapter.digest) if adapter.digest is not None else None
-    return WeightName(adapter.version, adapter.run_id, digest)
 
 
 def _translated(keeper: GateKeeper, scope: Scope, body: bytes) -> Forward:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.identity import Label, Labels, WeightName, described, short_digest
+from fleet_worker.checkpoint.identity import (
+    Label,
+    Labels,
+    WeightName,
+    described,
+    scope_of,
+    short_digest,
+)
 from fleet_worker.protocol import Named, Source, Staged, StageRequest
 
 # Scopes of labels, in addition to runs and directories.
@@ -34,7 +41,8 @@ class Weights:
     @property
     def name(self) -> WeightName:
         """The name of the weights in the spans of replies."""
-        return WeightName(self.version, self.run_id, self.mark)
+        scope = scope_of(self.checkpoint.path) if self.run_id is None else None
+        return WeightName(self.version, self.run_id, self.mark, scope)
 
     @property
     def mark(self) -> str:
@@ -95,10 +103,12 @@ class Received:
 
     Fields:
         mark: distinguishes them from other weights of the same version.
+        group: number of the process group that the trainer sent them over.
     """
 
     version: str
     mark: str
+    group: int = 0
     source: None = None
     run_id: None = None
     digest: None = None
@@ -108,7 +118,7 @@ class Received:
     @property
     def name(self) -> WeightName:
         """The name of the weights in the spans of replies."""
-        return WeightName(self.version)
+        return WeightName(self.version, scope=f"process group {self.group}")
 
     @property
     def identity(self) -> str:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fleet_worker.checkpoint.identity import Label, Labels, short_digest
+from fleet_worker.checkpoint.identity import Label, Labels, WeightName, scope_of, short_digest
 from fleet_worker.engine.port import Engine
-from fleet_worker.engine.records import FIRST_NUMBER, EngineAdapter, engine_name
+from fleet_worker.engine.records import FIRST_NUMBER, EngineAdapter, engine_name, weight_name_of
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.logs import fields
 from fleet_worker.lora.files import PrivateAdapter
@@ -52,6 +52,12 @@ class Loaded:
     engine: EngineAdapter
     requests: int = 0
     leaving: bool = False
+
+    @property
+    def weights(self) -> WeightName:
+        """The name of its weights in the spans of replies."""
+        scope = scope_of(self.files.identity.source) if self.run_id is None else None
+        return WeightName(self.version, self.run_id, short_digest(self.digest), scope)
 
 
 class Adapters:
@@ -101,6 +107,23 @@ class Adapters:
         """The worker's copy of the files of the served version."""
         served = self._served.get(name)
         return served.files if served is not None else None
+
+    def has(self, name: str) -> bool:
+        """Whether an adapter has this name, also if no version of it is served yet."""
+        return name in self._served or name in self.staged.names
+
+    def served_weights(self, name: str) -> WeightName | None:
+        """The weights of the served version; None without one."""
+        served = self._served.get(name)
+        return served.weights if served is not None else None
+
+    def weights_of(self, engine_name: str) -> WeightName:
+        """The weights of an adapter from the name in an output of the engine."""
+        # The newest first: the same version may have been loaded from two directories.
+        for each in reversed(self._loaded):
+            if each.engine.name == engine_name:
+                return each.weights
+        return weight_name_of(engine_name)
 
     @property
     def size_bytes(self) -> int:

@@ -101,7 +101,7 @@ from fleet_worker.protocol.state import (
     TransferState,
     WorkerState,
 )
-from fleet_worker.protocol.steps import number_of, step_of
+from fleet_worker.protocol.steps import number_of, parent_of_step, step_of
 from fleet_worker.protocol.types import (
     MAX_DRIVER_CHARACTERS,
     MAX_TERM,
@@ -224,5 +224,6 @@ __all__ = [
     "body_digest",
     "call_signature",
     "number_of",
+    "parent_of_step",
     "step_of",
 ]

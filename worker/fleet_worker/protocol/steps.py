@@ -16,11 +16,26 @@ _BELOW_A_STEP = frozenset({"weight", "weights", "model", "hf", "policy", "actor"
 
 def step_of(path: str) -> str | None:
     """Return the number in a folder's name, without leading zeros; None without a number."""
+    parts = _parts_to_step(path)
+    found = _STEP.fullmatch(parts[-1]) if parts else None
+    return str(int(found[1])) if found else None
+
+
+def parent_of_step(path: str) -> str | None:
+    """Return the folder that holds the steps of a trainer, from the absolute path of one step.
+
+    `/run-7` for `/run-7/step_41` and for `/run-7/step_41/weights`. None for a path without a step.
+    """
+    if step_of(path) is None:
+        return None
+    return "/" + "/".join(_parts_to_step(path)[:-1])
+
+
+def _parts_to_step(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if len(parts) > 1 and parts[-1] in _BELOW_A_STEP:
         parts.pop()
-    found = _STEP.fullmatch(parts[-1]) if parts else None
-    return str(int(found[1])) if found else None
+    return parts
 
 
 def number_of(version: str) -> int | None:

@@ -3,7 +3,8 @@
 `x-weight-version-exact: 43` accepts tokens of this version only. `x-weight-version-min: 43` accepts
 this version and later ones of the same run. `x-weight-run: run-8` accepts that run only. Versions such
 as `43` or `step_43` are compared as numbers: step_9 comes before step_10. Without a run the request
-means the run that the worker serves when the request arrives.
+means the run that the worker serves when the request arrives. Weights that belong to no run are not
+comparable with those of a run.
 
 Routers drop these headers on routes that they do not know. So `weight_version_exact`,
 `weight_version_min` and `weight_run` in the body mean the same.
@@ -13,6 +14,7 @@ Source: `vllm-router` 0.1.17, `/v1/chat/completions/tokens`, `/tokenize`, `/v1/r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.protocol import HEADER_RUN, HEADER_VERSION_EXACT, HEADER_VERSION_MIN, number_of
@@ -30,13 +32,16 @@ class Demand:
         exact: only this version.
         at_least: only versions with this number or a greater one.
         run: only versions of this run.
-        weights: only these weights; see `bound_to`.
+        began_with: the weights that the request began with. An exact version then means only these
+            weights, and a minimum without a run means their run; see `bound_to`.
+        by_scope: the trainer names no runs, so `WeightName.scope` counts as the run.
     """
 
     exact: str | None = None
     at_least: int | None = None
     run: str | None = None
-    weights: WeightName | None = None
+    began_with: WeightName | None = None
+    by_scope: bool = False
 
     @property
     def is_any(self) -> bool:
@@ -47,28 +52,40 @@ class Demand:
         """Return whether the request accepts these weights; None means weights without a name."""
         if name is None:
             return self.is_any
-        if self.exact is not None and name.version != self.exact:
-            return False
         if self.run is not None and name.run_id != self.run:
             return False
-        if self.weights is not None and name != self.weights:
-            return False
+        return self._has_exactly(name) and self._has_at_least(name)
+
+    def _has_exactly(self, name: WeightName) -> bool:
+        if self.exact is None:
+            return True
+        return name.version == self.exact and self.began_with in (None, name)
+
+    def _has_at_least(self, name: WeightName) -> bool:
         if self.at_least is None:
             return True
         number = number_of(name.version)
-        return number is not None and number >= self.at_least
+        return number is not None and number >= self.at_least and self._is_of_its_run(name)
 
-    def bound_to(self, name: WeightName) -> Demand:
+    def _is_of_its_run(self, name: WeightName) -> bool:
+        """Whether weights are of the run that the request began with. None is not any run."""
+        began = self.began_with
+        if began is None or self.run is not None:
+            return True
+        same_scope = not self.by_scope or name.scope == began.scope
+        return name.run_id == began.run_id and same_scope
+
+    def bound_to(self, name: WeightName, *, by_scope: bool = False) -> Demand:
         """Return the demand for all tokens of a request that begins with these weights.
 
         A swap may bring weights of another run while the request is held. Numbers of two runs are
         not comparable, and an exact version means one set of weights.
+
+        Args:
+            name: Name of the weights.
+            by_scope: The trainer names no runs.
         """
-        if self.exact is not None:
-            return replace(self, weights=name)
-        if self.at_least is not None and self.run is None:
-            return replace(self, run=name.run_id)
-        return self
+        return replace(self, began_with=name, by_scope=by_scope)
 
     def joined_with(self, other: Demand) -> Demand:
         """Return the demand that asks for both.
@@ -76,7 +93,7 @@ class Demand:
         Errors:
             DemandError: the two ask for different weights.
         """
-        joined = {}
+        joined: dict[str, Any] = {}
         for field in ("exact", "at_least", "run"):
             values = {getattr(self, field), getattr(other, field)} - {None}
             if len(values) > 1:
@@ -92,10 +109,13 @@ class Demand:
             parts.append(f"version {self.exact}")
         if self.at_least is not None:
             parts.append(f"version {self.at_least} or later")
-        if self.weights is not None and self.weights.digest is not None:
-            parts.append(f"digest {self.weights.digest}")
+        began = self.began_with
+        if self.exact is not None and began is not None and began.digest is not None:
+            parts.append(f"digest {began.digest}")
         if self.run is not None:
             parts.append(f"run {self.run}")
+        elif self.at_least is not None and began is not None:
+            parts.append(f"the run of {began}")
         return " and ".join(parts) or "any version"
 
 

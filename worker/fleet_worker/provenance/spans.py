@@ -48,6 +48,7 @@ class Span:
         kv_from: the oldest weights whose keys and values these tokens may have read. None if they are
             the same weights. They differ only if a driver kept the cache over a load.
         adapter: weights of the LoRA adapter that the request named. None if it named the model.
+        scope: see `WeightName`; replies do not show it.
     """
 
     version: str
@@ -57,6 +58,7 @@ class Span:
     adapter: WeightName | None = None
     run_id: str | None = None
     digest: str | None = None
+    scope: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the span in the form of replies."""
@@ -72,7 +74,7 @@ class Span:
     @property
     def name(self) -> WeightName:
         """The name of the weights."""
-        return WeightName(self.version, self.run_id, self.digest)
+        return WeightName(self.version, self.run_id, self.digest, self.scope)
 
     @property
     def policy(self) -> WeightName:

@@ -54,7 +54,11 @@ class Tokens:
     """
 
     def __init__(
-        self, names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
+        self,
+        names: WeightNames,
+        name: Callable[[], WeightName | None],
+        kept: KeptCache,
+        adapter_name: Callable[[str], WeightName] = weight_name_of,
     ) -> None:
         self.spans: dict[int, list[Span] | None] = {}
         self.first: WeightName | None = None
@@ -64,6 +68,7 @@ class Tokens:
         self._names = names
         self._name = name
         self._kept = kept
+        self._adapter_name = adapter_name
         self._counts: dict[int, int] = {}
         self._prompts = 0
 
@@ -89,7 +94,7 @@ class Tokens:
             self.first = self.last
         lora = output.lora_request
         if lora is not None:
-            self.adapter = weight_name_of(lora.lora_name)
+            self.adapter = self._adapter_name(lora.lora_name)
         for choice in output.outputs:
             index = generation.first_choice + choice.index
             self._count(index, choice, is_delta=generation.is_delta)
@@ -120,6 +125,7 @@ class Tokens:
             adapter=self.adapter,
             run_id=name.run_id,
             digest=name.digest,
+            scope=name.scope,
         )
 
     def _count(self, index: int, choice: Any, *, is_delta: bool) -> None:
@@ -135,7 +141,10 @@ _current: ContextVar[Tokens | None] = ContextVar("rlfleet_tokens", default=None)
 
 @contextmanager
 def collecting(
-    names: WeightNames, name: Callable[[], WeightName | None], kept: KeptCache
+    names: WeightNames,
+    name: Callable[[], WeightName | None],
+    kept: KeptCache,
+    adapter_name: Callable[[str], WeightName] = weight_name_of,
 ) -> Iterator[Tokens]:
     """Collect the tokens that `generate` yields inside this block.
 
@@ -143,8 +152,9 @@ def collecting(
         names: Weights of the engine's labels.
         name: Returns the name of the weights in the engine now.
         kept: KV cache of older weights.
+        adapter_name: Returns the weights of an adapter from its name in the engine.
     """
-    tokens = Tokens(names, name, kept)
+    tokens = Tokens(names, name, kept, adapter_name)
     mark = _current.set(tokens)
     try:
         yield tokens

@@ -50,6 +50,7 @@ class Transfers:
         self._worker = worker
         self._room = room
         self._connected = False
+        self._joined = 0
         self._updates = 0
         self._began: float | None = None
 
@@ -93,6 +94,7 @@ class Transfers:
         with self._worker.working("load"):
             await self._worker.engine.join_transfer(info)
         self._connected = True
+        self._joined += 1
 
     async def leave(self) -> None:
         """Leave the trainer's process group."""
@@ -163,12 +165,12 @@ class Transfers:
         # Two transfers are different weights, even with the same version.
         mark = f"transfer-{self._updates + 1}"
         if version is not None:
-            await self._check_label(Received(version, mark))
+            await self._check_label(Received(version, mark, self._joined))
         with worker.working("load", version):
             await self._or_recover(worker.engine.end_transfer())
             if version is None:
                 mark = short_digest(await self._or_recover(worker.engine.checksum()))
-            weights = Received(version or label_of_received(mark), mark)
+            weights = Received(version or label_of_received(mark), mark, self._joined)
             await self._or_recover(loading.check_and_label(worker, weights))
         self._updates += 1
         started, self._began = self._began or worker.clock(), None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
+from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness
-
-from fleet_worker.protocol import AdapterState
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness
 
 EXACT, MINIMUM = "x-weight-version-exact", "x-weight-version-min"
 RUN = "x-weight-run"
@@ -170,31 +171,79 @@ async def test_tokens_name_older_weights_whose_keys_they_may_have_read(
     assert span.get("kv_from_digest") == (kv_from and "1" * 12)
 
 
+# --- adapters ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lora(
+    serving: WorkerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LoraHarness]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    yield LoraHarness(serving)
+    serving.agent.adapters.close()
+
+
+def engine_names(lora: LoraHarness) -> list[str]:
+    """The engine's names of the loaded adapters, the newest last."""
+    return [each.name for each in lora.harness.agent.adapters.in_engine()]
+
+
 @pytest.mark.parametrize(("demanded", "status"), [("7", 200), ("base", 409)])
 async def test_a_demand_on_an_adapter_request_means_the_adapters_version(
-    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+    port: FakePort, lora: LoraHarness, demanded: str, status: int
 ) -> None:
-    served = AdapterState(name="style", version="7", digest="sha256:" + "3" * 64)
-    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
-    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}"
+    await lora.put("7", lora.write("7"))
+    port.server.prompts, port.server.adapter = [ONE], engine_names(lora)[0]
 
-    reply = await port.ask(headers={EXACT: demanded}, model="style")
+    reply = await port.ask(headers={EXACT: demanded}, model="tuned")
     assert reply.status_code == status
-    stream = await port.ask(headers={EXACT: demanded}, model="style", stream=True)
+    stream = await port.ask(headers={EXACT: demanded}, model="tuned", stream=True)
     assert stream.status_code == status
 
 
 @pytest.mark.parametrize(("demanded", "status"), [("run-8", 200), ("run-7", 409)])
 async def test_a_demand_for_a_run_on_an_adapter_request_means_the_adapters_run(
-    port: FakePort, monkeypatch: pytest.MonkeyPatch, demanded: str, status: int
+    port: FakePort, lora: LoraHarness, demanded: str, status: int
 ) -> None:
-    digest = "sha256:" + "3" * 64
-    served = AdapterState(name="style", version="7", run_id="run-8", digest=digest)
-    monkeypatch.setattr(port.agent.adapters, "states", lambda: (served,))
-    port.server.prompts, port.server.adapter = [ONE], f"style@7@{'3' * 12}@run-8"
-    reply = await port.ask(headers={RUN: demanded}, model="style")
+    await lora.put("7", lora.write("7"), run_id="run-8")
+    port.server.prompts, port.server.adapter = [ONE], engine_names(lora)[0]
+    reply = await port.ask(headers={RUN: demanded}, model="tuned")
 
     assert reply.status_code == status
     if status == 200:
         ((span,),) = (choice["weight_versions"] for choice in reply.json()["choices"])
         assert (span["adapter"], span["adapter_run_id"]) == ("7", "run-8")
+
+
+async def test_a_demand_on_an_adapter_that_is_only_staged_is_unmet(
+    port: FakePort, lora: LoraHarness
+) -> None:
+    await lora.put("7", lora.write("7"), stage_only=True)
+
+    assert (await port.ask(headers={EXACT: "base"}, model="tuned")).status_code == 409
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("folder", "status"), [("run-7/step_4", 200), ("run-8/step_4", 409)])
+async def test_a_minimum_compares_no_numbers_of_adapters_of_two_directories(
+    serving: WorkerHarness,
+    lora: LoraHarness,
+    folder: str,
+    status: int,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """A request that came under one adapter gets the one that is served when it reaches the engine."""
+    port = FakePort(serving.agent, names_no_runs=True)
+    files = TrainerHarness.of(serving).driver.files
+    await files.put_adapter(HOLDER, "tuned", str(lora.write("run-7/step_3")))
+    port.server.hold, port.server.prompts = asyncio.Event(), [ONE]
+    headers = {MINIMUM: "3"}
+    asking = asyncio.create_task(port.ask(headers=headers, model="tuned", stream=stream))
+    await soon(lambda: serving.agent.quiescence.inside != 0)
+    await files.put_adapter(HOLDER, "tuned", str(lora.write(folder, seed=2)))
+    port.server.adapter = engine_names(lora)[-1]
+    port.server.hold.set()
+    reply = await asking
+    await port.client.aclose()
+
+    assert reply.status_code == status, reply.text

@@ -91,6 +91,42 @@ def test_a_request_accepted_for_one_run_is_not_compared_with_the_numbers_of_anot
     assert not demand.is_met_by(WeightName("40", "run-7"))
 
 
+@pytest.mark.parametrize("began", [WeightName("40"), WeightName("10", None, "1" * 12)])
+def test_no_run_is_a_run_of_its_own_and_not_any_run(began: WeightName) -> None:
+    demand = demand_of(None, "3").bound_to(began)
+
+    assert demand.is_met_by(WeightName("41"))
+    assert not demand.is_met_by(WeightName("40", "run-8"))
+    assert not demand.is_met_by(WeightName("5", "run-8"))
+    assert str(began) in str(demand)
+
+
+def test_a_run_that_the_request_names_holds_whatever_it_began_with() -> None:
+    demand = demand_of(None, "3", "run-8").bound_to(WeightName("3", "run-8"), by_scope=True)
+
+    assert demand.is_met_by(WeightName("4", "run-8", scope="/elsewhere"))
+
+
+STEP_3, STEP_4 = WeightName("3", scope="/run-8"), WeightName("4", scope="/run-8")
+STEP_40 = WeightName("40", scope="/run-7")
+
+
+@pytest.mark.parametrize(("by_scope", "met"), [(True, [STEP_4]), (False, [STEP_4, STEP_40])])
+def test_directories_count_as_runs_where_a_trainer_names_no_runs(
+    by_scope: bool,  # noqa: FBT001 - a parameter of the table
+    met: list[WeightName],
+) -> None:
+    demand = demand_of(None, "3").bound_to(STEP_3, by_scope=by_scope)
+
+    assert [name for name in (STEP_4, STEP_40) if demand.is_met_by(name)] == met
+
+
+def test_the_same_bytes_in_two_directories_are_one_set_of_weights() -> None:
+    demand = demand_of("4", None).bound_to(STEP_4, by_scope=True)
+
+    assert demand.is_met_by(WeightName("4", scope="/elsewhere"))
+
+
 def test_an_exact_version_is_one_set_of_weights() -> None:
     one, other = WeightName("40", "run-7", "1" * 12), WeightName("40", "run-7", "2" * 12)
     demand = demand_of("40", None).bound_to(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support.fake_engine import touched
 from tests.support.fake_server import FakeChoice, FakePort, ended
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, refused
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, refused
 
 from fleet_worker.checkpoint.identity import short_digest
 from fleet_worker.errors import EngineFailure
@@ -35,17 +36,19 @@ BODY: dict[str, dict[str, Any]] = {
 }
 
 
-def step_40(harness: WorkerHarness, run_id: str) -> Path:
-    return write_tiny(harness.root / run_id / "step_40", float(RUNS.index(run_id) + 1))
+def step_40(harness: WorkerHarness, run_id: str | None) -> Path:
+    value = RUNS.index(run_id) + 1.0 if run_id is not None else 9.0
+    return write_tiny(harness.root / (run_id or "no-run") / "step_40", value)
 
 
-async def swap(harness: WorkerHarness, run_id: str, *, keep_cache: bool = False) -> str:
+async def swap(harness: WorkerHarness, run_id: str | None, *, keep_cache: bool = False) -> str:
     """Bring version 40 of a run; returns the first digits of its digest."""
-    await harness.stage("40", step_40(harness, run_id), run_id=run_id)
+    named = {"run_id": run_id} if run_id is not None else {}
+    await harness.stage("40", step_40(harness, run_id), **named)
     pause = PauseRequest(mode=PauseMode.KEEP, lease_seconds=30, epoch=harness.epoch())
     await harness.agent.pause(pause, keep_cache=keep_cache)
-    await harness.load("40", run_id=run_id)
-    await harness.resume("40", run_id=run_id)
+    await harness.load("40", **named)
+    await harness.resume("40", **named)
     return short_digest(harness.state.digest or "")
 
 
@@ -200,15 +203,18 @@ async def test_no_label_of_the_engine_is_in_an_error(trainer_port: TrainerPort) 
 # --- demands -------------------------------------------------------------------------------------
 
 
-async def held_over_the_next_run(
-    port: FakePort, harness: WorkerHarness, headers: dict[str, str], **body: Any
+async def held_over(
+    port: FakePort,
+    harness: WorkerHarness,
+    swaps: Awaitable[object],
+    headers: dict[str, str],
+    **body: Any,
 ) -> httpx.Response:
-    """A request that comes under run-7/40 and is held until run-8/40 is in the engine."""
-    await swap(harness, "run-7")
+    """A request that is held until other weights are in the engine."""
     port.server.hold = asyncio.Event()
     asking = asyncio.create_task(port.ask(headers=headers, **body))
     await soon(lambda: harness.agent.quiescence.inside != 0)
-    await swap(harness, "run-8")
+    await swaps
     port.server.prompts = [[[FakeChoice(0)], [ended(0, (harness.engine.raw_label, 0, 2))]]]
     port.server.hold.set()
     return await asking
@@ -232,11 +238,80 @@ async def test_a_request_accepted_for_one_run_gets_no_tokens_of_the_next(
     status: int,
     stream: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    reply = await held_over_the_next_run(port, serving, demand, stream=stream)
+    await swap(serving, "run-7")
+    reply = await held_over(port, serving, swap(serving, "run-8"), demand, stream=stream)
 
     assert reply.status_code == status
     if status == 409:
         assert "run-8" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("first", "then"), [(None, "run-8"), ("run-8", None)])
+async def test_a_minimum_compares_no_numbers_of_a_run_and_of_weights_without_a_run(
+    port: FakePort,
+    serving: WorkerHarness,
+    first: str | None,
+    then: str | None,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    await swap(serving, first)
+    demand = {"x-weight-version-min": "3"}
+    reply = await held_over(port, serving, swap(serving, then), demand, stream=stream)
+
+    assert reply.status_code == 409
+    assert reply.headers["x-weight-version"] == "40"
+
+
+@pytest.fixture
+async def external(serving: WorkerHarness) -> AsyncIterator[FakePort]:
+    """The public port of a worker of an External fleet."""
+    made = FakePort(serving.agent, names_no_runs=True)
+    yield made
+    await made.client.aclose()
+
+
+def step_of_run(harness: WorkerHarness, run: str, step: int) -> str:
+    return str(write_tiny(harness.root / run / f"step_{step}", RUNS.index(run) + step / 8))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("run", "step", "status"),
+    [("run-7", 41, 200), ("run-7", 2, 409), ("run-8", 41, 409), ("run-8", 40, 409)],
+)
+async def test_a_minimum_compares_no_numbers_of_two_directories_of_a_trainer(
+    external: FakePort,
+    trainer: TrainerHarness,
+    run: str,
+    step: int,
+    status: int,
+    stream: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    files, harness = trainer.driver.files, trainer.harness
+    await files.load(HOLDER, step_of_run(harness, "run-7", 40))
+    swaps = files.load(HOLDER, step_of_run(harness, run, step))
+    demand = {"x-weight-version-min": "3"}
+    reply = await held_over(external, harness, swaps, demand, stream=stream)
+
+    assert reply.status_code == status, reply.text
+    if status == 409:
+        assert reply.headers["x-weight-version"] == str(step)
+
+
+async def test_a_minimum_is_compared_across_directories_in_a_fleet_whose_versions_have_no_run(
+    port: FakePort, serving: WorkerHarness
+) -> None:
+    """There a WeightVersion names the run, and without one all belong together."""
+
+    async def to_41() -> None:
+        await serving.stage("41", Path(step_of_run(serving, "run-8", 41)))
+        await serving.apply("41")
+
+    await swap(serving, None)
+    reply = await held_over(port, serving, to_41(), {"x-weight-version-min": "3"})
+
+    assert reply.status_code == 200
 
 
 @pytest.mark.parametrize(

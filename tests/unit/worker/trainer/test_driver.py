@@ -18,7 +18,15 @@ from tests.support.worker_harness import (
 )
 
 from fleet_worker.errors import EngineFailure
-from fleet_worker.protocol import Management, PauseMode, Phase, Reason, Source, step_of
+from fleet_worker.protocol import (
+    Management,
+    PauseMode,
+    Phase,
+    Reason,
+    Source,
+    parent_of_step,
+    step_of,
+)
 from fleet_worker.trainer.step_labels import label_of
 
 # --- versions of folders ------------------------------------------------------------------------
@@ -40,6 +48,20 @@ from fleet_worker.trainer.step_labels import label_of
 )
 def test_the_version_is_the_number_of_the_folder(path: str, version: str | None) -> None:
     assert step_of(path) == version
+
+
+@pytest.mark.parametrize(
+    ("path", "parent"),
+    [
+        ("/w/run-7/step_41", "/w/run-7"),
+        ("/w/run-7/step_41/weights", "/w/run-7"),
+        ("/step_41", "/"),
+        ("/w/run-7", None),
+        ("/w/weights", None),
+    ],
+)
+def test_the_steps_of_a_run_are_in_one_folder(path: str, parent: str | None) -> None:
+    assert parent_of_step(path) == parent
 
 
 def test_a_folder_that_is_rewritten_has_a_version_made_of_its_files() -> None:

@@ -19,6 +19,7 @@ from tests.support.worker_harness import (
 
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase, Reason
+from fleet_worker.provenance.demands import demand_of
 from fleet_worker.trainer.transfers import TransferRoom
 
 # --- the cache ----------------------------------------------------------------------------------
@@ -132,6 +133,27 @@ async def test_a_sleep_that_discards_weights_is_refused(trainer: TrainerHarness)
 # --- weights over a collective ------------------------------------------------------------------
 
 ON = TransferRoom("own", has_accelerator=False)
+
+
+@pytest.mark.parametrize("joins_again", [False, True])
+async def test_a_minimum_compares_no_numbers_of_two_process_groups(
+    serving: WorkerHarness,
+    joins_again: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """A trainer that starts another run joins again; over a collective nothing else shows the run."""
+    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).driver.collective
+    names = []
+    for label in ("40", "41"):
+        if not names or joins_again:
+            await collective.join_transfer(HOLDER, {})
+        await collective.begin_transfer(HOLDER)
+        await collective.end_transfer(HOLDER, label)
+        names.append(serving.agent.name)
+    before, after = names
+    assert before is not None
+    demand = demand_of(None, "3").bound_to(before, by_scope=True)
+
+    assert demand.is_met_by(after) is not joins_again
 
 
 async def test_without_a_transfer_backend_a_transfer_is_refused(trainer: TrainerHarness) -> None:
