@@ -30,13 +30,17 @@ class Limits:
     Fields:
         control_seconds: for calls that the engine answers between two of its steps.
         load_seconds: for calls that move weights.
-        cut_seconds: for the rest of a call that moves weights, once a fence or a drain has begun.
+        cut_seconds: for the rest of a call that moves weights, once a fence or a drain has begun, or
+            once the lease has been over for `overdue_seconds`.
+        overdue_seconds: how long a call that moves weights may outlive its lease. A leader that
+            takes over within 130 s renews the lease, and the load goes on.
         files_seconds: for a check of files while a call holds the lock.
     """
 
     control_seconds: float = 30.0
     load_seconds: float = 1800.0
     cut_seconds: float = 60.0
+    overdue_seconds: float = 120.0
     files_seconds: float = 1.0
 
 
@@ -47,17 +51,17 @@ class TimedEngine:
     prompts (`probing`), and pings (`Watch.problem`).
     """
 
-    def __init__(self, engine: Engine, limits: Limits, cut: asyncio.Event) -> None:
+    def __init__(self, engine: Engine, limits: Limits, cuts: Sequence[asyncio.Event]) -> None:
         """Wrap an engine.
 
         Args:
             engine: The engine that does the work.
             limits: Its timeouts.
-            cut: Set when the worker is being fenced or drained.
+            cuts: One is set when the worker is being fenced or drained, or its lease is long over.
         """
         self._engine = engine
         self._limits = limits
-        self._cut = cut
+        self._cuts = cuts
 
     @property
     def info(self) -> EngineInfo:
@@ -204,8 +208,13 @@ class TimedEngine:
                 shortening.cancel()
 
     async def _shorten_on_cut(self, timer: asyncio.Timeout) -> None:
-        """Shorten the timeout once a fence or a drain waits for the call."""
-        await self._cut.wait()
+        """Shorten the timeout once a fence, a drain or the end of a lease waits for the call."""
+        waits = [asyncio.ensure_future(cut.wait()) for cut in self._cuts]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
         soon = asyncio.get_running_loop().time() + self._limits.cut_seconds
         with suppress(RuntimeError):  # the call has just ended
             timer.reschedule(min(soon, timer.when() or soon))
@@ -213,10 +222,13 @@ class TimedEngine:
 
 @asynccontextmanager
 async def _limit(seconds: float, name: str, *, touched: bool) -> AsyncIterator[asyncio.Timeout]:
+    time = asyncio.get_running_loop().time
+    started = time()
     try:
         async with asyncio.timeout(seconds) as timer:
             yield timer
     except TimeoutError as error:
+        waited = time() - started  # a cut has made it shorter
         raise EngineFailure(
-            f"the engine did not answer within {seconds:g} s: {name}", touched=touched
+            f"the engine did not answer within {waited:.3g} s: {name}", touched=touched
         ) from error

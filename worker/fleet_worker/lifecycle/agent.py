@@ -252,7 +252,7 @@ class Agent(Worker):
 
     async def expire_lease(self) -> None:
         """End a pause or an update whose lease has expired. Called by the watch."""
-        async with self.lock:
+        async with pausing.locked_after_lease(self):
             await pausing.expire(self)
             if self.lease is not None and self.lease.has_expired(self.clock()):
                 await self.on_released()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle import closing, fencing, sleeping
@@ -87,6 +90,48 @@ async def expire(worker: Worker) -> None:
         worker.version,
         extra=fields("lease_expired", holder=lease.holder, phase=worker.phase),
     )
+
+
+@asynccontextmanager
+async def locked_after_lease(worker: Worker) -> AsyncIterator[None]:
+    """Hold the lock, once the lease has expired.
+
+    The call that holds it now may move weights and read files of a store that hangs. So it is ended
+    if it outlives the lease for long. A renewal keeps it. An apply is not ended: it resumes the worker
+    by itself, and its lease is not renewed.
+    """
+    ending = asyncio.ensure_future(_end_overdue_call(worker))
+    try:
+        await worker.lock.acquire()
+    finally:
+        ending.cancel()
+        worker.overdue.clear()
+    try:
+        yield
+    finally:
+        worker.lock.release()
+
+
+async def _end_overdue_call(worker: Worker) -> None:
+    while (lease := worker.lease) is not None:
+        left = lease.expires + worker.limits.overdue_seconds - worker.clock()
+        if left > 0:
+            await asyncio.sleep(left)
+            continue
+        if worker.work is not None and worker.work.kind == "apply":
+            return
+        worker.lease_expiries += 1
+        worker.overdue.set()
+        _LOG.warning(
+            "the lease of %s ended %.0f s ago, and the worker is still %s: it gives the engine %.0f s"
+            " more",
+            lease.holder,
+            worker.clock() - lease.expires,
+            worker.phase,
+            worker.limits.cut_seconds,
+            extra=fields("lease_expired", holder=lease.holder, phase=worker.phase),
+        )
+        return
 
 
 async def resume_engine(worker: Worker) -> None:

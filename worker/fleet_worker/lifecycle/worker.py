@@ -56,6 +56,7 @@ class Worker:
         lease: lease of the current pause.
         changed: set at each change that the watch waits for.
         cut: set to end a running drain or canary prompts early.
+        overdue: set to end a call that moves weights and has outlived its lease.
         quiescence: counts the requests inside the worker.
         sessions: counts the sessions that requests named lately.
         lock: held by every call that changes the worker, so that calls never interleave.
@@ -97,7 +98,8 @@ class Worker:
         """
         self.limits = limits or Limits()
         self.cut = asyncio.Event()
-        self.engine: Engine = TimedEngine(engine, self.limits, self.cut)
+        self.overdue = asyncio.Event()
+        self.engine: Engine = TimedEngine(engine, self.limits, (self.cut, self.overdue))
         self.clock = clock
         self.metrics = metrics
         self.end_process = end_process

@@ -8,13 +8,22 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, refused
+from tests.support.worker_harness import (
+    HOLDER,
+    TrainerHarness,
+    WorkerHarness,
+    refused,
+    running,
+    watchdog_of,
+)
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.store_threads import StoreThreads
 from fleet_worker.engine.limits import Limits
+from fleet_worker.engine.port import Engine
 from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import Phase, Reason
+from fleet_worker.trainer.transfers import TransferRoom
 
 SHORT = 0.02
 LONG = 60.0
@@ -134,6 +143,122 @@ async def test_the_expiry_of_a_lease_overtakes_a_hanging_engine(serving: WorkerH
     await serving.agent.expire_lease()
 
     assert serving.state.phase is Phase.SERVING
+
+
+async def hanging_load(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> asyncio.Task[None]:
+    """A load of a version that is not in memory, and whose store hangs, under a lease of 10 s."""
+    with monkeypatch.context() as no_memory:
+        no_memory.setattr(Checkpoint, "hold", lambda *_, **__: False)
+        await harness.stage("1")
+    staged = harness.agent.staging.staged
+    assert staged is not None
+    assert not staged.in_memory
+    await harness.pause(lease=10)
+    harness.engine.running = 1
+    harness.engine.gates["load"] = asyncio.Event()
+    load = asyncio.create_task(harness.load("1"))
+    await soon(lambda: f"load {staged.checkpoint.path}" in harness.engine.calls)
+    return load
+
+
+async def test_the_end_of_a_lease_ends_a_load_whose_store_hangs(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT, overdue_seconds=100)
+    load = await hanging_load(serving, monkeypatch)
+    serving.clock.advance(10 + 100)
+    await asyncio.wait_for(serving.agent.expire_lease(), timeout=5)
+
+    with pytest.raises(EngineFailure, match="did not answer"):
+        await load
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.BROKEN, False, None)
+    assert serving.engine.running == 0
+    assert serving.ended, "the engine may still write parts of the version"
+    assert state.lease_expiries == 1
+
+
+async def test_a_load_that_ends_with_its_lease_leaves_the_last_good_version_and_full_timeouts(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT, overdue_seconds=100)
+    load = await hanging_load(serving, monkeypatch)
+    gate = serving.engine.gates["load"]
+    reach = serving.agent.quiescence.reach
+
+    async def answers_again(engine: Engine) -> None:
+        gate.set()
+        await reach(engine)
+
+    monkeypatch.setattr(serving.agent.quiescence, "reach", answers_again)
+    serving.clock.advance(10 + 100)
+    await serving.agent.expire_lease()
+    with pytest.raises(EngineFailure):
+        await load
+
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
+    assert (serving.ended, serving.engine.paused, serving.engine.running) == ([], True, 0)
+    assert not serving.agent.overdue.is_set()
+
+
+async def test_a_load_may_outlive_its_lease_while_the_operator_changes_its_leader(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing gives up a good version because no leader was there for 130 s."""
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT / 10, overdue_seconds=SHORT / 10)
+    load = await hanging_load(serving, monkeypatch)
+    async with running(watchdog_of(serving)):
+        serving.clock.advance(10)
+        await soon(lambda: waits_for_the_lock(serving))
+        await serving.pause(lease=10)
+        serving.clock.advance(9)
+        await asyncio.wait({load}, timeout=4 * SHORT)
+        assert not load.done()
+        serving.engine.gates["load"].set()
+        await load
+        assert serving.state.phase is Phase.PAUSED
+    assert serving.state.lease_expiries == 0
+
+
+async def test_the_lease_of_an_apply_ends_no_load(serving: WorkerHarness) -> None:
+    """It resumes by itself, and the operator does not renew its lease."""
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT, overdue_seconds=0)
+    await serving.stage("1")
+    serving.engine.gates["load"] = asyncio.Event()
+    applied = asyncio.create_task(serving.apply("1"))
+    await soon(lambda: serving.agent.phase is Phase.LOADING)
+    serving.clock.advance(1000)
+    expiry = asyncio.create_task(serving.agent.expire_lease())
+    await asyncio.wait({applied, expiry}, timeout=4 * SHORT)
+    assert not applied.done()
+    serving.engine.gates["load"].set()
+    await asyncio.gather(applied, expiry)
+
+    assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "1")
+
+
+async def test_the_end_of_a_lease_ends_a_transfer_that_hangs(serving: WorkerHarness) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=SHORT, overdue_seconds=100)
+    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).driver.collective
+    await collective.join_transfer(HOLDER, {})
+    await collective.begin_transfer(HOLDER)
+    serving.engine.gates["receive"] = asyncio.Event()
+    receive = asyncio.create_task(collective.receive(HOLDER, {}))
+    await soon(lambda: "receive" in serving.engine.calls)
+    serving.clock.advance(60 + 100)
+    await asyncio.wait_for(serving.agent.expire_lease(), timeout=5)
+
+    with pytest.raises(EngineFailure, match="receive"):
+        await receive
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
+
+
+def waits_for_the_lock(harness: WorkerHarness) -> bool:
+    return bool(harness.agent.lock._waiters)
 
 
 async def test_a_hanging_file_system_during_a_pause_does_not_hold_requests(
