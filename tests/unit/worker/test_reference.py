@@ -14,7 +14,7 @@ from fleet_worker.engine.required_names import API_SERVER_NAMES, WORKER_NAMES
 from fleet_worker.errors import status_of
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.process.command import CPU_DEFAULTS, DEFAULTS, FORCED
-from fleet_worker.protocol import OWNED_ENGINE_FLAGS, Phase, Reason
+from fleet_worker.protocol import MAX_ANSWER_BYTES, OWNED_ENGINE_FLAGS, Phase, Reason
 
 PAGE = (REPOSITORY / "docs" / "reference" / "worker.md").read_text()
 
@@ -43,6 +43,10 @@ def test_every_variable_is_listed(name: str) -> None:
     value = {**FORCED, **DEFAULTS, **CPU_DEFAULTS}[name]
 
     assert f"`{name}={value}`" in PAGE
+
+
+def test_the_limit_of_answers_is_the_one_that_callers_keep() -> None:
+    assert f"a `Content-Length` of at most {MAX_ANSWER_BYTES // 2**20} MiB" in PAGE
 
 
 def test_every_option_is_in_the_table() -> None:

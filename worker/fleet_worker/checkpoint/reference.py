@@ -17,8 +17,8 @@ from typing import Any
 
 from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
-from fleet_worker.checkpoint.completeness import open_settled
-from fleet_worker.checkpoint.files import Roots
+from fleet_worker.checkpoint.completeness import open_settled, states_of
+from fleet_worker.checkpoint.files import FileState, Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
@@ -88,7 +88,8 @@ class Reference:
             f" ({count} block{'s' * (count > 1)} of {BLOCK_BYTES // 1024} KiB), such as block"
             f" {min(suspect[example])} of {example[:200]!r}, {fault}"
         )
-        if checkpoint.written_ago_seconds(time.time()) < _FRESH_SECONDS:
+        # A time far in the future comes from a writer whose clock is ahead, and says nothing.
+        if abs(checkpoint.written_ago_seconds(time.time())) < _FRESH_SECONDS:
             raise Refusal(
                 Reason.SOURCE_NOT_READY,
                 f"the source is not ready yet: {message}",
@@ -120,6 +121,14 @@ def directory_of(source: Source) -> str:
     if source.hugging_face is not None:
         return opening.snapshot(source.hugging_face.repo, source.hugging_face.revision)
     return str(source.path)
+
+
+def states_in(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
+    """The states of a source's files. Empty if it cannot be opened, which a later step reports."""
+    try:
+        return states_of(directory_of(source), roots)
+    except Refusal:
+        return frozenset()
 
 
 def resolved(source: Source) -> Source:

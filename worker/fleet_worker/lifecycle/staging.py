@@ -15,17 +15,15 @@ from typing import TypeVar
 
 from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.completeness import states_of
-from fleet_worker.checkpoint.files import FileState, Roots
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.reference import StageRules, directory_of, open_fitting
+from fleet_worker.checkpoint.reference import StageRules, open_fitting, states_in
+from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.refused_stages import RefusedSources
 from fleet_worker.lifecycle.stage_run import Running
 from fleet_worker.lifecycle.weights import Weights, check_labels, description_of, is_named_by
-from fleet_worker.protocol import Named, Reason, Source, StageRequest
+from fleet_worker.protocol import Named, Reason, StageRequest
 
 T = TypeVar("T")
 
@@ -160,15 +158,11 @@ class Staging:
     async def _prepare(self, running: Running) -> Weights:
         """Check a version and read its bytes, unless the same files were refused before."""
         request, rules = running.request, self.rules
-        asked = (str(request.source), request.digest, request.version, request.run_id)
-        seen = await self._wait_for(running, partial(_look, request.source, rules.roots))
-        self._refused.check(asked, seen)
-        try:
+        seen = await self._wait_for(running, partial(states_in, request.source, rules.roots))
+        source, by_directory = str(request.source), running.by_directory
+        asked = (source, request.digest, request.version, request.run_id, by_directory)
+        with self._refused.remembering(asked, seen):
             return await self._read(running)
-        except Refusal as refusal:
-            if seen:
-                raise self._refused.note(asked, seen, refusal) from refusal
-            raise
 
     async def _read(self, running: Running) -> Weights:
         request, rules = running.request, self.rules
@@ -251,11 +245,3 @@ class Staging:
             running.go_on()  # its message names the superseded version
             running.superseded.set()  # the abandoned thread ends at its next piece
             raise
-
-
-def _look(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
-    """The states of a source's files. Empty if it cannot be opened, which a later step reports."""
-    try:
-        return states_of(directory_of(source), roots)
-    except Refusal:
-        return frozenset()

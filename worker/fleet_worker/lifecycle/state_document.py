@@ -125,14 +125,7 @@ def _failure(fault: Fault, now: float) -> Failure:
 
 
 def _adapter_failure(fault: AdapterFault, now: float) -> AdapterFailure:
-    return AdapterFailure(
-        name=fault.name,
-        version=fault.version,
-        run_id=fault.run_id,
-        reason=fault.reason,
-        message=fault.message,
-        age_seconds=now - fault.at,
-    )
+    return AdapterFailure(name=fault.name, **dict(_failure(fault, now)))
 
 
 class StateGauges(Collector):

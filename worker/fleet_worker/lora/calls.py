@@ -11,7 +11,8 @@ from typing import Protocol
 
 from fleet_worker.checkpoint.completeness import files_of
 from fleet_worker.checkpoint.identity import Label, check_digest
-from fleet_worker.checkpoint.reference import StageRules, directory_of, resolved
+from fleet_worker.checkpoint.reference import StageRules, directory_of, resolved, states_in
+from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Refusal
@@ -78,6 +79,7 @@ class LoraCalls:
         self._host = host
         self._threads = threads
         self._rules = rules
+        self._refused_sources = RefusedSources()
         self._removals: set[asyncio.Task[None]] = set()
         host.adapters.on_idle = self._remove_retired_soon
 
@@ -115,6 +117,7 @@ class LoraCalls:
                 self._host.clock(),
                 run_id=request.run_id,
                 source=str(request.source),
+                retry_after_seconds=getattr(error, "retry_after_seconds", None),
                 name=name,
             )
             self.refused.note(fault)
@@ -206,16 +209,28 @@ class LoraCalls:
         kind = "stage-adapter" if request.stage_only else "adapter"
         await self._host.adapters.staged.drop_others(name, request)  # frees its memory
         self.preparing = Preparing(kind, request.version, self._host.clock())
+        roots = self._rules.roots
+        store = roots.root_of(str(request.source))
         try:
-            pulse = Pulse()
-            files = await self._threads.run(
-                partial(self._read, request, pulse.beat),
-                store=self._rules.roots.root_of(str(request.source)),
-                pulse=pulse,
-                late=PrivateAdapter.close,
-            )
+            looking = partial(states_in, request.source, roots)
+            seen = await self._threads.run(looking, store=store)
+            source = str(request.source)
+            asked = (name, source, request.digest, request.version, request.run_id, by_directory)
+            with self._refused_sources.remembering(asked, seen):
+                return await self._copied(name, request, store, by_directory=by_directory)
         finally:
             self.preparing = None
+
+    async def _copied(
+        self, name: str, request: AdapterRequest, store: str, *, by_directory: bool
+    ) -> PrivateAdapter:
+        pulse = Pulse()
+        files = await self._threads.run(
+            partial(self._read, request, pulse.beat),
+            store=store,
+            pulse=pulse,
+            late=PrivateAdapter.close,
+        )
         try:
             label = label_of(name, request, files, by_directory=by_directory)
             self._host.adapters.labels.check(label, files.digest, files.identity.source)

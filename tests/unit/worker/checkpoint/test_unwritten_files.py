@@ -130,6 +130,23 @@ async def test_zero_blocks_where_the_model_has_none_are_refused(
     assert "'c'" in refusal.message
 
 
+@pytest.mark.parametrize(
+    ("ahead_seconds", "reason", "reads"),
+    [(5, Reason.SOURCE_NOT_READY, 2), (3600, Reason.CHECKPOINT_TRUNCATED, 1)],
+    ids=["a little", "an hour"],
+)
+async def test_zero_blocks_of_a_writer_whose_clock_is_ahead_are_not_awaited_until_then(
+    slot: Staging, tmp_path: Path, ahead_seconds: float, reason: Reason, reads: int
+) -> None:
+    path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
+    later = time.time() + ahead_seconds
+    os.utime(path / damage.WEIGHTS, (later, later))
+    refusals = [await refusal_of(slot, path) for _ in range(2)]
+
+    assert [each.reason for each in refusals] == [reason, reason]
+    assert slot.rules.inspector.checked.count(str(path)) == reads
+
+
 async def test_a_matching_digest_allows_zeros_and_holes(slot: Staging, tmp_path: Path) -> None:
     path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
     leave_a_hole(path, COUNT, 8192)

@@ -207,7 +207,7 @@ async def test_a_load_that_ends_with_its_lease_leaves_the_last_good_version_and_
 async def test_a_load_may_outlive_its_lease_while_the_operator_changes_its_leader(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing gives up a good version because no leader was there for 130 s."""
+    """A leader that takes over within 130 s renews the lease. Nothing abandons a good version for it."""
     limit(serving, load_seconds=LONG, cut_seconds=SHORT / 10, overdue_seconds=SHORT / 10)
     load = await hanging_load(serving, monkeypatch)
     async with running(watchdog_of(serving)):

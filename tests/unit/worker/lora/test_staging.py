@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
 
 from fleet_worker.errors import EngineFailure
+from fleet_worker.lora.files import PrivateAdapter
 from fleet_worker.protocol import AdapterRequest, AdapterState, Phase, Reason, Source, Staged
 
 
@@ -20,6 +23,20 @@ def staged_of(lora: LoraHarness) -> Staged:
     staged = state_of(lora).staged
     assert staged is not None
     return staged
+
+
+def reads_of(lora: LoraHarness, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The versions whose files the worker reads from now on."""
+    reads: list[str] = []
+    calls = lora.harness.agent.lora
+    read = calls._read
+
+    def noted(request: AdapterRequest, go_on: Callable[[], None]) -> PrivateAdapter:
+        reads.append(request.version)
+        return read(request, go_on)
+
+    monkeypatch.setattr(calls, "_read", noted)
+    return reads
 
 
 async def test_a_staged_version_is_reported_and_not_served(lora: LoraHarness) -> None:
@@ -67,6 +84,47 @@ async def test_with_another_digest_than_the_staged_one_the_files_are_read_again(
 
     assert refusal.reason is Reason.DIGEST_MISMATCH
     assert lora.harness.state.adapters == ()
+
+
+@pytest.mark.parametrize("stage_only", [True, False])
+async def test_refused_files_of_an_adapter_are_not_read_again_until_they_change(
+    lora: LoraHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    path, wrong = lora.write("1"), "sha256:" + "0" * 64
+    reads = reads_of(lora, monkeypatch)
+    waits = []
+    for _ in range(3):
+        refusal = await lora.refused("1", path, digest=wrong, stage_only=stage_only)
+        assert refusal.reason is Reason.DIGEST_MISMATCH
+        waits.append(refusal.retry_after_seconds)
+        failure = lora.harness.state.adapter_failure
+        assert failure is not None
+        assert failure.retry_after_seconds == refusal.retry_after_seconds
+    assert (waits, len(reads)) == ([10, 20, 40], 1)
+
+    lora.write("1", seed=9)
+    again = await lora.refused("1", path, digest=wrong, stage_only=stage_only)
+    assert (again.retry_after_seconds, len(reads)) == (10, 2)
+    await lora.put("1", path)
+    assert state_of(lora).version == "1"
+    assert lora.harness.state.adapter_failure is None
+
+
+async def test_reused_versions_of_an_adapter_are_not_read_again(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lora.put("1", lora.write("1"))
+    other = lora.write("other", seed=9)
+    reads = reads_of(lora, monkeypatch)
+    reasons = [(await lora.refused("1", other)).reason for _ in range(2)]
+
+    assert reasons == [Reason.VERSION_REUSED] * 2
+    assert reads == ["1"]
+    await lora.put("1", other, name="another", stage_only=True)
+    await lora.put("2", other)
+    assert reads == ["1", "1", "2"], "another name or version is another question"
 
 
 async def test_the_version_before_is_served_until_the_staged_one_is(lora: LoraHarness) -> None:
