@@ -140,6 +140,15 @@ class OpenFile:
         return b"".join(pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """A small file that was read in whole, and its state then."""
+
+    name: str
+    content: bytes
+    state: FileState
+
+
 class OpenDirectory:
     """The open directory of a checkpoint.
 
@@ -190,15 +199,17 @@ class OpenDirectory:
             os.close(descriptor)
             raise
 
-    def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return the content of a small file, or None if it does not exist."""
+    def read(self, name: str, *, limit: int) -> SmallFile | None:
+        """Return the content of a small file with its state, or None if it does not exist."""
         if name not in self.names:
             return None
         file = self.open(name)
         try:
             if file.state.size > limit:
                 raise Refusal(Reason.CHECKPOINT_MALFORMED, f"{name} is larger than {limit} bytes")
-            return file.read(0, file.state.size)
+            content = file.read(0, file.state.size)
+            file.check_unchanged()
+            return SmallFile(name, content, file.state)
         finally:
             os.close(file.descriptor)
 

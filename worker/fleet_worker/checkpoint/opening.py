@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
-from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
+from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots, SmallFile
 from fleet_worker.checkpoint.format import (
     CONFIG_FILE,
     CONFIG_LIMIT,
@@ -88,9 +88,6 @@ def _folder(repository: str, cache: Path | None) -> Path:
     return (cache or cache_directory()) / f"models--{repository.replace('/', '--')}"
 
 
-_COMPANIONS = ((CONFIG_FILE, CONFIG_LIMIT), (INDEX_FILE, INDEX_LIMIT))
-
-
 def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
     """Open a checkpoint and check it without reading its tensors.
 
@@ -104,8 +101,11 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
     files: list[OpenFile] = []
     directory = OpenDirectory(path, roots)
     try:
-        config = config_of(CONFIG_FILE, directory.read(CONFIG_FILE, limit=CONFIG_LIMIT))
-        index = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
+        # Each is read once: the digest is that of the bytes that were checked.
+        config_file = directory.read(CONFIG_FILE, limit=CONFIG_LIMIT)
+        config = config_of(CONFIG_FILE, config_file)
+        index_file = directory.read(INDEX_FILE, limit=INDEX_LIMIT)
+        index = index_file.content if index_file is not None else None
         specs = {}
         for name in weight_files(directory.names, index):
             file = directory.open(name)
@@ -114,7 +114,8 @@ def open_checkpoint(path: str, roots: Roots | None) -> Checkpoint:
         all_tensors(specs)
         if index is not None:
             check_index(parse_index(index), specs)
-        return Checkpoint(directory.path, config, tuple(files), specs, companions_of(directory))
+        companions = companions_of(config_file, index_file)
+        return Checkpoint(directory.path, config, tuple(files), specs, companions)
     except BaseException:
         for file in files:
             os.close(file.descriptor)
@@ -131,15 +132,15 @@ def specs_of(file: OpenFile) -> tuple[TensorSpec, ...]:
     return parse_header(file.read(LENGTH_BYTES, length), file=file.name, size=size)
 
 
-def config_of(name: str, content: bytes | None) -> dict[str, Any]:
+def config_of(name: str, file: SmallFile | None) -> dict[str, Any]:
     """Return a configuration, which must be a JSON object."""
-    if content is None:
+    if file is None:
         raise Refusal(
             Reason.SOURCE_NOT_FOUND,
             f"the directory has no {name}, which describes its weights",
         )
     try:
-        config = json.loads(content)
+        config = json.loads(file.content)
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
@@ -147,14 +148,10 @@ def config_of(name: str, content: bytes | None) -> dict[str, Any]:
     return config
 
 
-def companions_of(
-    directory: OpenDirectory, small: Iterable[tuple[str, int]] = _COMPANIONS
-) -> dict[str, tuple[FileState, str]]:
-    """Return the states and digests of the small files next to the weights."""
-    companions = {}
-    for name, limit in small:
-        content = directory.read(name, limit=limit)
-        state = directory.state_of(name)
-        if content is not None and state is not None:
-            companions[name] = (state, hashlib.sha256(content).hexdigest())
-    return companions
+def companions_of(*files: SmallFile | None) -> dict[str, tuple[FileState, str]]:
+    """Return the states and digests of the small files next to the weights, of those that exist."""
+    return {
+        file.name: (file.state, hashlib.sha256(file.content).hexdigest())
+        for file in files
+        if file is not None
+    }

@@ -45,14 +45,14 @@ def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
     """
     directory = OpenDirectory(path, roots)
     try:
-        config = config_of(
-            ADAPTER_CONFIG_FILE, directory.read(ADAPTER_CONFIG_FILE, limit=CONFIG_LIMIT)
-        )
+        # Read once: the digest is that of the bytes that the engine gets.
+        config_file = directory.read(ADAPTER_CONFIG_FILE, limit=CONFIG_LIMIT)
+        config = config_of(ADAPTER_CONFIG_FILE, config_file)
         check_weights_there(directory.names)
         file = directory.open(ADAPTER_WEIGHTS_FILE)
         try:
             specs = {file.name: specs_of(file)}
-            companions = companions_of(directory, ((ADAPTER_CONFIG_FILE, CONFIG_LIMIT),))
+            companions = companions_of(config_file)
             return Checkpoint(directory.path, config, (file,), specs, companions)
         except BaseException:
             os.close(file.descriptor)

@@ -14,6 +14,7 @@ from tests.support import damage
 from tests.support.adapters import CONFIG_FILE, TINY_MODULES, WEIGHTS_FILE, write_adapter
 from tests.support.lora_harness import LoraHarness
 
+from fleet_worker.checkpoint.files import OpenDirectory
 from fleet_worker.protocol import Reason
 
 
@@ -212,3 +213,27 @@ async def test_a_wrong_digest_is_refused(lora: LoraHarness) -> None:
     refusal = await lora.refused("1", lora.write("1"), digest="sha256:" + "0" * 64)
 
     assert refusal.reason is Reason.DIGEST_MISMATCH
+
+
+async def test_a_configuration_that_is_replaced_while_it_is_read_is_never_mixed(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scale is in the configuration: its digest must be that of the bytes that the engine gets."""
+    path = lora.write("1")
+    read = OpenDirectory.read
+
+    def then_replaced(directory: OpenDirectory, name: str, *, limit: int) -> Any:
+        found = read(directory, name, limit=limit)
+        other = json.loads((path / CONFIG_FILE).read_text()) | {"lora_alpha": 64}
+        (path / "new").write_text(json.dumps(other))
+        (path / "new").rename(path / CONFIG_FILE)
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(OpenDirectory, "read", then_replaced)
+        refusal = await lora.refused("1", path)
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
+
+    await lora.put("1", path)
+    (adapter,) = lora.harness.agent.adapters.in_engine()
+    assert json.loads((Path(adapter.path) / CONFIG_FILE).read_text())["lora_alpha"] == 64
