@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_worker.checkpoint import opening
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
-from fleet_worker.checkpoint.completeness import open_settled, states_of
-from fleet_worker.checkpoint.files import FileState, Roots
+from fleet_worker.checkpoint.completeness import open_settled
+from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
+from fleet_worker.checkpoint.sources import directory_of
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason, Source
 
@@ -114,36 +114,6 @@ class StageRules:
     reference: Reference
     inspector: Inspector
     budget_bytes: int
-
-
-def directory_of(source: Source) -> str:
-    """The directory of a source. A repository must be in the local cache; nothing is downloaded."""
-    if source.hugging_face is not None:
-        return opening.snapshot(source.hugging_face.repo, source.hugging_face.revision)
-    return str(source.path)
-
-
-def states_in(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | None]]:
-    """The states of a source's files. Empty if it cannot be opened, which a later step reports."""
-    try:
-        return states_of(directory_of(source), roots)
-    except Refusal:
-        return frozenset()
-
-
-def resolved(source: Source) -> Source:
-    """The source with the revision of a repository replaced by its commit in the local cache.
-
-    A branch or tag may move later; a commit does not. Blocks on the file system.
-
-    Errors:
-        Refusal: `SourceNotFound` if the revision is not in the cache.
-    """
-    named = source.hugging_face
-    if named is None:
-        return source
-    commit = opening.commit_of(named.repo, named.revision)
-    return Source(hugging_face=named.model_copy(update={"revision": commit}))
 
 
 def open_fitting(

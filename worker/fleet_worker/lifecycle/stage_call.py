@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fleet_worker.checkpoint.reference import resolved
+from fleet_worker.checkpoint.sources import resolved
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.lifecycle.weights import Weights
@@ -45,13 +45,4 @@ async def _digest_if_in_engine(worker: Worker, request: StageRequest) -> str | N
     good = worker.good
     if worker.version is None or not isinstance(good, Weights) or not good.fulfils(request):
         return None
-    if request.digest is None:
-        try:
-            roots = worker.staging.rules.roots
-            await worker.staging.threads.run(
-                partial(good.checkpoint.check_same_on_disk, roots),
-                store=roots.root_of(good.checkpoint.path),
-            )
-        except Refusal:
-            return None
-    return good.digest
+    return good.digest if await worker.staging.is_unchanged(good, request) else None

@@ -16,8 +16,9 @@ from typing import TypeVar
 from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.reference import StageRules, open_fitting, states_in
+from fleet_worker.checkpoint.reference import StageRules, open_fitting
 from fleet_worker.checkpoint.refused_sources import RefusedSources
+from fleet_worker.checkpoint.sources import check_same_source, states_in
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
 from fleet_worker.engine.port import Clock
 from fleet_worker.errors import Refusal
@@ -77,10 +78,11 @@ class Staging:
         Errors:
             Refusal: The reason; `Superseded` if a newer stage took over meanwhile.
         """
+        if (staged := await self._staged_for(request)) is not None:
+            check_labels(self._labels, staged)
+            return staged
         running = self.running
         if running is None or not running.is_for(request):
-            if self.staged is not None and self.staged.fulfils(request):
-                return self.staged
             if running is not None:
                 running.supersede()
                 self._overtaken = running.checkpoint
@@ -90,6 +92,32 @@ class Staging:
             self.running = running
         # The stage continues if the caller disconnects.
         return await asyncio.shield(running.task)
+
+    async def _staged_for(self, request: StageRequest) -> Weights | None:
+        """The staged version, if it is still that of a request and no stage for the request runs."""
+        running, staged = self.running, self.staged
+        if running is not None and running.is_for(request):
+            return None
+        if staged is None or not staged.fulfils(request):
+            return None
+        return staged if await self.is_unchanged(staged, request) else None
+
+    async def is_unchanged(self, weights: Weights, request: StageRequest) -> bool:
+        """Whether weights that fulfil a request are also what a worker would read for it now.
+
+        A digest names their bytes. Without one the files must be the same. If the worker cannot find
+        out, the answer is no.
+        """
+        if request.digest is not None:
+            return True
+        try:
+            await self.threads.run(
+                partial(check_same_source, weights.source, weights.checkpoint, self.rules.roots),
+                store=self.rules.roots.root_of(weights.checkpoint.path),
+            )
+        except Refusal:
+            return False
+        return True
 
     def take(self, wanted: Named) -> Weights:
         """Hand the staged version over to a load.
@@ -105,7 +133,7 @@ class Staging:
         """The staged version, if it is the one that a request names.
 
         Errors:
-            Refusal: `NotStaged`.
+            Refusal: `NotStaged`; `VersionReused` if its label has other weights by now.
         """
         if self.staged is None or not is_named_by(self.staged, wanted):
             staged = description_of(self.staged) if self.staged is not None else "nothing"
@@ -113,6 +141,7 @@ class Staging:
                 Reason.NOT_STAGED,
                 f"{description_of(wanted)} is not staged; {staged} is staged here. Stage it first",
             )
+        check_labels(self._labels, self.staged)
         return self.staged
 
     def give_back(self, weights: Weights) -> bool:

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from fleet_worker.checkpoint.completeness import files_of
 from fleet_worker.checkpoint.identity import Label, check_digest
-from fleet_worker.checkpoint.reference import StageRules, directory_of, resolved, states_in
+from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
+from fleet_worker.checkpoint.sources import directory_of, resolved, states_in
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Refusal

@@ -21,7 +21,8 @@ from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.identity import Identity
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
-from fleet_worker.checkpoint.reference import StageRules, directory_of
+from fleet_worker.checkpoint.reference import StageRules
+from fleet_worker.checkpoint.sources import directory_of
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.config import (
     ADAPTER_CONFIG_FILE,

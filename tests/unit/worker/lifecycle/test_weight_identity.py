@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from tests.support import damage
 from tests.support.tiny import write_tiny
-from tests.support.worker_harness import WorkerHarness, refused, start_worker
+from tests.support.worker_harness import (
+    HOLDER,
+    TrainerHarness,
+    WorkerHarness,
+    refused,
+    start_worker,
+)
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
@@ -23,6 +29,7 @@ from fleet_worker.protocol import (
     Source,
     StageRequest,
 )
+from fleet_worker.trainer.transfers import TransferRoom
 
 OTHER_HOLDER = "sha256:" + "0" * 64
 
@@ -102,6 +109,64 @@ async def test_a_rewritten_path_is_read_again_before_it_counts_as_the_same(
     staged = serving.state.staged
     assert staged is not None
     assert (staged.digest, staged.run_id) == (serving.state.digest, "run-7")
+
+
+async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
+    serving: WorkerHarness,
+) -> None:
+    """A peer that stages it now reads the new files under the same version."""
+    path = write_tiny(serving.root / "current", 1.0)
+    await serving.stage("43", path)
+    first = serving.state.staged
+    await serving.stage("43", path)
+    assert serving.state.staged == first, "the files are as they were"
+    write_tiny(path, 2.0)
+    await serving.stage("43", path)
+    second = serving.state.staged
+
+    assert first is not None
+    assert second is not None
+    assert first.digest != second.digest
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["staged", "in the engine"])
+async def test_a_link_that_leads_to_other_files_is_another_source(
+    serving: WorkerHarness,
+    loaded: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    link = serving.root / "current"
+    link.symlink_to(write_tiny(serving.root / "one", 1.0))
+    await serving.stage("43", link)
+    if loaded:
+        await serving.apply("43")
+    link.unlink()
+    await serving.stage("43", link)  # as after the end of a directory: the bytes are here
+    link.symlink_to(write_tiny(serving.root / "two", 2.0))
+
+    if loaded:
+        assert (await refused(serving.stage("43", link))).reason is Reason.VERSION_REUSED
+        return
+    staged = serving.state.staged
+    await serving.stage("43", link)
+    assert staged is not None
+    assert serving.state.staged is not None
+    assert serving.state.staged.digest != staged.digest
+
+
+async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights(
+    serving: WorkerHarness,
+) -> None:
+    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).driver.collective
+    path = await serving.stage("43")
+    await collective.join_transfer(HOLDER, {})
+    await collective.begin_transfer(HOLDER)
+    await collective.end_transfer(HOLDER, "43")
+    assert (await refused(serving.stage("43", path))).reason is Reason.VERSION_REUSED
+    assert (await refused(serving.apply("43"))).reason is Reason.VERSION_REUSED
+    await serving.pause()
+    assert (await refused(serving.load("43"))).reason is Reason.VERSION_REUSED
+    await serving.resume("43")
+    assert serving.state.digest is None, "the received weights are in the engine"
 
 
 async def test_an_unnoticed_rewrite_does_not_make_two_workers_report_one_digest(
