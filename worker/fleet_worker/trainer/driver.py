@@ -58,14 +58,13 @@ class FilesDriver:
         self._seat.check_may_drive()
         source = _source(path)
         agent = self._seat.agent
-        label = (
-            checked_label(label) if label is not None else await self._label_of(str(source.path))
-        )
+        given, label = label, await self._label(label, source)
         self._check_not_failed(label, source)
         await self._seat.renew(trainer)
         stage = StageRequest(version=label, source=source, epoch=self._seat.epoch)
         # By digest: another trainer's directory may have other weights with this version.
         digest = await agent.stage(stage, by_directory=True)
+        await self._check_still_named(given, label, source)
         if agent.phase is Phase.SERVING:
             await agent.apply(
                 ApplyRequest(
@@ -113,13 +112,15 @@ class FilesDriver:
         self._seat.check_may_drive()
         self._seat.agent.adapters.check_enabled()
         source = _source(path)
-        label = (
-            checked_label(label) if label is not None else await self._label_of(str(source.path))
-        )
+        given, label = label, await self._label(label, source)
         request = AdapterRequest(
             version=label, source=source, holder=trainer, epoch=self._seat.epoch
         )
-        await self._seat.agent.put_adapter(checked_label(name), request, by_directory=True)
+        put = partial(self._seat.agent.put_adapter, checked_label(name), by_directory=True)
+        # No request gets the version before its name is certain.
+        await put(request.model_copy(update={"stage_only": True}))
+        await self._check_still_named(given, label, source)
+        await put(request)
         return label
 
     async def remove_adapter(self, trainer: str, name: str) -> None:
@@ -127,6 +128,25 @@ class FilesDriver:
         self._seat.check_may_drive()
         request = AdapterRemoval(holder=trainer, epoch=self._seat.epoch)
         await self._seat.agent.remove_adapter(checked_label(name), request)
+
+    async def _label(self, given: str | None, source: Source) -> str:
+        """The version of a directory: the given one, or that of its name and files."""
+        return checked_label(given) if given is not None else await self._label_of(str(source.path))
+
+    async def _check_still_named(self, given: str | None, label: str, source: Source) -> None:
+        """Check that files that named their version have not changed before the worker read them.
+
+        Otherwise a peer may serve the files before the change under the same version.
+
+        Errors:
+            Refusal: `CheckpointChanged`.
+        """
+        if await self._label(given, source) != label:
+            raise Refusal(
+                Reason.CHECKPOINT_CHANGED,
+                f"the files in {source} changed after they had named version {label}; load them"
+                " again",
+            )
 
     async def _label_of(self, path: str) -> str:
         if (step := step_of(path)) is not None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.fake_engine import untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
+from tests.support.worker_harness import HOLDER, TrainerHarness, refused
 
 from fleet_worker.errors import EngineFailure
 from fleet_worker.lora.files import PrivateAdapter
@@ -125,6 +126,26 @@ async def test_reused_versions_of_an_adapter_are_not_read_again(
     await lora.put("1", other, name="another", stage_only=True)
     await lora.put("2", other)
     assert reads == ["1", "1", "2"], "another name or version is another question"
+
+
+async def test_files_that_change_after_they_have_named_their_version_are_not_served(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, agent = TrainerHarness.of(lora.harness).driver.files, lora.harness.agent
+    put, path = agent.put_adapter, str(lora.write("refit"))
+
+    async def rewritten(name: str, request: AdapterRequest, *, by_directory: bool) -> None:
+        lora.write("refit", seed=9)
+        await put(name, request, by_directory=by_directory)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(agent, "put_adapter", rewritten)
+        refusal = await refused(files.put_adapter(HOLDER, "tuned", path))
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
+    assert (state_of(lora).version, lora.in_slots) == (None, [])
+
+    label = await files.put_adapter(HOLDER, "tuned", path)
+    assert (state_of(lora).version, state_of(lora).staged) == (label, None)
 
 
 async def test_the_version_before_is_served_until_the_staged_one_is(lora: LoraHarness) -> None:

@@ -24,6 +24,7 @@ from fleet_worker.protocol import (
     Phase,
     Reason,
     Source,
+    StageRequest,
     parent_of_step,
     step_of,
 )
@@ -206,6 +207,26 @@ async def test_a_folder_without_a_number_may_be_rewritten(trainer: TrainerHarnes
 
     assert first != second
     assert trainer.harness.state.version == second
+
+
+async def test_files_that_change_after_they_have_named_their_version_are_refused(
+    trainer: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes would be served under the version of the files before, which a peer has read."""
+    agent, path = trainer.harness.agent, write_tiny(trainer.harness.root / "refit", 1.0)
+    stage = agent.stage
+
+    async def rewritten(request: StageRequest, *, by_directory: bool) -> str:
+        write_tiny(path, 2.0)
+        return await stage(request, by_directory=by_directory)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(agent, "stage", rewritten)
+        refusal = await refused(trainer.driver.files.load(HOLDER, str(path)))
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
+    assert (trainer.harness.state.version, trainer.harness.state.phase) == ("base", Phase.SERVING)
+
+    assert (await trainer.driver.files.load(HOLDER, str(path))).startswith("refit-")
 
 
 async def test_a_load_that_broke_the_engine_is_neither_resumed_nor_repeated(
