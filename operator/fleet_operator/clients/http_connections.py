@@ -115,6 +115,7 @@ class Connection(asyncio.Protocol):
             stale = self._has_answered and not self._reader.received_bytes
             self._end(StaleConnectionError(reason) if stale else HttpError(reason))
         self._release()
+        self._reader.clear()
 
     def _release(self) -> None:
         self._counts = False
