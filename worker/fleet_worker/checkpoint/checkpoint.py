@@ -177,7 +177,8 @@ class Checkpoint:
         any time.
         """
         for file in self.files:
-            file.check_unchanged()
+            if not file.is_lost():
+                file.check_unchanged()
         try:
             directory = OpenDirectory(self.path, roots)
         except Refusal as refusal:

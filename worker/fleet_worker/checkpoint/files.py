@@ -92,14 +92,24 @@ class OpenFile:
 
     def check_unchanged(self) -> None:
         """Refuse with `CheckpointChanged` if the file has changed since it was opened."""
-        now = FileState.of(self.descriptor)
-        if os.fstat(self.descriptor).st_nlink == 0:
+        with os_errors(self.name):
+            now = FileState.of(self.descriptor)
+            links = os.fstat(self.descriptor).st_nlink
+        if links == 0:
             # Deleting a file does not change the bytes of the open one.
             now = replace(now, changed_ns=self.state.changed_ns)
         if now != self.state:
             raise Refusal(
                 Reason.CHECKPOINT_CHANGED, f"{self.name} changed while the worker read it"
             )
+
+    def is_lost(self) -> bool:
+        """Whether another node has deleted the file from a network file system."""
+        try:
+            os.fstat(self.descriptor)
+        except OSError as error:
+            return error.errno == errno.ESTALE
+        return False
 
     def holes(self) -> Iterator[tuple[int, int]]:
         """Yield begin and end of the parts that were never written.

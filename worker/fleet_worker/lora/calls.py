@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from fleet_worker.checkpoint.completeness import files_of
 from fleet_worker.checkpoint.identity import Label, check_digest
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
-from fleet_worker.checkpoint.sources import directory_of, resolved, states_in
+from fleet_worker.checkpoint.sources import resolved, states_in
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Refusal
@@ -267,14 +266,16 @@ class LoraCalls:
         served = self._host.adapters.served_files(name)
         if served is None or request.digest is not None:
             return True
-        path, roots = directory_of(request.source), self._rules.roots
+        roots = self._rules.roots
         try:
-            now = await self._threads.run(partial(files_of, path, roots), store=roots.root_of(path))
-        except Refusal:
-            return True
-        # A deleted file or directory is not a change: trainers delete old versions.
-        files = served.identity.files
-        return all(now.get(f, (size, time)) == (size, time) for f, size, _, time in files)
+            await self._threads.run(
+                partial(served.check_same_source, request.source, roots),
+                store=roots.root_of(str(request.source)),
+            )
+        except Refusal as refusal:
+            # The worker cannot open the source, so it knows of no other files.
+            return refusal.reason is not Reason.CHECKPOINT_CHANGED
+        return True
 
     def _remove_retired_soon(self) -> None:
         async def remove_retired() -> None:

@@ -22,7 +22,7 @@ from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.identity import Identity
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
 from fleet_worker.checkpoint.reference import StageRules
-from fleet_worker.checkpoint.sources import directory_of
+from fleet_worker.checkpoint.sources import check_same_source, directory_of
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.config import (
     ADAPTER_CONFIG_FILE,
@@ -105,6 +105,10 @@ class PrivateAdapter:
     size_bytes: int
     identity: Identity
     _checkpoint: Checkpoint
+
+    def check_same_source(self, source: Source, roots: Roots) -> None:
+        """See `sources.check_same_source`."""
+        check_same_source(source, self._checkpoint, roots)
 
     def close(self) -> None:
         """Delete the directory and free the memory, after the adapter has left the engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -105,6 +106,26 @@ def test_a_deleted_directory_does_not_count_as_a_change(
     shutil.rmtree(directory)
 
     checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+
+def test_files_that_another_node_has_deleted_do_not_count_as_a_change(
+    checkpoint: Checkpoint, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS answers ESTALE for the open file. Bytes that a load would still read are lost."""
+    shutil.rmtree(directory)
+    fstat, descriptors = os.fstat, {file.descriptor for file in checkpoint.files}
+
+    def stale(descriptor: int) -> os.stat_result:
+        if descriptor in descriptors:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", stale)
+    checkpoint.check_same_on_disk(Roots([directory.parent]))
+    with pytest.raises(Refusal) as refused:
+        checkpoint.check_unread()
+
+    assert refused.value.reason is Reason.SOURCE_UNREADABLE
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 
 import pytest
-from tests.support.adapters import WEIGHTS_FILE
+from tests.support.adapters import CONFIG_FILE, WEIGHTS_FILE
 from tests.support.fake_engine import touched, untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
@@ -40,6 +41,33 @@ async def test_putting_the_same_version_again_changes_nothing(lora: LoraHarness)
     await lora.put("1", path, digest=digest)
 
     assert lora.harness.engine.calls.count("add_adapter tuned@1") == 1
+
+
+@pytest.mark.parametrize("by_link", [False, True], ids=["rewritten", "a link that was moved"])
+async def test_files_of_the_same_size_and_time_are_not_the_files_of_a_served_version(
+    lora: LoraHarness,
+    by_link: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """A copy may keep the time. A peer that starts now reads these files under the same version."""
+    link, one, two = lora.harness.root / "current", lora.write("one"), lora.write("two", seed=2)
+    status = (one / WEIGHTS_FILE).stat()
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
+        times = (one / name).stat()
+        os.utime(two / name, ns=(times.st_atime_ns, times.st_mtime_ns))
+    link.symlink_to(one)
+    path = link if by_link else one
+    await lora.put("1", path)
+    if by_link:
+        link.unlink()
+        await lora.put("1", path)  # a deleted source is no change
+        link.symlink_to(two)
+    else:
+        for name in (WEIGHTS_FILE, CONFIG_FILE):
+            (two / name).rename(one / name)
+    assert (path / WEIGHTS_FILE).stat().st_mtime_ns == status.st_mtime_ns
+    assert (path / WEIGHTS_FILE).stat().st_size == status.st_size
+
+    assert (await lora.refused("1", path)).reason is Reason.VERSION_REUSED
 
 
 async def test_two_concurrent_puts_of_one_version_load_once(lora: LoraHarness) -> None:
