@@ -213,7 +213,11 @@ class FakeKube:
         if uid is not None and known is not None and known["metadata"]["uid"] != uid:
             raise Terminal(f"422 {path}: metadata.uid: field is immutable")
         asked = body["metadata"].get("resourceVersion")
-        if asked is not None and known is not None and known["metadata"]["resourceVersion"] != asked:
+        if (
+            asked is not None
+            and known is not None
+            and known["metadata"]["resourceVersion"] != asked
+        ):
             raise Conflict(path)
         if not path.endswith("/status"):
             body = body | {"metadata": body["metadata"] | {"managedFields": [_managed(body)]}}

@@ -142,7 +142,7 @@ class LongCall(WorkerAction):
 class Stage(LongCall):
     """Check a source and hold its bytes."""
 
-    kind = "stage"
+    kind: ClassVar[WorkKind] = "stage"
     request = protocol.StageRequest
 
     source: WeightSource

@@ -213,7 +213,11 @@ def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
     obeyed = Epoch(term=0, sequence=0)
     for term in range(1, 20):
         epochs = Epochs(lambda term=term: term)
-        for reported in (obeyed.term, MAX_TERM - 1, *range(term + MOST_AHEAD - 3, term + MOST_AHEAD + 3)):
+        for reported in (
+            obeyed.term,
+            MAX_TERM - 1,
+            *range(term + MOST_AHEAD - 3, term + MOST_AHEAD + 3),
+        ):
             epochs.note_refusal(KEY, POD, Epoch(term=reported, sequence=0))
             epochs.raise_above(epochs.refused())
         for peer in PEERS:
