@@ -21,7 +21,7 @@ from fleet_operator.core.actions import (
     Fence,
     Load,
     Pause,
-    PutLora,
+    ReadLora,
     RemoveLora,
     Resume,
     Stage,
@@ -80,7 +80,7 @@ def act(worker: FakeWorker, ticket: Ticket) -> None:
             _fence(worker, ticket)
         case CanaryPrompts() if worker.phase in {Phase.SERVING, Phase.JOINING}:
             _begin(worker, ticket, "probe", worker.slow_seconds)
-        case PutLora() | RemoveLora():
+        case ReadLora() | RemoveLora():
             _adapt(worker, ticket)
         case _:
             ticket.end(Reason.WRONG_PHASE)
@@ -353,7 +353,7 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
         worker.staged_adapters.pop(action.adapter, None)
         ticket.end()
         return
-    assert isinstance(action, PutLora)
+    assert isinstance(action, ReadLora)
     if worker.phase not in {Phase.SERVING, Phase.JOINING, Phase.PAUSED}:
         ticket.end(Reason.WRONG_PHASE)
         return
@@ -377,7 +377,7 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     ticket.end(reason)
 
 
-def _put(worker: FakeWorker, action: PutLora, held: FakeAdapter | None) -> Reason | None:
+def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reason | None:
     """Stage or serve a version. Returns: why it is refused. `held`: it, if it is staged already."""
     name, known = action.adapter, (action.adapter, action.version, action.run_id)
     if held is None:
@@ -400,7 +400,7 @@ def _put(worker: FakeWorker, action: PutLora, held: FakeAdapter | None) -> Reaso
     return None
 
 
-def _read(worker: FakeWorker, action: PutLora) -> tuple[FakeAdapter, Reason | None]:
+def _read(worker: FakeWorker, action: ReadLora) -> tuple[FakeAdapter, Reason | None]:
     """The adapter that lies there now, and why the worker refuses it."""
     source, reason = str(action.source), None
     found = FakeAdapter(action.version, action.run_id, source, worker.files.at(source))

@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import PutLora, WorkerCall
+from fleet_operator.core.actions import ReadLora, WorkerCall
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
@@ -86,7 +86,7 @@ class FakeAdapter:
 
     def is_of(self, action: WorkerCall) -> bool:
         """Whether a call names this version and its source, and its digest if any."""
-        assert isinstance(action, PutLora)
+        assert isinstance(action, ReadLora)
         named = (self.version, self.run_id) == (action.version, action.run_id)
         alike = action.digest in {None, self.digest}
         return named and alike and self.source == str(action.source)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import PutLora, Stage
+from fleet_operator.core.actions import ReadLora, Stage
 from fleet_operator.core.percentages import at_most
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Readers:
     def note_sent(self, leader: Leader, call: WorkerCall) -> None:
         """A call is about to leave an operator. With it, one more worker may read a checkpoint."""
         observed, desired = leader.observed, leader.desired
-        reads = isinstance(call, Stage | PutLora)
+        reads = isinstance(call, Stage | ReadLora)
         if leader is not self.sim.leader or not reads or observed is None or desired is None:
             return
         bound = _rollout_for(desired, call).max_staging
@@ -57,7 +57,7 @@ class Readers:
             which = f"{call.pod_name} gets {call.work} while {', '.join(others)} still read"
             self.sim.fail(14, f"{which}; at most {most} may at once")
 
-    def _reads(self, leader: Leader, worker: WorkerView, call: Stage | PutLora) -> bool:
+    def _reads(self, leader: Leader, worker: WorkerView, call: Stage | ReadLora) -> bool:
         uid, seen = worker.pod.uid, worker.pod
         gone = seen.deleting or seen.quarantine or not seen.running
         if gone or worker.silent_seconds >= PROBE_SECONDS:
@@ -79,7 +79,7 @@ class Readers:
 def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:
     """The settings in force for a call: those of the base weights, or those of an adapter."""
     fleet = desired.fleet_spec.rollout
-    if not isinstance(call, PutLora):
+    if not isinstance(call, ReadLora):
         return desired.base_spec.rollout.over(fleet) if desired.base_spec else fleet
     specs = (asked.view(uid).spec for uid, asked in desired.weights)
     own = next(s.rollout for s in specs if s.adapter == call.adapter)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import PutLora
+from fleet_operator.core.actions import ReadLora
 from fleet_worker.protocol import Reason
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check_rests(simulation: Simulation, leader: Leader, decision: Decision) -> N
     """No call asks for a version of an adapter that its worker has refused a moment ago."""
     for call in decision.worker_calls:
         heard = leader.heard.get(call.pod_uid)
-        if not isinstance(call, PutLora) or heard is None:
+        if not isinstance(call, ReadLora) or heard is None:
             continue
         for refusal in heard.state.adapter_failures:
             about = (refusal.name, refusal.version, refusal.run_id)

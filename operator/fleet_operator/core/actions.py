@@ -266,10 +266,9 @@ class LoraCall(WorkerAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutLora(LoraCall, LongCall):
-    """Serve this version of a LoRA adapter."""
+class ReadLora(LoraCall, LongCall):
+    """Base of the calls that read the files of a LoRA adapter."""
 
-    kind: ClassVar[WorkKind] = "adapter"
     request = protocol.AdapterRequest
 
     adapter: str
@@ -277,7 +276,14 @@ class PutLora(LoraCall, LongCall):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageLora(PutLora):
+class PutLora(ReadLora):
+    """Serve this version of a LoRA adapter."""
+
+    kind = "adapter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLora(ReadLora):
     """Check the files of this version of a LoRA adapter and hold them, without serving them."""
 
     kind = "stage-adapter"

@@ -16,7 +16,6 @@ from fleet_operator.core.actions import (
     PutLora,
     Quarantine,
     Resume,
-    StageLora,
     WorkerCall,
 )
 from fleet_operator.core.facts import Facts, Workers
@@ -48,7 +47,7 @@ def gate(step: Step, pins: Pins, held: Collection[WorkerView] = ()) -> tuple[Ste
     waits = False
     for action in step.actions:
         named: Named | None = None
-        if isinstance(action, _GATED) and not isinstance(action, StageLora):
+        if isinstance(action, _GATED):
             named = action
         elif isinstance(action, Pause) and action.pod_uid not in uids:
             named = step.goal

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Sequence
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import PutLora, Quarantine, Stage, WorkerCall
+from fleet_operator.core.actions import Quarantine, ReadLora, Stage, WorkerCall
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Reason
 
-Reading = Stage | PutLora
+Reading = Stage | ReadLora
 """The calls that make a worker read a checkpoint."""
 _UNWRITTEN = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY})
 

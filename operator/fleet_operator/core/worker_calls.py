@@ -17,6 +17,7 @@ from fleet_operator.core.actions import (
     RemoveLora,
     Resume,
     Stage,
+    StageLora,
 )
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named, WeightsId
@@ -194,8 +195,8 @@ def put_lora(
     goal: Checkpoint,
     settings: Rollout,
     *,
-    kind: type[PutLora] = PutLora,
-) -> PutLora:
+    kind: type[PutLora | StageLora] = PutLora,
+) -> PutLora | StageLora:
     """Asks a worker to serve the goal under an adapter's name. `kind`: `StageLora` only stages it."""
     return kind(
         pod_uid=worker.pod.uid,
