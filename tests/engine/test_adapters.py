@@ -278,7 +278,8 @@ def test_the_slots_are_planned(lab: Lab) -> None:
     for thread in threads:
         thread.join(timeout=60)
     eventually(lambda: lab.state["retiring"] == [])
-    assert lab.put("4", fourth)["adapter_failure"] is None
+    failures = lab.put("4", fourth)["adapter_failures"]
+    assert lab.name not in {failure["name"] for failure in failures}
 
 
 def test_unloading_is_idempotent_and_removes_the_name(lab: Lab) -> None:

@@ -351,6 +351,7 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     if isinstance(action, RemoveLora):
         worker.adapters.pop(action.adapter, None)
         worker.staged_adapters.pop(action.adapter, None)
+        worker.refused_adapters.forget(action.adapter)
         ticket.end()
         return
     assert isinstance(action, ReadLora)
@@ -371,7 +372,7 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
         )
         worker.refused_adapters.note(fault)
     elif name in worker.adapters and worker.adapters[name].is_of(action):
-        worker.refused_adapters.note_served(name)
+        worker.refused_adapters.forget(name)
     else:
         worker.refused_adapters.note_staged(name, action.version, action.run_id)
     ticket.end(reason)

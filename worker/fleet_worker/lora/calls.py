@@ -123,7 +123,7 @@ class LoraCalls:
             self.refused.note(fault)
             raise
         if adapters.serves(name, request):
-            self.refused.note_served(name)
+            self.refused.forget(name)
         else:
             self.refused.note_staged(name, request.version, request.run_id)
 
@@ -133,6 +133,7 @@ class LoraCalls:
         async with self._host.lock:
             self._host.check_holder(request.holder)
             await self._host.adapters.remove(name)
+        self.refused.forget(name)
 
     def _check_fits(self, name: str) -> None:
         """Refuse an adapter that the worker cannot load now, before it reads any file."""

@@ -45,6 +45,6 @@ class RefusedAdapters:
         """Forget the refusal of a version. Those of others stay: the engine may fail with this one."""
         self.faults = tuple(f for f in self.faults if f.about != (name, version, run_id))
 
-    def note_served(self, name: str) -> None:
-        """Forget all refusals of an adapter, which serves a version now."""
+    def forget(self, name: str) -> None:
+        """Forget all refusals of an adapter, which serves a version now or is removed."""
         self.faults = tuple(f for f in self.faults if f.name != name)

@@ -143,7 +143,8 @@ class AdapterSlots(Message):
 class AdapterFailure(Failure):
     """A refusal of a version of an adapter, or a failure of its load.
 
-    It stays until this version is staged, or any version of the same name is served.
+    It stays until this version is staged, any version of the same name is served, or the name is
+    removed.
     """
 
     name: Label

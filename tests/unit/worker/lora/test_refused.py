@@ -53,6 +53,14 @@ async def test_a_served_version_ends_the_refusals_of_its_name(lora: LoraHarness)
         await lora.refused("7", path)
 
 
+async def test_a_removed_adapter_was_refused_no_more(lora: LoraHarness) -> None:
+    await lora.put("6", lora.write("6"))
+    await lora.refused("7", broken(lora, "bad"))
+    await lora.remove()
+
+    assert reported(lora) == []
+
+
 async def test_so_many_refusals_are_reported_and_no_more(lora: LoraHarness) -> None:
     path = broken(lora, "bad")
     for number in range(REPORTED_AT_MOST + 3):
