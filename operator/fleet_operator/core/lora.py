@@ -127,8 +127,7 @@ def _problem_of_joiners(
     out = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(recorded)))
     failed = [w for w in out if worker_calls.failure_of(w, recorded)]
     if not failed:
-        # A worker of an earlier release remembers its last refusal only: it tried both.
-        tried = [w for w in out if w.state is not None and not w.state.adapter_failures]
+        tried = [w for w in out if not _remembers_all(w)]
         failed = [w for w in tried if worker_calls.failure_of(w, goal)]
         return problem_of_joiners(failed, goal) if failed else None
     problem = problem_of_joiners(failed, recorded)
@@ -139,6 +138,13 @@ def _problem_of_joiners(
     before = f"{first.reason}: {first.message} ({worker.pod.name})"
     added = f" {counted(len(refused), 'worker')} refused version {goal.label} before: {before}."
     return replace(problem, message=problem.message + added)
+
+
+def _remembers_all(worker: WorkerView) -> bool:
+    """Whether a worker that has refused an adapter reports the refusals of all versions. A worker of an
+    earlier release reports its last refusal only.
+    """
+    return worker.state is not None and bool(worker.state.adapter_failures)
 
 
 def _is_new(desired: Checkpoint, recorded: Checkpoint | None) -> bool:
@@ -230,7 +236,7 @@ def _next_call(
         return None
     own = goal
     if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
-        if worker_calls.failed_lately(worker, recorded):
+        if not _remembers_all(worker) and worker_calls.failed_lately(worker, recorded):
             return None  # it refused the goal before: both wait
         if worker_calls.failed_lately(worker, goal):
             own = recorded  # the applied version admits it, too

@@ -260,6 +260,14 @@ class TestJoiningWorkers:
             problem.message.replace(":", "").split()
         )
 
+    def test_a_new_version_is_tried_at_once_though_the_applied_one_was_refused(self):
+        joining_worker = _with(make_worker(1).joining("base"))
+        joining_worker = _refusing(joining_worker, "6", age_seconds=0.1)
+        member = _with(make_worker(0).serving("base"), sql="6")
+        fleet = _fleet(member, joining_worker, wants=_weights("8", applied="6"))
+
+        assert _calls(fleet) == [f"stage-adapter sql 8 on policy-{n}" for n in range(2)]
+
     def test_a_refused_goal_is_no_problem_of_a_worker_that_may_still_join_at_the_applied_version(
         self,
     ):

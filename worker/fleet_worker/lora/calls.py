@@ -104,7 +104,7 @@ class LoraCalls:
             source = await self._threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
             if adapters.serves(name, request) and await self._is_unchanged(name, request):
-                await adapters.staged.drop_others(name, request)
+                await adapters.staged.drop(name)
             elif request.stage_only:
                 await self._stage(name, request, by_directory=by_directory)
             else:
@@ -208,7 +208,7 @@ class LoraCalls:
     ) -> PrivateAdapter:
         """Check an adapter and copy its bytes into memory. Without the lock: the worker keeps serving."""
         kind = "stage-adapter" if request.stage_only else "adapter"
-        await self._host.adapters.staged.drop_others(name, request)  # frees its memory
+        await self._host.adapters.staged.drop(name)  # it is not used, and has memory
         self.preparing = Preparing(kind, request.version, self._host.clock())
         roots = self._rules.roots
         store = roots.root_of(str(request.source))

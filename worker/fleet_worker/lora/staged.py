@@ -88,11 +88,6 @@ class StagedAdapters:
         """Return the files of a request, which belong to the caller from now on."""
         return self._held.pop(name).files if self.has(name, request) else None
 
-    async def drop_others(self, name: str, request: AdapterRequest) -> None:
-        """Delete the files of a name if they are of another version than that of a request."""
-        if not self.has(name, request):
-            await self.drop(name)
-
     async def drop(self, name: str) -> None:
         """Delete the files of a name, if there are any."""
         held = self._held.pop(name, None)
