@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from fleet_worker.checkpoint.identity import Label, check_digest
+from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import resolved, states_in
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.lora.files import PrivateAdapter, make_private, open_fitting_adapter
+from fleet_worker.lora.files import (
+    PrivateAdapter,
+    label_of,
+    make_private,
+    open_fitting_adapter,
+)
 from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
 from fleet_worker.lora.slots import Adapters
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
@@ -286,22 +291,3 @@ class LoraCalls:
         task = asyncio.get_running_loop().create_task(remove_retired())
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
-
-
-def label_of(
-    name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
-) -> Label:
-    """The label that other bytes cannot have once the adapter is loaded.
-
-    Args:
-        name: The model name in requests.
-        request: Names the version and the run.
-        files: The worker's copy of the files.
-        by_directory: See `LoraCalls.put`.
-    """
-    scope = f"adapter {name}"
-    if request.run_id is not None:
-        scope += f" of run {request.run_id}"
-    elif by_directory:
-        scope += f" from {files.identity.source}"
-    return Label(request.version, scope)

@@ -19,7 +19,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.format import CONFIG_LIMIT
-from fleet_worker.checkpoint.identity import Identity
+from fleet_worker.checkpoint.identity import Identity, Label
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.sources import check_same_source, directory_of
@@ -31,7 +31,7 @@ from fleet_worker.lora.config import (
     check_adapter_tensors,
     check_weights_there,
 )
-from fleet_worker.protocol import Reason, Source
+from fleet_worker.protocol import AdapterRequest, Reason, Source
 
 
 def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
@@ -155,3 +155,22 @@ def make_private(
     return PrivateAdapter(
         str(folder), digest, checkpoint.size_bytes, checkpoint.identity, checkpoint
     )
+
+
+def label_of(
+    name: str, request: AdapterRequest, files: PrivateAdapter, *, by_directory: bool
+) -> Label:
+    """The label that other bytes cannot have once the adapter is loaded.
+
+    Args:
+        name: The model name in requests.
+        request: Names the version and the run.
+        files: The worker's copy of the files.
+        by_directory: See `LoraCalls.put`.
+    """
+    scope = f"adapter {name}"
+    if request.run_id is not None:
+        scope += f" of run {request.run_id}"
+    elif by_directory:
+        scope += f" from {files.identity.source}"
+    return Label(request.version, scope)
