@@ -28,8 +28,8 @@ LASTING = frozenset(
         Reason.VERSION_REUSED,
     }
 )
-"""Reasons in the bytes of the files, which hold until the files change. A process never forgets what a
-version was, so other bytes stay refused under it."""
+"""Reasons in the bytes of the files, which hold until the files change. A process remembers what its last
+4096 versions were (`checkpoint.identity`), so other bytes stay refused under them."""
 
 
 @dataclass(frozen=True, slots=True)

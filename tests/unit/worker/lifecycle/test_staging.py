@@ -431,9 +431,11 @@ async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_la
         assert refused.value.reason is Reason.VERSION_REUSED
         waits.append(refused.value.retry_after_seconds)
     await slot.stage(stage_request("2", others))
+    # A trainer that names directories has another run there.
+    await slot.stage(stage_request("1", others), by_directory=True)
 
     assert waits == [10, 20, 40]
-    assert reads == ["1", "2"]
+    assert reads == ["1", "2", "1"]
 
 
 async def test_a_staged_version_can_be_taken_once(tmp_path: Path) -> None:

@@ -66,6 +66,64 @@ async def test_every_dialect_joins_the_same_group(
     await trainer_port.client.aclose()
 
 
+UPDATES = {
+    "vLLM and NeMo-RL": [
+        ("/pause?mode=keep", {}),
+        ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": "STEP"}}),
+    ],
+    "prime-rl": [("/pause?mode=keep", {}), ("/update_weights", {"weight_dir": "STEP"})],
+    "AReaL": [
+        ("/areal_pause_generation", {}),
+        ("/areal_update_weights", {"model_path": "STEP"}),
+    ],
+    "Dynamo": [
+        ("/engine/pause_generation", {}),
+        ("/engine/update_weights_from_disk", {"model_path": "STEP"}),
+    ],
+    "a collective": [
+        ("/init_weight_transfer_engine", {"init_info": JOINED}),
+        ("/start_weight_update", {}),
+        ("/update_weights", {"update_info": {"names": []}}),
+        ("/finish_weight_update", {"weight_version": "41"}),
+    ],
+    "a collective, by Dynamo": [
+        ("/engine/init_weights_update_group", GROUP),
+        ("/engine/pause_generation", {}),
+        *(
+            ("/engine/update_weights_from_distributed", {"engine_rpc": step} | more)
+            for step, more in (
+                ("start_weight_update", {}),
+                ("update_weights", {"update_info": {"names": []}}),
+                ("finish_weight_update", {"weight_version": "41"}),
+            )
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("given", [pytest.param(u, id=name) for name, u in UPDATES.items()])
+async def test_the_state_tells_loaded_weights_from_those_of_the_start(
+    joining: WorkerHarness, tmp_path: Path, given: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """The operator admits workers at weights that a trainer has sent to all of them. A version on which
+    they have only started may be an old one.
+    """
+    trainer_port = TrainerPort(joining, tmp_path, room=TransferRoom("own"))
+    before = joining.state
+    for path, body in given:
+        filled = {k: trainer_port.step(41) if v == "STEP" else v for k, v in body.items()}
+        if "kwargs" in filled:
+            filled["kwargs"] = {"weights_path": trainer_port.step(41)}
+        status, reply = await trainer_port.post(path, **filled)
+        assert status == 200, reply
+        assert reply.get("status") != "error", reply
+    await trainer_port.client.aclose()
+
+    assert (before.version, before.effect) == ("base", None)
+    assert joining.state.version == "41"
+    assert joining.state.effect is not None
+
+
 @pytest.mark.parametrize("missing", ["host", "port", "inference_world_size"])
 async def test_an_incomplete_description_of_a_group_is_refused(
     serving: WorkerHarness, tmp_path: Path, missing: str
