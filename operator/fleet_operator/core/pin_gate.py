@@ -19,7 +19,7 @@ from fleet_operator.core.actions import (
     WorkerCall,
 )
 from fleet_operator.core.facts import Facts, Workers
-from fleet_operator.core.identity import Named
+from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.precedence import called_only_by
 from fleet_operator.core.strategies.base import Step
@@ -71,7 +71,7 @@ def expel_others(step: Step, pins: Pins, members: Workers, how: Rollout) -> Step
 
     def differs(worker: Facts) -> bool:
         loaded = worker.loaded
-        if loaded is None or loaded.digest is None:
+        if loaded is None or loaded.digest in {None, TRANSFERRED_DIGEST}:
             return False
         return pinned.get((loaded.version, loaded.run_id), loaded.digest) != loaded.digest
 

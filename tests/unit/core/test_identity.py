@@ -613,6 +613,26 @@ class TestTransferredWeightsUnderTheOperator:
         if strategy == "Synchronized":
             assert "fence on policy-2" in calls
 
+    def test_a_pin_of_their_name_closes_no_worker(self):
+        """The trainer had served this version from a directory before."""
+        status = replaced(self.STATUS, (pin("7", "/weights/7", D1),))
+        workers = [*self.SERVING, make_worker(2).serving("7").from_source(None)]
+
+        assert decided(fleet_of(*workers, status=status)).worker_calls == ()
+
+    def test_no_canary_is_asked_to_read_them(self):
+        workers = [make_worker(n).joining("base").probed("base") for n in range(3)]
+        decision = decided(fleet_of(*workers, status=self.STATUS, rollout={"strategy": "Canary"}))
+
+        assert decision.worker_calls == ()
+
+    def test_the_config_map_names_the_version_alone(self):
+        decision = decided(fleet_of(*self.SERVING, status=self.STATUS))
+        assert decision.rollout is not None
+        config_map = children.applied_config_map(fleet_of(*self.SERVING), decision.rollout.applied)
+
+        assert config_map["data"] == {"version": "7"}
+
     def test_a_version_of_the_same_name_is_refused(self):
         workers = [*self.SERVING, make_worker(2).serving("7").from_source(None)]
         decision = decided(fleet_of(*workers, wants=asks("7", "/weights/7"), status=self.STATUS))

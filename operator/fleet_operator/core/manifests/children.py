@@ -7,6 +7,7 @@ from typing import Any
 from fleet_operator.api import names
 from fleet_operator.api.serving import ServiceOptions
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import file_digest
 from fleet_operator.core.manifests.pods import owner_reference
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
@@ -77,8 +78,8 @@ def applied_config_map(observed: FleetObserved, applied: Checkpoint) -> dict[str
         data[names.APPLIED_PATH_KEY] = applied.source.path
     if applied.run_id is not None:
         data[names.APPLIED_RUN_ID_KEY] = applied.run_id
-    if applied.digest is not None:
-        data[names.APPLIED_DIGEST_KEY] = applied.digest
+    if (digest := file_digest(applied.digest)) is not None:
+        data[names.APPLIED_DIGEST_KEY] = digest
     name = names.applied_config_map_name(observed.name)
     return _object(observed, "ConfigMap", name) | {"data": data}
 

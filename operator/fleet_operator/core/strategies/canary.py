@@ -58,10 +58,10 @@ def then(strategy: Strategy) -> Strategy:
     def step(view: RolloutView) -> Step:
         verdict = view.verdict
         passed = verdict is not None and verdict.passed and _judges(verdict, view.desired)
-        absent = is_missing(view.there, view.desired)
+        absent = is_missing(view.there, view.desired) or view.desired.is_transferred
         if view.halted or view.suspended or passed or absent or _is_served(view):
-            # While the rollout is suspended or the checkpoint does not exist, no worker is judged:
-            # canaries serve again.
+            # While the rollout is suspended or there are no files, no worker is judged: canaries serve
+            # again.
             return strategy(view)
         if (superseded := _superseded(view)) is not None:
             taken = strategy(replace(view, desired=superseded))
