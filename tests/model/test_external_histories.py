@@ -67,8 +67,8 @@ MUTANTS = [
         16,
         "any version counts as that of the majority",
         "core/strategies/external.py",
-        "if 2 * count > len(admitted):",
-        "if count:",
+        "if weights is not None and 2 * count > len(admitted):",
+        "if weights is not None:",
     ),
 ]
 

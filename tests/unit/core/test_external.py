@@ -68,6 +68,14 @@ def test_a_silent_worker_that_was_not_admitted_says_nothing_about_the_fleet():
     assert texts_of(taken.actions) == ["stage 41 on policy-1"]
 
 
+def test_workers_that_have_not_answered_yet_may_have_another_version():
+    """After a change of the leader. The only worker that has answered may have missed the update."""
+    unheard = [W(n).ready() for n in (0, 1)]
+    taken = step(make_view(*unheard, W(2).serving("40"), W(3).joining("40")))
+
+    assert taken.actions == ()
+
+
 def test_joining_workers_get_the_version_from_the_others_source():
     other = W(0).serving("7").from_source("/weights/elsewhere")
     (action,) = step(make_view(other, W(1).joining("base"))).actions

@@ -22,7 +22,7 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.facts import Workers
-from fleet_operator.core.identity import WeightsId, same_weights, short_digest
+from fleet_operator.core.identity import WeightsId, fill_digests, same_weights, short_digest
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, some
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
@@ -39,7 +39,7 @@ def step(view: RolloutView) -> Step:
             note=f"the trainer updates {some(view.held or view.members)}",
             holds_requests=True,
         )
-    admitted = _admitted(view)
+    admitted = _maybe_admitted(view)
     if not admitted:
         taken = Step(goal=view.applied, phase=RolloutPhase.PENDING, note="no worker is admitted")
         return with_joiners(view, taken, _open_at(view.applied))
@@ -72,7 +72,7 @@ def sent_to_all(view: RolloutView, model: str) -> Checkpoint | None:
         return None
     if view.joining.any(lambda f: f.busy or not f.has_effect):
         return None
-    loaded = {f.loaded for f in view.joining.kinds}
+    loaded = set(fill_digests(f.loaded for f in view.joining.kinds))
     weights = loaded.pop() if len(loaded) == 1 else None
     if weights is None or weights.version == model or same_weights(weights, view.applied):
         return None
@@ -83,23 +83,24 @@ def _open_at(target: Checkpoint) -> Admission:
     return Admission(goal=target, fallback=target, open_now=True)
 
 
-def _admitted(view: RolloutView) -> Workers:
-    """The members that were admitted when they answered last. A silent one that was not counts as a
-    member only because the Service may still send requests to it. Its weights are not the fleet's.
+def _maybe_admitted(view: RolloutView) -> Workers:
+    """The members without those that were not admitted when they answered last. A silent one of these is
+    a member only because the Service may still send requests to it. Its weights are not the fleet's.
     """
-    return view.members.where(lambda f: f.admitted)
+    return view.members.where(lambda f: f.admitted or f.phase is None)
 
 
 def majority(view: RolloutView) -> Checkpoint | None:
-    """The weights that more than half of the admitted members serve; None without a majority.
+    """The weights that more than half of the admitted members serve; None without a majority. Members
+    that have never answered count against it.
 
     A trainer names directories and no runs. So two versions with the same name and different digests
     differ, and weights that came over a collective differ from files.
     """
-    admitted = _admitted(view)
-    counts = Counter(m.loaded for m in admitted if m.loaded is not None)
+    admitted = _maybe_admitted(view)
+    counts = Counter(fill_digests(m.loaded for m in admitted))
     for weights, count in counts.most_common(1):
-        if 2 * count > len(admitted):
+        if weights is not None and 2 * count > len(admitted):
             return _reported(admitted, weights)
     return None
 
