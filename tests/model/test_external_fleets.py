@@ -106,3 +106,24 @@ def test_newcomers_wait_when_the_weights_came_from_no_directory(fleet):
     assert not fleet.workers["uid-1"].admitted
     assert fleet.stalled.reason is ConditionReason.SOURCE_UNKNOWN
     assert f"{fleet.workers['uid-1'].name} cannot join" in fleet.stalled.message
+
+
+def test_an_operator_that_takes_over_received_weights_asks_no_worker_to_read_them(fleet):
+    for worker in fleet.workers.values():
+        update(worker, "1", source="")
+    look(fleet)
+    fleet.promises.requested.append(("1", None))  # by the trainer, without a WeightVersion
+    weights = {"roots": ["/weights"], "management": "Operator"}
+    fleet.change_fleet("lets the operator update the weights", weights=weights)
+    restart_on_the_model(fleet)
+    fleet.log.clear()
+    look(fleet)
+
+    assert calls_to(fleet) == []
+    assert fleet.stalled.reason is ConditionReason.SOURCE_UNKNOWN
+
+    fleet.create_weights({"version": "2"})
+    look(fleet, times=90)  # pods of another template are replaced one by one
+
+    assert fleet.serving == ["2", "2", "2"]
+    assert fleet.stalled is None
