@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
-from rlfleet.ports import Change, ExistsError, GoneError, Json
+from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Json
 from rlfleet.resources import API_VERSION
 
 _KNOWN: dict[int, tuple[type[Exception], str]] = {
@@ -91,6 +91,8 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
         return ExistsError(message)
     if code == 422:
         return Refused(version, reason, message)
-    if code >= 500 or code in {408, 409, 429}:
+    if code == 409:
+        return ConflictError(message, retry_after_seconds=details.get("retryAfterSeconds"))
+    if code >= 500 or code in {408, 429}:
         return Unavailable(message, retry_after_seconds=details.get("retryAfterSeconds"))
     return RlfleetError(f"the API server answers {code} {reason}: {message}")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from rlfleet.errors import Unavailable
+
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -42,6 +44,10 @@ class GoneError(Exception):
 
 class ExistsError(Exception):
     """An object of that name is there already."""
+
+
+class ConflictError(Unavailable):
+    """The object has changed since the resource version that the patch names."""
 
 
 class Changes(Protocol):

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from fleet_api.bodies import Body, Publication, Rollback, Waiting
 from fleet_api.calls import AUDITED, Call, path_of
-from fleet_api.idempotency import HEADER, Key, Marked
+from fleet_api.idempotency import HEADER, Key, Marked, RepeatedError
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.ports import Cluster
 from fleet_api.problems import superseded
 from rlfleet.async_weights import AsyncWeights
 from rlfleet.resources import WeightVersion
-from rlfleet.rollout import Rollout
+from rlfleet.rollout import Asked, Rollout, rollout_of
 
 B = TypeVar("B", bound=Body)
 Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
@@ -41,15 +41,25 @@ class Changes:
         call.request[AUDITED].asked = body.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude_unset=True
         )
-        objects: Any = self._cluster.of(call.fleet.namespace)
         key = _key(call, body)
-        replayed = key is not None and key.has_been_used(seen)
-        if key is not None and not replayed:
-            objects = Marked(objects, key.annotation(seen))
-        # It is never closed: the connections belong to the process.
-        weights = AsyncWeights(seen.metadata.name, objects=objects)
-        work = _again(weights, seen, body) if replayed else act(weights, body)
-        return Changed(await self._lifecycle.until_it_ends(_of(work)), replayed)
+        return await self._lifecycle.until_it_ends(self._carry_out(call, seen, body, act, key))
+
+    async def _carry_out(
+        self, call: Call, seen: WeightVersion, body: B, act: Act[B], key: Key | None
+    ) -> Changed:
+        objects: Any = self._cluster.of(call.fleet.namespace)
+        name = seen.metadata.name
+        # They are never closed: the connections belong to the process.
+        plain = AsyncWeights(name, objects=objects)
+        if key is None:
+            return Changed(await act(plain, body), replayed=False)
+        if key.has_been_used(seen):
+            return Changed(await _again(plain, seen, body), replayed=True)
+        marked = AsyncWeights(name, objects=Marked(objects, key, seen))
+        try:
+            return Changed(await act(marked, body), replayed=False)
+        except RepeatedError as repeated:
+            return Changed(await _again(plain, repeated.seen, body), replayed=True)
 
 
 async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
@@ -73,14 +83,12 @@ def _key(call: Call, body: Body) -> Key | None:
     return Key(text, call.caller.name, asked)
 
 
-async def _of(work: Awaitable[Rollout | WeightVersion]) -> Rollout | WeightVersion:
-    return await work
-
-
 async def _again(weights: AsyncWeights, seen: WeightVersion, body: Body) -> Rollout | WeightVersion:
     """The answer to a request that was carried out already: the outcome, without another change."""
     if isinstance(body, Publication | Rollback) and body.version != seen.spec.version:
         raise superseded(body.version, seen.spec.version)
-    if isinstance(body, Waiting) and body.wait:
+    if not isinstance(body, Waiting):
+        return seen
+    if body.wait:
         return await weights.wait(timeout_seconds=body.timeout_seconds)
-    return seen
+    return rollout_of(seen, Asked.by(seen).label, applied=False)

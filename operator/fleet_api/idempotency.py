@@ -15,13 +15,15 @@ from typing import Any
 from fleet_api.problems import Problem, invalid
 from fleet_operator.api import names
 from rlfleet.patches import Patches
-from rlfleet.ports import Changes, Json, Kind, Objects
+from rlfleet.ports import Changes, ConflictError, Json, Kind, Objects
 from rlfleet.resources import WeightVersion
 
 HEADER = "Idempotency-Key"
 MEANING = "Names the request: a repetition with the same key changes nothing."
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
 MOST_KEYS = 20
+MOST_CONFLICTS = 8
+"""Patches in a row that may meet another change: the operator writes the status of the same object."""
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -60,16 +62,25 @@ class Key:
         return json.dumps(entries[-MOST_KEYS:], separators=(",", ":"))
 
 
-class Marked:
-    """Objects of a namespace, whose patches of WeightVersions also write an annotation.
+class RepeatedError(Exception):
+    """Another replica has carried the same request out meanwhile. `seen`: the object after that."""
 
-    Only `patch` differs, and so `changes`. A patch that only clears `rollbackTo` is the first of two, and the key
-    belongs to the second.
+    def __init__(self, seen: WeightVersion) -> None:
+        super().__init__()
+        self.seen = seen
+
+
+class Marked:
+    """Objects of a namespace, whose patches of a WeightVersion also write a key.
+
+    Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not found. So
+    no patch drops a key that another replica writes at the same time.
     """
 
-    def __init__(self, objects: Objects, annotation: str) -> None:
+    def __init__(self, objects: Objects, key: Key, seen: WeightVersion) -> None:
         self._objects = objects
-        self._annotation = annotation
+        self._key = key
+        self._seen = seen
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objects, name)
@@ -79,12 +90,29 @@ class Marked:
         return Patches(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
-        """See `Objects`."""
+        """See `Objects`. Errors: also RepeatedError; ConflictError if the object changes all the time."""
+        for _ in range(MOST_CONFLICTS):
+            try:
+                return await self._patch(kind, name, body)
+            except ConflictError:
+                self._seen = WeightVersion.model_validate(await self._objects.get(kind, name))
+                if self._key.has_been_used(self._seen):
+                    raise RepeatedError(self._seen) from None
+        return await self._patch(kind, name, body)
+
+    async def _patch(self, kind: Kind, name: str, body: Json) -> Json:
+        made = await self._objects.patch(kind, name, self._marked(body))
+        self._seen = WeightVersion.model_validate(made)
+        return made
+
+    def _marked(self, body: Json) -> Json:
+        seen = self._seen.metadata
+        metadata = body.get("metadata", {}) | {"resourceVersion": seen.resource_version}
+        # A patch that only clears `rollbackTo` is the first of two, and the key belongs to the second.
         if body != {"spec": {"rollbackTo": None}}:
-            metadata = body.get("metadata", {})
-            annotations = metadata.get("annotations", {}) | {ANNOTATION: self._annotation}
-            body = body | {"metadata": metadata | {"annotations": annotations}}
-        return await self._objects.patch(kind, name, body)
+            mark = {ANNOTATION: self._key.annotation(self._seen)}
+            metadata["annotations"] = metadata.get("annotations", {}) | mark
+        return body | {"metadata": metadata}
 
 
 def _entries(weights: WeightVersion) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlfleet.errors import NotFound
 from rlfleet.patches import Patches
-from rlfleet.ports import Change, ExistsError, GoneError, Json, Kind
+from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Json, Kind
 
 TIME = "2026-11-22T10:00:00Z"
 TIMINGS = {
@@ -178,6 +178,9 @@ class FakeObjects:
         self._serve(f"patch {kind}", body)
         if self.weights is None:
             raise NotFound(f'{kind} "{name}" not found')
+        now = self.weights["metadata"]["resourceVersion"]
+        if body.get("metadata", {}).get("resourceVersion", now) != now:
+            raise ConflictError("the object has been modified")
         self._merge(body)
         return copy.deepcopy(self.weights)
 

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from rlfleet import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, Unavailable
 from rlfleet.kube import AsyncKube, BlockingKube
 from rlfleet.kubeconfig import Access
-from rlfleet.ports import Change, ExistsError, GoneError, Kind, run_blocking
+from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Kind, run_blocking
 
 ROOT = "https://server:6443/apis/rlfleet.dev/v1alpha1/namespaces/rl"
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -142,7 +142,7 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
             "install rlfleet's chart",
         ),
         (partial(status, 409, "AlreadyExists"), ExistsError, "in its words"),
-        (partial(status, 409, "Conflict"), Unavailable, "in its words"),
+        (partial(status, 409, "Conflict"), ConflictError, "in its words"),
         (partial(status, 410, "Expired"), GoneError, "in its words"),
         (partial(status, 422, "Invalid", "spec.version: only grows"), Refused, "only grows"),
         (partial(status, 429, "TooManyRequests", retryAfterSeconds=3), Unavailable, "in its words"),

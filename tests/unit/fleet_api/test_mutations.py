@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIMINGS
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.idempotency import ANNOTATION, MOST_KEYS
+from fleet_api.idempotency import ANNOTATION, MOST_CONFLICTS, MOST_KEYS
 from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
 
@@ -251,6 +252,63 @@ async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) ->
     assert api.cluster.objects.weights["spec"]["version"] == "44"
 
 
+async def both(api: Api, first: Any, second: Any) -> Any:
+    """Two requests, as of two replicas: each has seen the object before either changes it."""
+    real, waiting, seen = api.cluster.objects.patch, [], asyncio.Event()
+
+    async def patch(kind: Any, name: str, body: Any) -> Any:
+        waiting.append(body)
+        if len(waiting) == 2:
+            seen.set()
+        await asyncio.wait_for(seen.wait(), 10)
+        return await real(kind, name, body)
+
+    api.cluster.objects.patch = patch
+    results = await asyncio.gather(first, second)
+    api.cluster.objects.patch = real
+    return results
+
+
+async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api: Api) -> None:
+    results = await both(
+        api,
+        publish(api, "43", key="step-43", wait=False),
+        publish(api, "44", key="step-44", wait=False),
+    )
+    desired = api.cluster.objects.weights["spec"]["version"]
+    older = "43" if desired == "44" else "44"
+
+    assert [status for status, _ in results] == [202, 202]
+    status, problem = await publish(api, older, key=f"step-{older}", wait=False)
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert api.cluster.objects.weights["spec"]["version"] == desired
+
+
+async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api: Api) -> None:
+    retry = partial(
+        api.send, "POST", "/v1/rl/retry", TRAINER, json={"wait": False}, headers={"Idempotency-Key": "one"}
+    )
+    results = await both(api, retry(), retry())
+
+    assert [(status, rollout["applied"]) for status, rollout in results] == [(202, False)] * 2
+    annotation = api.cluster.objects.weights["metadata"]["annotations"][ANNOTATION]
+    assert len(json.loads(annotation)) == 1
+
+
+async def test_a_status_that_the_operator_writes_does_not_fail_a_request_with_a_key(
+    api: Api,
+) -> None:
+    real = api.cluster.objects.patch
+
+    async def patch(*arguments: Any) -> Any:
+        if len(patches(api)) < MOST_CONFLICTS + 3:
+            api.cluster.objects.write(workersApplied=f"{len(patches(api))}/99")
+        return await real(*arguments)
+
+    api.cluster.objects.patch = patch
+    assert (await publish(api, key="step-43"))[0] == 200
+
+
 async def test_one_key_for_two_requests_is_refused(api: Api) -> None:
     await publish(api, "43", key="same")
 
@@ -316,7 +374,8 @@ async def test_a_first_patch_that_only_clears_a_rollback_does_not_use_the_key(ap
     await api.send("POST", "/v1/rl/rollback", TRAINER, json={"version": "41"}, headers=headers)
     first, second = patches(api)
 
-    assert first == {"spec": {"rollbackTo": None}}
+    assert first["spec"] == {"rollbackTo": None}
+    assert "annotations" not in first["metadata"]
     assert ANNOTATION in second["metadata"]["annotations"]
 
 
