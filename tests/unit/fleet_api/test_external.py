@@ -186,6 +186,19 @@ async def test_a_second_trainer_is_409_with_the_name_of_the_first(
     assert [one["status"] for one in problem["workers"]] == [409, None, None]
 
 
+async def test_two_static_keys_are_two_trainers(api: Api, workers: list[AdminServer]) -> None:
+    keys = ("key-of-trainer-one-0", "key-of-trainer-two-0")
+    (api.keys / "rl.policy").write_text("\n".join(keys))
+    assert (await api.send("POST", "/pause?mode=keep", keys[0]))[0] == 200
+    status, problem = await api.send("POST", "/resume", keys[1])
+
+    assert (status, problem["reason"]) == (409, "WorkersRefused")
+    holders = {one.admin.harness.agent.lease.holder for one in workers}
+    assert (await api.send("POST", f"//t/{keys[0]}/fleets/rl/policy/resume", None))[0] == 200
+    assert len(holders) == 1
+    assert not any(key in json.dumps([problem, list(holders)]) for key in keys)
+
+
 async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
     api: Api, workers: list[AdminServer]
 ) -> None:
