@@ -91,8 +91,7 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
         return ExistsError(message)
     if code == 422:
         return Refused(version, reason, message)
-    if code == 409:
-        return ConflictError(message, retry_after_seconds=details.get("retryAfterSeconds"))
-    if code >= 500 or code in {408, 429}:
-        return Unavailable(message, retry_after_seconds=details.get("retryAfterSeconds"))
+    if code >= 500 or code in {408, 409, 429}:
+        kind = ConflictError if code == 409 else Unavailable
+        return kind(message, retry_after_seconds=details.get("retryAfterSeconds"))
     return RlfleetError(f"the API server answers {code} {reason}: {message}")

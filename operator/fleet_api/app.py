@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 from fleet_api import audit
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
 from fleet_api.contract import JSON
-from fleet_api.limits import MOST_BODY_BYTES, Limits
+from fleet_api.limits import MOST_BODY_BYTES, PLACE, Limits
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
@@ -176,7 +176,7 @@ def _limited(limits: Limits, proxied: Limits) -> Middleware:
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
         which.rate.take(request.remote or "")
-        with which.places.one():
+        with which.places.one() as request[PLACE]:
             return await handler(request)
 
     return limited

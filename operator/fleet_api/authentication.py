@@ -8,23 +8,30 @@ Source: Kubernetes, authentication.k8s.io/v1 TokenReview.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from fleet_api.flights import Flights
 from fleet_api.keys import StaticKeys
+from fleet_api.limits import Rate
 from fleet_api.metrics import Metrics
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem, unauthorized
+from fleet_api.settings import UNKNOWN_PER_SECOND
 from fleet_api.ttl_cache import TtlCache
 
 REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCEPTED_SECONDS = 30.0
 REFUSED_SECONDS = 5.0
 MOST_REVIEWS = 4096
+MOST_REVIEWS_AT_ONCE = 32
+"""Requests to the API server that any number of clients cause at the same time."""
 _MARK_DIGITS = 8
 """Of a key's digest: they tell keys apart, and a key of chance is not found by them."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")  # RFC 6750, b64token
@@ -55,7 +62,12 @@ class Caller:
 
 
 class Authenticator:
-    """Knows callers. `audiences`: that tokens must be for; empty for the API server's own."""
+    """Knows callers.
+
+    Args:
+        audiences: That tokens must be for; empty for the API server's own.
+        unknown_per_second: Refused tokens of one address, after which its unknown ones are not reviewed.
+    """
 
     def __init__(
         self,
@@ -65,6 +77,7 @@ class Authenticator:
         monotonic: Callable[[], float],
         audiences: tuple[str, ...] = (),
         metrics: Metrics | None = None,
+        unknown_per_second: float = UNKNOWN_PER_SECOND,
     ) -> None:
         self._cluster = cluster
         self._keys = keys
@@ -73,15 +86,25 @@ class Authenticator:
         # Apart: a flood of unknown tokens must not push out those of callers.
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MOST_REVIEWS, monotonic)
         self._refused: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
+        self._flights: Flights[bytes, Caller | str] = Flights()
+        self._places = asyncio.Semaphore(MOST_REVIEWS_AT_ONCE)
+        self._unknown = Rate(
+            unknown_per_second,
+            monotonic,
+            what="unknown tokens",
+            flag="--unknown-tokens-per-second",
+        )
 
-    async def caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
-        """The caller with this header `Authorization`.
+    async def caller(
+        self, authorization: str, namespace: str, fleet: str, address: str = ""
+    ) -> Caller:
+        """The caller with this header `Authorization`, from this address.
 
-        Errors: Problem 401; those of `Cluster`.
+        Errors: Problem 401, 429 for too many unknown tokens of this address; those of `Cluster`.
         """
         result = "error"
         try:
-            caller = await self._caller(authorization, namespace, fleet)
+            caller = await self._caller(authorization, namespace, fleet, address)
             result = "key" if caller.fleet else "token"
         except Problem:
             result = "refused"
@@ -90,7 +113,7 @@ class Authenticator:
             self._metrics.authentications.labels(result).inc()
         return caller
 
-    async def _caller(self, authorization: str, namespace: str, fleet: str) -> Caller:
+    async def _caller(self, authorization: str, namespace: str, fleet: str, address: str) -> Caller:
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -101,13 +124,12 @@ class Authenticator:
             return holder
         digest = hashlib.sha256(token.encode()).digest()
         known: Caller | str | None = self._accepted.get(digest) or self._refused.get(digest)
-        self._metrics.reviews.labels("miss" if known is None else "hit").inc()
+        is_new = known is None and digest not in self._flights
+        self._metrics.reviews.labels("miss" if is_new else "hit").inc()
         if known is None:
-            known = await self._review(token)
-            if isinstance(known, Caller):
-                self._accepted.put(digest, known, ACCEPTED_SECONDS)
-            else:
-                self._refused.put(digest, known, REFUSED_SECONDS)
+            known = await self._flights.join(
+                digest, partial(self._bounded_review, token, digest, address)
+            )
         if isinstance(known, str):
             raise unauthorized(f"{known}; {_REMEDY}")
         return known
@@ -131,6 +153,17 @@ class Authenticator:
         # Two trainers with two keys are two drivers of the fleet, and share no idempotency key.
         mark = hashlib.sha256(key.encode()).hexdigest()[:_MARK_DIGITS]
         return Caller(name=f"key:{namespace}/{fleet}:{mark}", fleet=(namespace, fleet))
+
+    async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
+        async with self._places:
+            self._unknown.check(address)
+            known = await self._review(token)
+            if isinstance(known, Caller):
+                self._accepted.put(digest, known, ACCEPTED_SECONDS)
+            else:
+                self._refused.put(digest, known, REFUSED_SECONDS)
+                self._unknown.count(address)
+        return known
 
     async def _review(self, token: str) -> Caller | str:
         """The caller of a token, or why it is refused."""

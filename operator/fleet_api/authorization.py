@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from fleet_api.authentication import Caller
+from fleet_api.flights import Flights
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem
 from fleet_api.ttl_cache import TtlCache
@@ -47,6 +49,7 @@ class Authorizer:
     def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
         self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MOST_REVIEWS, monotonic)
+        self._flights: Flights[tuple[str, Right], bool] = Flights()
 
     async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:
         """Return if the caller has the right on an object of this fleet.
@@ -69,7 +72,7 @@ class Authorizer:
         key = (caller.identity, right)
         known = self._reviews.get(key)
         if known is None:
-            known = await self._review(caller, right)
+            known = await self._flights.join(key, partial(self._review, caller, right))
             self._reviews.put(key, known, ALLOWED_SECONDS if known else DENIED_SECONDS)
         return known
 

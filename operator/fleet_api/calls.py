@@ -128,7 +128,9 @@ class Gate:
             caller = self._authenticator.holder(path_key, namespace, name)
         else:
             authorization = request.headers.get("Authorization", "")
-            caller = await self._authenticator.caller(authorization, namespace, name)
+            caller = await self._authenticator.caller(
+                authorization, namespace, name, request.remote or ""
+            )
         request[AUDITED].caller = caller.name
         key = (namespace, name)
 

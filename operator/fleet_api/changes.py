@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 from fleet_api.bodies import Body, Publication, Rollback, Waiting
 from fleet_api.calls import AUDITED, Call, path_of
 from fleet_api.idempotency import HEADER, Key, Marked, RepeatedError
 from fleet_api.lifecycle import Lifecycle
+from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
 from fleet_api.problems import superseded
 from rlfleet.async_weights import AsyncWeights
@@ -29,20 +31,24 @@ class Changed(NamedTuple):
 class Changes:
     """Carries changes out."""
 
-    def __init__(self, cluster: Cluster, lifecycle: Lifecycle) -> None:
+    def __init__(self, cluster: Cluster, lifecycle: Lifecycle, waits: Waits) -> None:
         self._cluster = cluster
         self._lifecycle = lifecycle
+        self._waits = waits
 
     async def carry_out(self, call: Call, seen: WeightVersion, body: B, act: Act[B]) -> Changed:
         """Change a WeightVersion and wait as long as the body asks for.
 
-        Errors: those of `rlfleet.errors`; Problem for a misused key, and while the process ends.
+        Errors: those of `rlfleet.errors`; Problem for a misused key, while the process ends, and if too
+        many requests wait, before the change.
         """
         call.request[AUDITED].asked = body.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude_unset=True
         )
         key = _key(call, body)
-        return await self._lifecycle.until_it_ends(self._carry_out(call, seen, body, act, key))
+        waits = isinstance(body, Waiting) and body.wait
+        with self._waits.of(call.request, call.caller.name) if waits else nullcontext():
+            return await self._lifecycle.until_it_ends(self._carry_out(call, seen, body, act, key))
 
     async def _carry_out(
         self, call: Call, seen: WeightVersion, body: B, act: Act[B], key: Key | None

@@ -25,6 +25,7 @@ from fleet_api.fan_out import (
 )
 from fleet_api.fleets import Fleets
 from fleet_api.lifecycle import Lifecycle
+from fleet_api.limits import Waits
 from fleet_api.ports import Cluster, Target, WorkerReply, WorkerRequest, Workers
 from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
@@ -68,12 +69,14 @@ class External:
         reader: Fleets,
         workers: Workers,
         lifecycle: Lifecycle,
+        waits: Waits,
     ) -> None:
         self._fleets = fleets
         self._cluster = cluster
         self._targets = Targets(reader)
         self._workers = workers
         self._lifecycle = lifecycle
+        self._waits = waits
         self._seats: dict[tuple[str, str], _Seat] = {}
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
@@ -91,8 +94,9 @@ class External:
         content = await content_of(call.request, rule.most_bytes)
         if call.request.method in READING_METHODS:
             return await self._fan_out(call, rule, content)
-        async with self._seat(call):
-            return await self._fan_out(call, rule, content)
+        with self._waits.of(call.request, call.caller.name):
+            async with self._seat(call):
+                return await self._fan_out(call, rule, content)
 
     @asynccontextmanager
     async def _seat(self, call: Call) -> AsyncIterator[None]:

@@ -21,7 +21,7 @@ from fleet_api.external import External
 from fleet_api.fleets import Fleets
 from fleet_api.keys import StaticKeys
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.limits import Limits, Places, Rate
+from fleet_api.limits import Limits, Places, Rate, Waits
 from fleet_api.listeners import CannotListenError, listening
 from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
@@ -64,6 +64,7 @@ def build(
         monotonic=time.monotonic,
         audiences=settings.audiences,
         metrics=metrics,
+        unknown_per_second=settings.unknown_tokens_per_second,
     )
     gate = Gate(
         fleets,
@@ -72,7 +73,15 @@ def build(
         monotonic=time.monotonic,
     )
     proxy = Proxy(upstream, most_bytes=settings.proxied_body_bytes)
-    changes = Changes(cluster, lifecycle)
+    waits = Waits(
+        Places(
+            settings.concurrent_waits,
+            metrics.in_work.labels("waiting").set,
+            what="requests wait",
+            flag="--concurrent-waits",
+        )
+    )
+    changes = Changes(cluster, lifecycle, waits)
     workers = AdminPorts()
     worker_metrics = WorkerMetrics(fleets)
     external = External(
@@ -81,6 +90,7 @@ def build(
         reader=fleets,
         workers=workers,
         lifecycle=lifecycle,
+        waits=waits,
     )
     table = (
         *state_routes(Reads(fleets), Mutations(changes), Events(cluster, lifecycle, streams)),

@@ -36,7 +36,7 @@ class Metrics:
             ("result",), registry=registry,
         )  # fmt: skip
         self.reviews = Counter(
-            "rlfleet_rl_api_token_reviews", "Tokens of the cluster by whether their review was kept.",
+            "rlfleet_rl_api_token_reviews", "Tokens of the cluster by whether their review was known.",
             ("cache",), registry=registry,
         )  # fmt: skip
         self.changes = Counter(

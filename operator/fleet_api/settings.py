@@ -11,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 from fleet_operator.command_line import parse
 from fleet_worker.logs import LogFormat
 
+UNKNOWN_PER_SECOND = 10.0
+
 
 def _list(text: str | tuple[str, ...]) -> tuple[str, ...]:
     words = text.replace(" ", "").split(",") if isinstance(text, str) else text
@@ -50,8 +52,17 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
     requests_per_second: float = Field(
         50, ge=0.1, le=100_000, description="requests of one client address"
     )
+    unknown_tokens_per_second: float = Field(
+        UNKNOWN_PER_SECOND,
+        ge=0.1,
+        le=100_000,
+        description="tokens of one client address that are not accepted",
+    )
     concurrent_requests: int = Field(
         256, ge=1, le=100_000, description="requests that are in work at once"
+    )
+    concurrent_waits: int = Field(
+        256, ge=1, le=100_000, description="requests that wait for rollouts or workers at once"
     )
     proxied_requests_per_second: float = Field(
         1000, ge=0.1, le=100_000, description="requests of one client address that are passed on"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fake_cluster import (
@@ -17,13 +19,20 @@ from tests.support.fake_cluster import (
 )
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
-from fleet_api.authentication import ACCEPTED_SECONDS, MOST_REVIEWS, Authenticator
+from fleet_api.authentication import (
+    ACCEPTED_SECONDS,
+    MOST_REVIEWS,
+    MOST_REVIEWS_AT_ONCE,
+    Authenticator,
+)
+from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
 from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
 from rlfleet.errors import Forbidden, Unavailable
+from rlfleet.ports import Kind
 
 STATE = "/v1/rl/state"
 
@@ -159,13 +168,82 @@ async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None
     made = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
     await made.caller(f"Bearer {READER}", "rl", "policy")
     for number in range(MOST_REVIEWS + 1):
-        with pytest.raises(Problem):
-            await made.caller(f"Bearer unknown-{number}", "rl", "policy")
+        with pytest.raises(Problem) as refused:
+            await made.caller(f"Bearer unknown-{number}", "rl", "policy", f"address-{number}")
+        assert refused.value.status == 401
     reviews = cluster.count(TOKEN_REVIEWS)
 
     await made.caller(f"Bearer {READER}", "rl", "policy")
 
     assert cluster.count(TOKEN_REVIEWS) == reviews
+
+
+class SlowCluster(FakeCluster):
+    """Answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.at_once = 0
+        self.most_at_once = 0
+
+    async def call(self, *arguments: Any, **options: Any) -> Any:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.go_on.wait()
+        self.at_once -= 1
+        return await super().call(*arguments, **options)
+
+
+async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_the_first_leaves() -> (
+    None
+):
+    cluster = SlowCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
+    rights = Authorizer(cluster, monotonic=lambda: 0.0)
+    first, *others = [
+        asyncio.create_task(known.caller(f"Bearer {READER}", "rl", "policy")) for _ in range(80)
+    ]
+    await asyncio.sleep(0)
+    first.cancel()
+    cluster.go_on.set()
+    callers = await asyncio.gather(*others)
+    right = Right("get", Kind.FLEETS, "rl", "policy")
+    await asyncio.gather(*(rights.require(one, right, ("rl", "policy")) for one in callers))
+
+    assert first.cancelled()
+    assert (cluster.count(TOKEN_REVIEWS), cluster.count(ACCESS_REVIEWS)) == (1, 1)
+
+
+async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate() -> None:
+    now, cluster = [0.0], SlowCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0], unknown_per_second=5)
+    junk = [
+        asyncio.create_task(known.caller(f"Bearer junk-{number}", "rl", "policy", "10.0.0.1"))
+        for number in range(500)
+    ]
+    await asyncio.sleep(0)
+    cluster.go_on.set()
+    answers = await asyncio.gather(*junk, return_exceptions=True)
+    statuses = [answer.status for answer in answers if isinstance(answer, Problem)]
+
+    assert (len(statuses), set(statuses)) == (500, {401, 429})
+    assert cluster.count(TOKEN_REVIEWS) == statuses.count(401) <= MOST_REVIEWS_AT_ONCE + 10
+    assert cluster.most_at_once <= MOST_REVIEWS_AT_ONCE
+    assert await known.caller(f"Bearer {READER}", "rl", "policy", "10.0.0.2")
+    with pytest.raises(Problem) as refused:
+        await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
+    assert refused.value.headers == {"Retry-After": "1"}
+    now[0] = 1.0
+    assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
+
+
+async def test_good_tokens_of_one_address_are_not_limited() -> None:
+    cluster = FakeCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0, unknown_per_second=1)
+    for number in range(100):
+        cluster.users[f"token-{number}"] = cluster.users[READER]
+        await known.caller(f"Bearer token-{number}", "rl", "policy", "10.0.0.1")
 
 
 async def test_a_token_for_another_audience_is_refused() -> None:
@@ -336,6 +414,22 @@ def test_no_more_requests_are_in_work_than_there_are_places() -> None:
         assert refused.value.status == 503
     with places.one():
         pass
+
+
+def test_a_caller_gets_half_of_the_places_and_another_one_the_rest() -> None:
+    numbers: list[int] = []
+    places = Places(4, numbers.append)
+
+    with places.one("first"), places.one("first") as place:
+        with pytest.raises(Problem) as refused, places.one("first"):
+            pass
+        assert (refused.value.status, refused.value.reason) == (503, "CallerOverloaded")
+        with places.one("second"), places.one("second"):
+            pass
+        place.leave()
+        with places.one("first"):
+            pass
+    assert (numbers[-1], max(numbers)) == (0, 4)
 
 
 def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for() -> None:

@@ -15,7 +15,7 @@ from tests.support.admin_servers import TOKEN, AdminServer, admin_servers
 from tests.support.fake_cluster import FLEET_UID, READER, TRAINER, FakeCluster, account, pod
 from tests.support.fake_engine import touched
 from tests.support.tiny import write_tiny
-from tests.support.waiting import eventually_async
+from tests.support.waiting import eventually_async, soon
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.external import driver_of
@@ -217,6 +217,19 @@ async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
     gate.set()
 
     assert (status, problem["reason"]) == (409, "HeldByAnother")
+    assert (await first)[0] == 200
+
+
+@pytest.mark.parametrize("flags", [["--external-fleets=rl/policy", "--concurrent-requests=1"]])
+async def test_a_call_that_waits_for_workers_holds_no_place_of_others(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    gate = workers[0].admin.harness.engine.gates["pause keep"] = asyncio.Event()
+    first = asyncio.create_task(post(api, "/pause?mode=keep"))
+    await soon(lambda: ("POST", "/pause?mode=keep") in workers[0].calls)
+
+    assert (await api.get("/v1/rl/workers"))[0] == 200
+    gate.set()
     assert (await first)[0] == 200
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIMINGS
+from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.idempotency import ANNOTATION, MOST_CONFLICTS, MOST_KEYS
@@ -185,6 +186,41 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
     assert (status, problem["reason"]) == (503, "Stopping")
 
 
+@pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-waits=4"]])
+async def test_one_account_that_waits_leaves_places_to_others(api: Api) -> None:
+    waiting, hangs = 0, asyncio.Event()
+
+    async def watch(*_: Any) -> Any:
+        nonlocal waiting
+        waiting += 1
+        await hangs.wait()
+        yield None
+
+    api.cluster.objects._obeys = False
+    api.cluster.objects.watch = watch
+    api.cluster.users["second"] = api.cluster.users[TRAINER] | {"username": "second"}
+    api.cluster.rights["second"] = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    requests = [asyncio.ensure_future(publish(api, timeoutSeconds=3600)) for _ in range(2)]
+    try:
+        await soon(lambda: waiting == 2)
+        made = len(patches(api))
+        for _ in range(8):
+            status, problem = await publish(api, "44", timeoutSeconds=3600)
+            assert (status, problem["reason"]) == (503, "CallerOverloaded")
+            assert "--concurrent-waits" in problem["detail"]
+        assert len(patches(api)) == made, "a request without a place changes nothing"
+        assert (await publish(api, wait=False))[0] == 202
+        assert (await api.get("/v1/rl/state"))[0] == 200
+        body = {"version": "43", "timeoutSeconds": 3600}
+        requests.append(asyncio.ensure_future(api.send("PUT", WEIGHTS, "second", json=body)))
+        await soon(lambda: waiting == 3)
+    finally:
+        for request in requests:
+            request.cancel()
+        await asyncio.wait(requests)
+        hangs.set()
+
+
 # --- bodies ---------------------------------------------------------------------------------------
 
 
@@ -286,7 +322,12 @@ async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api: A
 
 async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api: Api) -> None:
     retry = partial(
-        api.send, "POST", "/v1/rl/retry", TRAINER, json={"wait": False}, headers={"Idempotency-Key": "one"}
+        api.send,
+        "POST",
+        "/v1/rl/retry",
+        TRAINER,
+        json={"wait": False},
+        headers={"Idempotency-Key": "one"},
     )
     results = await both(api, retry(), retry())
 

@@ -1,0 +1,35 @@
+"""One call for all requests that need the same answer at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Flights(Generic[K, V]):
+    """Calls that are under way, by what they ask for."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[V]] = {}
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._tasks
+
+    async def join(self, key: K, call: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """The result of the call under way for this key, or of a new one. Errors: those of the call."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(call())
+            task.add_done_callback(partial(self._landed, key))
+        # The first client may leave, and others wait for the same call.
+        return await asyncio.shield(task)
+
+    def _landed(self, key: K, task: asyncio.Task[V]) -> None:
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not report it, if no request waits any more
