@@ -32,6 +32,8 @@ from rlfleet.kubeconfig import load_access
 
 ROOT = Path(__file__).parents[2]
 ACCOUNT = "rlfleet-api"
+REVOKED_SECONDS = 30
+"""As docs/reference/rl-api.md promises, with the reviews that the API server keeps itself."""
 PARTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -67,16 +69,18 @@ class RlApi:
             return False
 
     async def account(self, name: str, namespace: str, *verbs: str) -> str:
-        """A token of a new service account with these rights on fleets and WeightVersions."""
+        """A token of a new service account with these rights on WeightVersions, and `get` on fleets."""
         kubectl = self.stage.cluster.kubectl
         call = ("-n", namespace, "create")
         await asyncio.to_thread(kubectl, *call, "serviceaccount", name)
-        if verbs:
-            resources = "--resource=inferencefleets.rlfleet.dev,weightversions.rlfleet.dev"
-            role = ("role", name, f"--verb={','.join(verbs)}", resources)
-            await asyncio.to_thread(kubectl, *call, *role)
-            bound = (f"--role={name}", f"--serviceaccount={namespace}:{name}")
-            await asyncio.to_thread(kubectl, *call, "rolebinding", name, *bound)
+        for role, resource, granted in (
+            (f"{name}-fleet", "inferencefleets", ("get",)),
+            (name, "weightversions", verbs),
+        ):
+            rights = (f"--verb={','.join(granted)}", f"--resource={resource}.rlfleet.dev")
+            await asyncio.to_thread(kubectl, *call, "role", role, *rights)
+            bound = (f"--role={role}", f"--serviceaccount={namespace}:{name}")
+            await asyncio.to_thread(kubectl, *call, "rolebinding", role, *bound)
         return (await asyncio.to_thread(kubectl, *call, "token", name)).stdout.strip()
 
 
@@ -140,6 +144,23 @@ async def test_kubernetes_decides_about_each_request(api: RlApi) -> None:
         200,
         {"protocol_version": 1, "namespace": stage.namespace, "workers": []},
     )
+
+
+async def test_the_token_of_a_deleted_account_is_401_within_the_documented_bound(
+    api: RlApi,
+) -> None:
+    stage = api.stage
+    await stage.make_fleet(replicas=1, version="1")
+    reader = await api.account("reader", stage.namespace, "get")
+    assert (await api.send("GET", "/v1/rl/state", reader))[0] == 200
+    delete = ("-n", stage.namespace, "delete", "serviceaccount", "reader")
+    await asyncio.to_thread(stage.cluster.kubectl, *delete)
+
+    async def is_refused() -> bool:
+        # Each use of the token is one of a cached review, which must not make it last longer.
+        return (await api.send("GET", "/v1/rl/state", reader))[0] == 401
+
+    await eventually_async(is_refused, within_seconds=REVOKED_SECONDS)
 
 
 async def test_a_spec_that_the_api_server_refuses_is_422(api: RlApi) -> None:
