@@ -1,8 +1,8 @@
-"""Static keys of fleets, for clients outside of the cluster.
+"""Keys of fleets, in folders of files `<namespace>.<fleet>`, as mounted Secrets have their entries.
 
-A key is a line of the file `<namespace>.<fleet>` in a mounted folder, as a Secret has its entries.
-It permits everything on this one fleet, and nothing else. Files are read at each use, so a changed
-Secret needs no restart, and two lines exchange a key without a gap.
+A static key is for clients outside of the cluster: it permits everything on this one fleet, and nothing else.
+A public key is that of the workers' public port, which the RL API sends for clients that it has let through.
+Files are read at each use, so a changed Secret needs no restart, and two lines exchange a key without a gap.
 """
 
 from __future__ import annotations
@@ -34,17 +34,7 @@ class StaticKeys:
         return found
 
     def _of(self, name: str) -> list[bytes]:
-        if self._folder is None:
-            return []
-        try:
-            with (self._folder / name).open("rb") as file:
-                lines = file.read(MOST_BYTES).splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            logger.warning("the keys of %s cannot be read: %s", name, error.strerror)
-            return []
-        keys = [line.strip() for line in lines if line.strip()]
+        keys = _lines(self._folder, name)
         if short := [key for key in keys if len(key) < LEAST_CHARACTERS]:
             logger.warning(
                 "%d of the keys of %s are ignored: each needs at least %d characters",
@@ -53,3 +43,35 @@ class StaticKeys:
                 LEAST_CHARACTERS,
             )
         return [key for key in keys if len(key) >= LEAST_CHARACTERS]
+
+
+class PublicKeys:
+    """The keys of public ports. `folder`: None without any."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def of(self, namespace: str, fleet: str) -> str | None:
+        """The first line of the fleet's file; None without a usable one."""
+        name = f"{namespace}.{fleet}"
+        for line in _lines(self._folder, name)[:1]:
+            key = line.decode("ascii", errors="replace")
+            if key.isascii() and key.isprintable():
+                return key
+            logger.warning("the public key of %s is no text that a header can have", name)
+        return None
+
+
+def _lines(folder: Path | None, name: str) -> list[bytes]:
+    """The lines of a file that are not empty; none if it cannot be read."""
+    if folder is None:
+        return []
+    try:
+        with (folder / name).open("rb") as file:
+            lines = file.read(MOST_BYTES).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("the keys of %s cannot be read: %s", name, error.strerror)
+        return []
+    return [line.strip() for line in lines if line.strip()]

@@ -19,7 +19,7 @@ from fleet_api.control import control_routes
 from fleet_api.events import Events
 from fleet_api.external import External
 from fleet_api.fleets import Fleets
-from fleet_api.keys import StaticKeys
+from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Limits, Places, Rate, Waits
 from fleet_api.listeners import CannotListenError, listening
@@ -27,10 +27,11 @@ from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
 from fleet_api.mutations import Mutations
 from fleet_api.ports import Cluster
-from fleet_api.proxy import Proxy, Upstream, upstream_of
+from fleet_api.proxy import Proxy
 from fleet_api.reads import Reads
 from fleet_api.routes import state_routes
 from fleet_api.settings import Settings
+from fleet_api.upstream import Upstream, service_of, upstream_of
 from fleet_api.worker_metrics import WorkerMetrics
 from fleet_worker.logs import handler
 from rlfleet.errors import NotConfigured
@@ -49,8 +50,9 @@ def build(
     lifecycle: Lifecycle,
     metrics: Metrics,
     upstream: Upstream = upstream_of,
+    service: Upstream = service_of,
 ) -> web.Application:
-    """The application of one process. `upstream`: where requests of a fleet are passed on to."""
+    """The application of one process. `upstream`, `service`: where requests are passed on to, as for `Proxy`."""
     streams = Places(
         settings.event_streams,
         metrics.streams.set,
@@ -72,7 +74,12 @@ def build(
         Authorizer(cluster, monotonic=time.monotonic),
         monotonic=time.monotonic,
     )
-    proxy = Proxy(upstream, most_bytes=settings.proxied_body_bytes)
+    proxy = Proxy(
+        upstream,
+        service,
+        keys=PublicKeys(settings.public_keys_folder),
+        most_bytes=settings.proxied_body_bytes,
+    )
     waits = Waits(
         Places(
             settings.concurrent_waits,

@@ -2,64 +2,44 @@
 
 Only routes of the workers' public port are passed on: a router has admin routes without a key. Bodies
 stream in both directions. Credentials of the RL API are for itself, so no worker gets them.
+
+A router sends each turn of a session to one worker, and a kept connection to the Service ends at one, too. So a
+request whose version demand that worker does not meet is sent again to the Service, over new connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import Any
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 from yarl import URL
 
 from fleet_api.calls import Access, Call, path_of
 from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet
-from fleet_api.problems import Problem, busy
+from fleet_api.keys import PublicKeys
+from fleet_api.passed_body import PassedBody, Room
+from fleet_api.problems import Problem, busy, unauthorized
+from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
-from fleet_operator.api import names
+from fleet_api.upstream import UPSTREAM_AUTHORIZATION, Upstream, reply_headers, request_headers
 from fleet_worker.protocol import DATA_ROUTES, READING_TEXT_ROUTES, TEXT_ROUTES
 
 CONNECT_SECONDS = 5.0
-UPSTREAM_AUTHORIZATION = "X-Upstream-Authorization"
-"""Header that becomes the `Authorization` for the worker, whose public port may have a key."""
-_OWN_HEADERS = frozenset(
-    {
-        "authorization",
-        "connection",
-        "content-encoding",  # aiohttp decompresses the body
-        "content-length",
-        "cookie",
-        "expect",
-        "forwarded",
-        "host",
-        "idempotency-key",
-        "keep-alive",
-        "referer",  # it may hold the key of a path
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        UPSTREAM_AUTHORIZATION.lower(),
-    }
-)
-_OWN_PREFIXES = ("proxy-", "x-forwarded-", "x-rlfleet-")
-_REPLY_HEADERS = frozenset({"content-encoding", "content-length", "content-type", "retry-after"})
-"""Besides `x-…`: a tenant's image decides the rest, and clients share the address of all tenants."""
-
-_STEERING_PREFIXES = ("x-accel-", "x-sendfile", "x-rlfleet-")
-"""Not these: a proxy in front of the RL API, such as nginx, takes them for commands."""
-
+PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
+"""Before each repetition of a request with an unmet demand. Clients repeat it over a longer time."""
+KEPT_BYTES = 16 * 1024 * 1024
+"""Of all bodies that wait for the first byte of their reply. A body beyond that is not sent again."""
+FINISH_PATH = "/finish_session"
 _PROXIED = Contract({}, frozenset({400, 413, 422}), is_open=True)
-Upstream = Callable[[Fleet], str]
-
-
-def upstream_of(fleet: Fleet) -> str:
-    """Address of the router or of the Service, from names alone: a status may say anything."""
-    name = fleet.name if fleet.spec.router is None else names.router_name(fleet.name)
-    return names.endpoint_url(name, fleet.namespace, fleet.spec.serving.port)
+_FINISHED = Contract({200: AnyDocument}, frozenset({400, 413, 422}), is_open=True)
 
 
 class Proxy:
@@ -67,22 +47,29 @@ class Proxy:
 
     Args:
         upstream: Address of a fleet, without a path.
+        service: That of its Service, where requests are sent again.
+        keys: Of the public ports of fleets.
         most_bytes: Of a request's body.
     """
 
-    def __init__(self, upstream: Upstream, *, most_bytes: int) -> None:
+    def __init__(
+        self, upstream: Upstream, service: Upstream, *, keys: PublicKeys, most_bytes: int
+    ) -> None:
         self._upstream = upstream
+        self._service = service
+        self._keys = keys
         self._most_bytes = most_bytes
-        self._session: aiohttp.ClientSession | None = None
+        self._room = Room(KEPT_BYTES)
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def close(self) -> None:
         """End the connections."""
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions.values():
+            await session.close()
 
     def routes(self) -> tuple[Route, ...]:
         """All routes."""
-        return tuple(
+        passed = tuple(
             Route(
                 "GET" if path in READING_TEXT_ROUTES else "POST",
                 path,
@@ -93,26 +80,29 @@ class Proxy:
             )
             for path in sorted(DATA_ROUTES | TEXT_ROUTES)
         )
+        finish = self.finish_session, Access.PROXY, _FINISHED
+        return (*passed, Route("POST", FINISH_PATH, *finish, is_proxied=True))
+
+    async def finish_session(self, call: Call) -> web.StreamResponse:
+        """The end of a session (`?session_id=`), for the router. Without a router it has no effect."""
+        if call.fleet.spec.router is not None:
+            return await self.pass_on(call)
+        return web.json_response({"message": "the fleet has no router, so there are no sessions"})
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Send the request on, and each part of the reply as it comes.
 
-        Errors: Problem 413 for a body that is too long, 503 without a reply.
+        Errors: Problem 413 for a body that is too long, 401 for a key that the workers refuse, 503 without a
+        reply.
         """
-        body = _Body(call.request, self._most_bytes)
-        query = call.request.rel_url.raw_query_string
-        url = self._upstream(call.fleet) + path_of(call.request) + (f"?{query}" if query else "")
+        body = PassedBody(call.request, self._most_bytes, self._room)
         response: web.StreamResponse | None = None
         try:
-            async with self._http().request(
-                call.request.method,
-                URL(url, encoded=True),
-                data=body.parts() if call.request.body_exists else None,
-                headers=_request_headers(call.request),
-                allow_redirects=False,
-            ) as reply:
+            async with self._reply(call, body) as reply:
+                if reply.status == HTTPStatus.UNAUTHORIZED:
+                    raise _key_refused(call.fleet)
                 response = web.StreamResponse(
-                    status=reply.status, headers=_reply_headers(reply.headers)
+                    status=reply.status, headers=reply_headers(reply.headers)
                 )
                 await response.prepare(call.request)
                 async for part in reply.content.iter_any():
@@ -132,76 +122,88 @@ class Proxy:
                 f"the fleet {call.fleet.name!r} does not answer ({type(error).__name__}); send the "
                 "request again, and see whether its workers are ready",
             ) from error
+        finally:
+            body.forget()
 
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    @asynccontextmanager
+    async def _reply(self, call: Call, body: PassedBody) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The first reply of a worker that meets the request's demand, or else the last one."""
+        headers = request_headers(
+            call.request, self._keys.of(call.fleet.namespace, call.fleet.name)
+        )
+        parts = body.parts() if call.request.body_exists else None
+        reply = await self._send(call, self._upstream(call.fleet), headers, parts)
+        try:
+            for pause_seconds in PAUSES_SECONDS:
+                again = body.again
+                if again is None or not _may_differ_elsewhere(reply, call.fleet, headers):
+                    break
+                await asyncio.sleep(pause_seconds)
+                service, content = self._service(call.fleet), io.BytesIO(again) if again else None
+                try:
+                    other = await self._send(call, service, headers, content, is_new=True)
+                except (aiohttp.ClientError, TimeoutError):
+                    break  # the first reply is still an answer
+                reply.release()
+                reply = other
+            body.forget()
+            yield reply
+        finally:
+            reply.release()
+
+    async def _send(
+        self,
+        call: Call,
+        address: str,
+        headers: CIMultiDict[str],
+        content: Any,
+        *,
+        is_new: bool = False,
+    ) -> aiohttp.ClientResponse:
+        query = call.request.rel_url.raw_query_string
+        url = address + path_of(call.request) + (f"?{query}" if query else "")
+        return await self._session(is_new=is_new).request(
+            call.request.method,
+            URL(url, encoded=True),
+            data=content,
+            headers=headers,
+            allow_redirects=False,
+        )
+
+    def _session(self, *, is_new: bool) -> aiohttp.ClientSession:
+        """The connections that are kept, or, if `is_new`, a new one for each request."""
+        if is_new not in self._sessions:
             # Generations take as long as they take, and `Places` limits their number.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+            self._sessions[is_new] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, force_close=is_new),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        return self._session
+        return self._sessions[is_new]
 
 
-class _Body:
-    """The body of a request, part by part, up to a limit.
-
-    `fault`: why the client's body could not be sent on.
-    """
-
-    def __init__(self, request: web.Request, most_bytes: int) -> None:
-        self._request = request
-        self._most_bytes = most_bytes
-        self.fault: Exception | None = None
-        if (request.content_length or 0) > most_bytes:
-            raise self._too_long()
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The parts as they come, decompressed. Ends with an error after the limit."""
-        size = 0
-        try:
-            async for part in self._request.content.iter_any():
-                size += len(part)
-                if size > self._most_bytes:
-                    raise self._too_long()
-                yield part
-        except (Problem, web.RequestPayloadError) as error:
-            self.fault = error
-            raise
-
-    def _too_long(self) -> Problem:
-        return Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            "RequestEntityTooLarge",
-            f"the body has more than {self._most_bytes} bytes; send a smaller one",
-        )
+def _may_differ_elsewhere(
+    reply: aiohttp.ClientResponse, fleet: Fleet, headers: CIMultiDict[str]
+) -> bool:
+    """Whether a worker behind the Service may answer otherwise."""
+    match reply.status:
+        case HTTPStatus.CONFLICT:
+            # A version demand that this worker does not meet, by headers or by the body.
+            return "Retry-After" in reply.headers
+        case HTTPStatus.UNAUTHORIZED:
+            # A router drops the key on routes that it does not know.
+            return fleet.spec.router is not None and "Authorization" in headers
+        case _:
+            return False
 
 
-def _request_headers(request: web.Request) -> CIMultiDict[str]:
-    """Headers for the worker: all except those of this connection and of the RL API."""
-    named = {n.strip().lower() for n in request.headers.get("Connection", "").split(",")}
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in request.headers.items()
-        if name.lower() not in _OWN_HEADERS | named and not name.lower().startswith(_OWN_PREFIXES)
+def _key_refused(fleet: Fleet) -> Problem:
+    problem = unauthorized(
+        f"the workers of fleet {fleet.name!r} refuse the key of their public port, or its absence; put it "
+        f"into the entry {fleet.namespace}.{fleet.name} of api.publicKeysSecret (--public-keys-folder), "
+        f"or send it as {UPSTREAM_AUTHORIZATION}"
     )
-    is_compressed = "Content-Encoding" in request.headers
-    if request.content_length is not None and request.body_exists and not is_compressed:
-        headers["Content-Length"] = str(request.content_length)
-    if UPSTREAM_AUTHORIZATION in request.headers:
-        headers["Authorization"] = request.headers[UPSTREAM_AUTHORIZATION]
-    return headers
-
-
-def _reply_headers(found: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in found.items()
-        if name.lower() in _REPLY_HEADERS
-        or (name.lower().startswith("x-") and not name.lower().startswith(_STEERING_PREFIXES))
-    )
-    headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
-    return headers
+    problem.reason = "PublicKeyRefused"
+    return problem

@@ -41,6 +41,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
         None,
         description="folder of static keys, one file <namespace>.<fleet> each (default: none)",
     )
+    public_keys_folder: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = Field(
+        None,
+        description="folder of the keys of public ports, one file <namespace>.<fleet> each, for requests "
+        "that are passed on (default: none)",
+    )
     audiences: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
         (), description="comma-separated audiences of tokens (default: the API server's own)"
     )

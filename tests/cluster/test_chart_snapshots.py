@@ -57,6 +57,7 @@ SETS: dict[str, tuple[str, ...]] = {
         "api.enabled=true",
         'api.externalFleets=["rl/policy"]',
         'api.keysSecret="keys"',
+        'api.publicKeysSecret="public-keys"',
         'api.networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}',
         'api.networkPolicy.metricsFrom=[{"namespaceSelector":{}}]',
         'api.tls.secretName="certificate"',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.cluster.test_operator_chart import CHART, Rendered, rights
 
@@ -51,12 +53,18 @@ def test_with_namespaces_the_account_reads_no_fleet_elsewhere(devcluster_api: Cl
     assert rights(there) == {r for r in RIGHTS if r[2] != "create"}
 
 
-def test_static_keys_come_from_a_secret(devcluster_api: Cluster) -> None:
-    made = Rendered(devcluster_api, "api.enabled=true", 'api.keysSecret="keys"')
+@pytest.mark.parametrize(
+    ("value", "setting"),
+    [("keysSecret", "keys_folder"), ("publicKeysSecret", "public_keys_folder")],
+)
+def test_keys_come_from_a_secret_that_the_account_need_not_read(
+    devcluster_api: Cluster, value: str, setting: str
+) -> None:
+    made = Rendered(devcluster_api, "api.enabled=true", f'api.{value}="keys"')
     (container,) = made.pod(ACCOUNT)["spec"]["containers"]
     (mount,) = container["volumeMounts"]
 
-    assert f"--keys-folder={mount['mountPath']}" in container["args"]
+    assert getattr(parse_settings(container["args"]), setting) == Path(mount["mountPath"])
     assert made.pod(ACCOUNT)["spec"]["volumes"][0]["secret"] == {"secretName": "keys"}
 
 

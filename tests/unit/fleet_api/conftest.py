@@ -23,12 +23,18 @@ class Api:
     """Sends requests to the API as one caller, and holds each reply against its OpenAPI document."""
 
     def __init__(
-        self, http: TestClient[Any, Any], cluster: FakeCluster, keys: Path, document: Any
+        self,
+        http: TestClient[Any, Any],
+        cluster: FakeCluster,
+        keys: Path,
+        public_keys: Path,
+        document: Any,
     ) -> None:
         self.http = http
         self.document = document
         self.cluster = cluster
         self.keys = keys
+        self.public_keys = public_keys
 
     async def send(
         self, method: str, path: str, token: str | None = READER, **options: Any
@@ -72,16 +78,30 @@ def upstream() -> str:
 
 
 @pytest.fixture
+def service(upstream: str) -> str:
+    """Where they are sent again."""
+    return upstream
+
+
+@pytest.fixture
 async def api(
-    cluster: FakeCluster, flags: list[str], lifecycle: Lifecycle, tmp_path: Path, upstream: str
+    cluster: FakeCluster,
+    flags: list[str],
+    lifecycle: Lifecycle,
+    tmp_path: Path,
+    upstream: str,
+    service: str,
 ) -> AsyncIterator[Api]:
     keys = tmp_path / "keys"
     keys.mkdir()
-    settings = parse_settings([f"--keys-folder={keys}", "--requests-per-second=1000", *flags])
-    app = build(settings, cluster, lifecycle, Metrics(), lambda _: upstream)
+    public = tmp_path / "public-keys"
+    public.mkdir()
+    folders = [f"--keys-folder={keys}", f"--public-keys-folder={public}"]
+    settings = parse_settings([*folders, "--requests-per-second=1000", *flags])
+    app = build(settings, cluster, lifecycle, Metrics(), lambda _: upstream, lambda _: service)
     server = TestServer(app)
     await server.start_server(access_log=None)  # as `main` starts it
     async with TestClient(server) as http:
         async with http.get("/openapi.json") as reply:
             document = await reply.json()
-        yield Api(http, cluster, keys, document)
+        yield Api(http, cluster, keys, public, document)

@@ -17,7 +17,7 @@ from tests.support.fake_cluster import READER, STRANGER
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.fleets import Fleet
-from fleet_api.proxy import upstream_of
+from fleet_api.upstream import service_of, upstream_of
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 
@@ -279,4 +279,6 @@ def test_the_upstream_is_the_router_if_the_fleet_has_one() -> None:
         return Fleet("rl", "policy", "u", 1, FleetSpec.model_validate(spec | more), FleetStatus())
 
     assert upstream_of(fleet()) == "http://policy.rl.svc:8123"
-    assert upstream_of(fleet(router={"image": "r"})) == "http://policy-router.rl.svc:8123"
+    routed = fleet(router={"image": "r"})
+    assert upstream_of(routed) == "http://policy-router.rl.svc:8123"
+    assert service_of(routed) == "http://policy.rl.svc:8123"
