@@ -18,7 +18,7 @@ from aiohttp import web
 from fleet_api.calls import Access, Call, Handler
 from fleet_api.contract import CHANGE_ERRORS, Contract
 from fleet_api.external import External
-from fleet_api.idempotency import HEADER, MEANING
+from fleet_api.idempotency import HEADER, MEANING_OF_CALLS, check
 from fleet_api.managed import Managed
 from fleet_api.problems import Problem, of_error
 from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
@@ -56,7 +56,7 @@ class Row:
     @property
     def contract(self) -> Contract:
         """Workers of an External fleet decide about the document, and may refuse every call."""
-        headers = {HEADER: MEANING} if self.repeatable else {}
+        headers = {HEADER: MEANING_OF_CALLS} if self.repeatable else {}
         return Contract({200: AnyDocument}, CHANGE_ERRORS, self.body, headers, self.query)
 
 
@@ -126,7 +126,7 @@ async def world_size(call: Call) -> web.Response:
 
 
 def _handler_of(row: Row, external: External) -> Handler:
-    handle = _either(row.managed, external)
+    handle = _either(row, external)
     return _with_500_for_503(handle) if row.path in LOAD_ADAPTER_PATHS else handle
 
 
@@ -146,11 +146,13 @@ def _with_500_for_503(handler: Handler) -> Handler:
     return handle
 
 
-def _either(managed: Handler, external: External) -> Handler:
+def _either(row: Row, external: External) -> Handler:
     async def handle(call: Call) -> web.StreamResponse:
-        if call.fleet.is_external:
-            return await external.pass_on(call)
-        return await managed(call)
+        if not call.fleet.is_external:
+            return await row.managed(call)
+        if row.repeatable and (key := call.request.headers.get(HEADER)) is not None:
+            check(key)
+        return await external.pass_on(call)
 
-    handle.__doc__ = managed.__doc__
+    handle.__doc__ = row.managed.__doc__
     return handle

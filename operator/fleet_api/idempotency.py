@@ -20,11 +20,21 @@ from rlfleet.resources import WeightVersion
 
 HEADER = "Idempotency-Key"
 MEANING = "Names the request: a repetition with the same key changes nothing."
+MEANING_OF_CALLS = (
+    f"{MEANING} A fleet of management External remembers no keys, since each call to its workers may be "
+    "repeated: the key must only be well-formed."
+)
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
 MOST_KEYS = 20
 MOST_CONFLICTS = 8
 """Patches in a row that may meet another change: the operator writes the status of the same object."""
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+def check(text: str) -> None:
+    """Return if this can be a key. Errors: Problem 400."""
+    if not _KEY.fullmatch(text):
+        raise invalid(f"{HEADER} must have 1 to 255 visible ASCII characters")
 
 
 class Key:
@@ -37,8 +47,7 @@ class Key:
     """
 
     def __init__(self, text: str, caller: str, request: str) -> None:
-        if not _KEY.fullmatch(text):
-            raise invalid(f"{HEADER} must have 1 to 255 visible ASCII characters")
+        check(text)
         self._name = _digest(f"{caller}\n{text}")
         self._request = _digest(request)
 

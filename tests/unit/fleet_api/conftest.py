@@ -23,18 +23,13 @@ class Api:
     """Sends requests to the API as one caller, and holds each reply against its OpenAPI document."""
 
     def __init__(
-        self,
-        http: TestClient[Any, Any],
-        cluster: FakeCluster,
-        keys: Path,
-        public_keys: Path,
-        document: Any,
+        self, http: TestClient[Any, Any], cluster: FakeCluster, keys: Path, document: Any
     ) -> None:
         self.http = http
         self.document = document
         self.cluster = cluster
         self.keys = keys
-        self.public_keys = public_keys
+        self.public_keys = keys.parent / "public-keys"
 
     async def send(
         self, method: str, path: str, token: str | None = READER, **options: Any
@@ -104,4 +99,4 @@ async def api(
     async with TestClient(server) as http:
         async with http.get("/openapi.json") as reply:
             document = await reply.json()
-        yield Api(http, cluster, keys, public, document)
+        yield Api(http, cluster, keys, document)

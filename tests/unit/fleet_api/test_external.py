@@ -434,6 +434,19 @@ async def test_a_pod_that_has_taken_the_address_is_not_believed(
     assert (status, problem["workers"][1]["status"]) == (503, None)
 
 
+@pytest.mark.parametrize(("key", "status"), [("a b", 400), ("", 400), ("step-43", 200)])
+async def test_an_idempotency_key_must_be_well_formed_and_repeats_the_call(
+    api: Api, workers: list[AdminServer], tmp_path: Path, key: str, status: int
+) -> None:
+    body = {"weight_dir": str(write_tiny(tmp_path / "step_43"))}
+    for _ in range(2):
+        answered, _ = await post(api, "/update_weights", body, headers={"Idempotency-Key": key})
+        assert answered == status
+
+    calls = [("POST", "/update_weights")] * 2 if status == 200 else []
+    assert [[c for c in one.calls if c[0] == "POST"] for one in workers] == [calls] * NUMBER
+
+
 async def test_a_body_beyond_the_limit_of_its_route_is_413(
     api: Api, workers: list[AdminServer]
 ) -> None:
