@@ -39,12 +39,19 @@ class Sampling:
         >>> Sampling(exact="43").headers()
         {'x-weight-version-exact': '43'}
         """
-        wanted = {
-            "x-weight-version-exact": self.exact,
-            "x-weight-version-min": self.minimum,
-            "x-weight-run": self.run_id,
-        }
-        return {name: value for name, value in wanted.items() if value is not None}
+        return self._named("x-weight-version-exact", "x-weight-version-min", "x-weight-run")
+
+    def body(self) -> dict[str, str]:
+        """The same as fields of the body, such as `extra_body` of the openai client. No router drops them.
+
+        >>> Sampling(exact="43").body()
+        {'weight_version_exact': '43'}
+        """
+        return self._named("weight_version_exact", "weight_version_min", "weight_run")
+
+    def _named(self, *names: str) -> dict[str, str]:
+        values = (self.exact, self.minimum, self.run_id)
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 class WeightSpan(BaseModel):

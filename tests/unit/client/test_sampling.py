@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fleet_worker import protocol
 from fleet_worker.audit.records import read_records
+from fleet_worker.provenance.demands import IN_BODY
 from rlfleet import IncompleteReply, Label, Sampling, labels_of, record, weight_versions
 
 SPANS = [
@@ -55,6 +56,13 @@ def test_demands_are_the_headers_of_the_worker() -> None:
         protocol.HEADER_RUN: "run-8",
     }
     assert Sampling().headers() == {}
+
+
+def test_demands_are_the_fields_of_the_body_that_the_worker_reads() -> None:
+    demand = Sampling(exact="43", minimum="42", run_id="run-8")
+
+    assert demand.body() == {IN_BODY.exact: "43", IN_BODY.minimum: "42", IN_BODY.run: "run-8"}
+    assert Sampling().body() == {}
 
 
 @pytest.mark.parametrize(
