@@ -24,7 +24,9 @@ from fleet_api.problems import Problem, of_error
 from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
 from fleet_api.route import Route
 from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
+from fleet_api.workers import WORKER_PATH
 from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_worker.protocol import ENGINE_ROUTES
 from rlfleet.errors import RlfleetError
 
 _HEALTH = Contract({200: HealthDocument, 503: HealthDocument})
@@ -96,6 +98,14 @@ def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
                 "/abort_requests",
                 "/sleep",
                 "/wake_up",
+            )
+        ),
+        *(
+            Row("POST", WORKER_PATH + path, managed.refuse, body=AnyDocument)
+            for path in (
+                "/collective_rpc",
+                "/v1/loras",
+                *(f"/engine/{name}" for name in sorted(ENGINE_ROUTES)),
             )
         ),
     )

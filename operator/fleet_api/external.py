@@ -1,4 +1,7 @@
-"""The control root of a fleet that a trainer manages: each call goes to all of its workers."""
+"""The control root of a fleet that a trainer manages: each call goes to all of its workers.
+
+Below `/workers/<pod>` a call goes to this one worker, for trainers that find workers and call each.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,15 @@ from fleet_api.fan_out import (
     split_init_info,
     together,
 )
-from fleet_api.fleets import Fleets
+from fleet_api.fleets import Fleet, Fleets
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
 from fleet_api.ports import Cluster, Target, WorkerReply, WorkerRequest, Workers
 from fleet_api.problems import Problem, busy
 from fleet_api.route import READING_METHODS
 from fleet_api.targets import Targets
+from fleet_api.workers import WORKER_PATH
+from fleet_operator.api import names
 from fleet_worker.protocol import MAX_DRIVER_CHARACTERS
 
 _ALL = Rule()
@@ -43,6 +48,7 @@ _RULES = {
     "/server_info": Rule(one=True),
 }
 """Routes that are not passed on to all workers unchanged."""
+_OF_ONE, _LARGE_OF_ONE = Rule(), Rule(most_bytes=LARGE_BODY_BYTES)
 
 
 @dataclass(slots=True)
@@ -77,20 +83,20 @@ class External:
         self._workers = workers
         self._lifecycle = lifecycle
         self._waits = waits
-        self._seats: dict[tuple[str, str], _Seat] = {}
+        self._seats: dict[tuple[str, str, str], _Seat] = {}
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
-        """Call all workers, and answer like one.
+        """Call all workers, or the one in the path, and answer like one.
 
         Errors: Problem 409 for a fleet that is not named in the settings, and for a second caller.
-        Problem 503 if a worker cannot be called. Those of `fan_out.failure` and of `Cluster`.
+        Problem 404 for a worker that the fleet cannot have, 503 if a worker cannot be called. Those of `fan_out.failure` and of `Cluster`.
         """
         if (call.fleet.namespace, call.fleet.name) not in self._fleets:
             raise externally_managed(call.fleet)
         return await self._lifecycle.until_it_ends(self._answer(call))
 
     async def _answer(self, call: Call) -> web.Response:
-        rule = _RULES.get(path_of(call.request), _ALL)
+        rule = _rule_of(call)
         content = await content_of(call.request, rule.most_bytes)
         if call.request.method in READING_METHODS:
             return await self._fan_out(call, rule, content)
@@ -101,7 +107,7 @@ class External:
     @asynccontextmanager
     async def _seat(self, call: Call) -> AsyncIterator[None]:
         """One call at a time, and one caller. Another replica learns of it by the workers' lease."""
-        key = (call.fleet.namespace, call.fleet.name)
+        key = (call.fleet.namespace, call.fleet.name, _pod_of(call))
         seat = self._seats.setdefault(key, _Seat(call.caller.name))
         if seat.caller != call.caller.name:
             raise Problem(
@@ -144,6 +150,8 @@ class External:
     async def _called(self, call: Call, rule: Rule) -> Sequence[Target]:
         """The workers that get the call. Errors: Problem 503."""
         found = await self._targets.of(call.fleet)
+        if pod := _pod_of(call):
+            return _only(call.fleet, pod, found.targets)
         replicas = call.fleet.spec.replicas
         is_whole = len(found.targets) == found.pods == replicas
         if not found.targets or (rule.whole and not is_whole):
@@ -181,7 +189,36 @@ def _requests(
     return [WorkerRequest(method, path, json.dumps(part).encode(), driver) for part in parts]
 
 
+def _rule_of(call: Call) -> Rule:
+    path = _worker_path_of(call)
+    if _pod_of(call):
+        return _LARGE_OF_ONE if "update_weights" in path else _OF_ONE
+    return _RULES.get(path, _ALL)
+
+
+def _pod_of(call: Call) -> str:
+    """The worker in the path; empty if the call goes to all of them."""
+    return call.request.match_info.get("pod", "")
+
+
+def _only(fleet: Fleet, pod: str, targets: Sequence[Target]) -> Sequence[Target]:
+    """The target of this pod. Errors: Problem 404, 503."""
+    chosen = [target for target in targets if target.pod == pod]
+    if not chosen:
+        if pod not in {names.pod_name(fleet.name, n) for n in range(fleet.spec.replicas)}:
+            message = f"fleet {fleet.name!r} has no worker {pod!r}; read /v1/rl/workers again"
+            raise Problem(HTTPStatus.NOT_FOUND, "NotFound", message)
+        message = f"worker {pod!r} has not started; send the request again when it has"
+        raise busy("WorkersMissing", message)
+    return chosen
+
+
+def _worker_path_of(call: Call) -> str:
+    pod = _pod_of(call)
+    return path_of(call.request).removeprefix(WORKER_PATH.format(pod=pod) if pod else "")
+
+
 def _query_of(call: Call) -> str:
     """Path and query as the workers know them."""
     query = call.request.rel_url.raw_query_string
-    return path_of(call.request) + (f"?{query}" if query else "")
+    return _worker_path_of(call) + (f"?{query}" if query else "")

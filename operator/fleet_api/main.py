@@ -91,8 +91,9 @@ def build(
     changes = Changes(cluster, lifecycle, waits)
     workers = AdminPorts()
     worker_metrics = WorkerMetrics(fleets)
+    called = frozenset(settings.external_fleets)
     external = External(
-        frozenset(settings.external_fleets),
+        called,
         cluster=cluster,
         reader=fleets,
         workers=workers,
@@ -100,7 +101,9 @@ def build(
         waits=waits,
     )
     table = (
-        *state_routes(Reads(fleets), Mutations(changes), Events(cluster, lifecycle, streams)),
+        *state_routes(
+            Reads(fleets, called), Mutations(changes), Events(cluster, lifecycle, streams)
+        ),
         *control_routes(Managed(fleets, changes), external),
         worker_metrics.route(),
         *proxy.routes(),

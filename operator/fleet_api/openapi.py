@@ -36,7 +36,7 @@ def document(routes: Iterable[Route], release: str) -> dict[str, Any]:
     named = {str(key): schema for (key, _), schema in schemas.items()}
     paths: dict[str, dict[str, Any]] = {**_root()}
     for route in table:
-        operations = paths.setdefault(PREFIX + route.path, {"parameters": _fleet()})
+        operations = paths.setdefault(PREFIX + route.path, {"parameters": _in_path(route.path)})
         operations[route.method.lower()] = _operation(route, named)
     return {
         "openapi": "3.1.0",
@@ -124,10 +124,13 @@ def _optional(where: str, named: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _fleet() -> list[dict[str, Any]]:
+def _in_path(path: str) -> list[dict[str, Any]]:
+    rows = [("namespace", "of the fleet"), ("name", "of the fleet")]
+    if "{pod}" in path:
+        rows.append(("pod", "of the worker"))
     return [
         {"name": name, "in": "path", "required": True, "schema": _NAME, "description": text}
-        for name, text in (("namespace", "of the fleet"), ("name", "of the fleet"))
+        for name, text in rows
     ]
 
 

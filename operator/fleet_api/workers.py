@@ -16,16 +16,23 @@ from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
 from fleet_worker import protocol
 
 PROTOCOL_VERSION = 1
+WORKER_PATH = "/workers/{pod}"
+"""Below the fleet's address: calls to one worker."""
 
 
-def workers_of(fleet: Fleet, pods: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """All workers of a fleet, by ordinal. That order is the order of ranks in a transfer."""
-    rows = [_row(fleet, pod) for pod in pods]
+def workers_of(
+    fleet: Fleet, pods: Iterable[Mapping[str, Any]], address: str | None
+) -> dict[str, Any]:
+    """All workers of a fleet, by ordinal. That order is the order of ranks in a transfer.
+
+    `address`: of the fleet, if its workers are called there; None for the addresses of the pods.
+    """
+    rows = [_row(fleet, pod, address) for pod in pods]
     rows.sort(key=lambda row: (row["instance_id"], row["pod"]))
     return {"protocol_version": PROTOCOL_VERSION, "namespace": fleet.namespace, "workers": rows}
 
 
-def _row(fleet: Fleet, pod: Mapping[str, Any]) -> dict[str, Any]:
+def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str, Any]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     name = metadata["name"]
     problem = problem_of(pod)
@@ -47,6 +54,8 @@ def _row(fleet: Fleet, pod: Mapping[str, Any]) -> dict[str, Any]:
         del row["request_plane_url"]
     else:
         system = _address(status["podIP"], fleet.spec.serving.admin_port)
+        if address is not None:
+            system = address + WORKER_PATH.format(pod=name)
         row |= {"system_url": system, "admin_base_url": system}
     if problem:
         row["error"] = problem

@@ -39,7 +39,10 @@ STATE = "/v1/rl/state"
 
 def routes_of_fleets(api: Api, key: str = "no-key-of-a-fleet") -> list[tuple[str, str]]:
     return [
-        (route.method, route.resource.canonical.format(namespace="rl", name="policy", key=key))
+        (
+            route.method,
+            route.resource.canonical.format(namespace="rl", name="policy", key=key, pod="policy-0"),
+        )
         for route in api.http.app.router.routes()
         if route.resource is not None and "{name}" in route.resource.canonical
     ]

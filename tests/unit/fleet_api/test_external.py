@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.admin_servers import TOKEN, AdminServer, admin_servers
+from tests.support.dynamo_clients import Dynamo
 from tests.support.fake_cluster import FLEET_UID, READER, TRAINER, FakeCluster, account, pod
 from tests.support.fake_engine import touched
 from tests.support.tiny import write_tiny
@@ -142,6 +143,70 @@ async def test_every_worker_has_the_caller_as_its_driver(
 
     drivers = {one.admin.harness.agent.lease.holder for one in workers}
     assert drivers == {"system:serviceaccount:rl:trainer"}
+
+
+# --- trainers that call each worker ---------------------------------------------------------------
+
+
+async def dynamo(api: Api, key: str, path: str = "/fleets/rl/policy") -> Dynamo:
+    (api.keys / "rl.policy").write_text(f"{key}\n")
+    return Dynamo(str(api.http.make_url(path)), key, reach=lambda url: url)
+
+
+@pytest.mark.parametrize("path", ["/fleets/rl/policy/v1", "/t/{key}/fleets/rl/policy"])
+async def test_both_of_dynamos_clients_update_each_worker_without_the_workers_token(
+    api: Api, workers: list[AdminServer], tmp_path: Path, path: str
+) -> None:
+    key = "key-of-the-trainer-0"
+    trainer = await dynamo(api, key, path.format(key=key))
+    native, flat = (str(write_tiny(tmp_path / f"step_{step}")) for step in (43, 44))
+    api.cluster.fleet["spec"]["engine"] = {"tensorParallelSize": 1}
+    rows = await asyncio.to_thread(trainer.workers, "qwen", NUMBER)
+    root = f"{trainer.discovery_url.removesuffix('/v1')}/workers"
+    assert [row["system_url"] for row in rows] == [f"{root}/policy-{n}" for n in range(NUMBER)]
+
+    await asyncio.to_thread(trainer.update_natively, rows, native, "43")
+    assert versions(workers) == ["43"] * NUMBER
+    await asyncio.to_thread(trainer.update_flat, rows, flat, "step_44")
+    assert versions(workers) == ["step_44"] * NUMBER
+    assert phases(workers) == [Phase.SERVING] * NUMBER
+    assert TOKEN not in json.dumps([one.headers for one in workers])
+
+
+async def test_a_call_to_one_worker_reaches_no_other_and_needs_the_same_right(
+    api: Api, workers: list[AdminServer]
+) -> None:
+    pause = "/workers/policy-1/engine/pause_generation"
+    assert (await api.send("POST", pause, READER, json={}))[0] == 403
+    status, reply = await post(api, pause, {"mode": "keep"})
+
+    assert (status, reply["status"]) == (200, "ok")
+    assert [bool(one.calls) for one in workers] == [False, True, False]
+    api.cluster.users["second"] = account("rl", "second")
+    api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
+        "system:serviceaccount:rl:trainer"
+    ]
+    status, reply = await api.send("POST", pause, "second", json={})
+    assert (status, reply["status"]) == (200, "error"), "as Dynamo's clients read a refusal"
+    assert "system:serviceaccount:rl:trainer" in reply["message"]
+
+
+@pytest.mark.parametrize(
+    ("pod_name", "status", "reason"),
+    [
+        ("policy-9", 404, "NotFound"),
+        ("other-0", 404, "NotFound"),
+        ("policy-2", 503, "WorkersMissing"),
+    ],
+)
+async def test_a_worker_that_cannot_be_called_is_named(
+    api: Api, workers: list[AdminServer], pod_name: str, status: int, reason: str
+) -> None:
+    api.cluster.pods[2]["status"]["containerStatuses"] = []
+    answered, problem = await post(api, f"/workers/{pod_name}/engine/resume_generation", {})
+
+    assert (answered, problem["reason"]) == (status, reason)
+    assert pod_name in problem["detail"]
 
 
 # --- rights ---------------------------------------------------------------------------------------
