@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.test_operator_chart import CHART, Rendered
+from tests.cluster.test_operator_chart import CHART, NAMESPACE, Rendered
 from tests.support.builders import make_fleet
 
 from devcluster import Cluster
@@ -79,8 +79,21 @@ def test_workers_are_scraped_where_the_operator_watches(
 
 def test_alerts_arrive_as_they_are_in_the_file(cluster: Cluster) -> None:
     made = alerts(Rendered(cluster, RULE))
+    expected = {rule["alert"]: rule for rule in ALERTS}
+    del made["RlfleetNoLeader"], expected["RlfleetNoLeader"]
 
-    assert list(made.values()) == ALERTS
+    assert made == expected
+
+
+def test_a_release_is_alerted_that_none_of_its_own_operators_leads(cluster: Cluster) -> None:
+    """Another release on the cluster may have a leader."""
+    rendered = Rendered(cluster, RULE)
+    flag = next(a for a in rendered.container()["args"] if a.startswith("--lease-name="))
+    lease = f"{NAMESPACE}/{flag.partition('=')[2]}"
+    alert = alerts(rendered)["RlfleetNoLeader"]
+
+    assert alert["expr"] == f'absent(rlfleet_operator_leading{{operator="{lease}"}} == 1)'
+    assert alert["labels"] == {"severity": "critical", "operator": lease}
 
 
 def test_alerts_can_be_left_out_and_get_labels_and_runbooks(cluster: Cluster) -> None:

@@ -35,7 +35,7 @@ KEY = ("rl", "policy")
 
 def exported() -> Series:
     """The operator's export once each series has a sample."""
-    metrics = Metrics()
+    metrics = Metrics("rlfleet-system/rlfleet")
     condition = new_condition(
         (), ConditionType.READY, holds=True, reason=ConditionReason.ALL_WORKERS_SERVING,
         message="", generation=1, now=NOW,
@@ -49,7 +49,7 @@ def exported() -> Series:
     ended = applied_status("1", history=history_of("1"), effect=effect, conditions=(condition,))
     begun = ended.model_copy(update={"phase": RolloutPhase.STAGING})
     shown = (ShownFleet(KEY, fleet), ShownWeights(KEY, "policy", "", begun))
-    metrics.show_statuses(lambda: shown)
+    metrics.show_statuses(lambda: shown, {KEY: 4}.get)
     metrics.count_rollouts(KEY, "", applied_status("1"), ended)
     metrics.count_call("load", "done", 0.1)
     for counter in (metrics.failures, metrics.writes):
@@ -99,4 +99,6 @@ def test_each_expression_is_tested_firing_and_ended() -> None:
     def values(test: dict[str, Any]) -> list[int]:
         return [len(each["exp_samples"]) for each in test["promql_expr_test"]]
 
-    assert {test["name"]: values(test) for test in TESTS} == {alert: [1, 0] for alert in ALERTS}
+    own = {test["name"]: values(test) for test in TESTS if ": " not in test["name"]}
+    assert own == {alert: [1, 0] for alert in ALERTS}
+    assert {test["name"].partition(": ")[0] for test in TESTS} == ALERTS.keys()

@@ -98,11 +98,11 @@ def filled_in(expression: str) -> str:
 
 
 def impatient(rules: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """A copy of alert rules that hold for, and look back over, this many seconds at most."""
+    """A copy of alert rules that hold for, live on for, and look back over, so many seconds at most."""
     copied: dict[str, Any] = json.loads(json.dumps(rules))
     for group in copied["groups"]:
         for rule in group["rules"]:
-            rule["for"] = f"{seconds}s"
+            rule["for"] = rule["keep_firing_for"] = f"{seconds}s"
             rule["expr"] = re.sub(r"\[\d+m\]", f"[{10 * seconds}s]", rule["expr"])
     return copied
 

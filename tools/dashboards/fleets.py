@@ -67,10 +67,11 @@ def _overview() -> Section:
             ),
             number(
                 "Unavailable fleets",
-                "Fleets of which fewer than replicas - maxUnavailable workers serve.",
+                "Fleets of which fewer than replicas - maxUnavailable workers serve. Fleets with 0 "
+                "replicas are not counted.",
                 Query(
-                    f'count(rlfleet_fleet_condition{{{CHOSEN}, type="Available", status="False"}} == 1)'
-                    " or vector(0)"
+                    f'count(rlfleet_fleet_condition{{{CHOSEN}, type="Available", status="False"}} == 1'
+                    f" and on ({_OWNER}) rlfleet_fleet_spec_replicas{{{CHOSEN}}} > 0) or vector(0)"
                 ),
                 red_from=1,
             ),
@@ -145,6 +146,15 @@ def _weights() -> Section:
                 "Desired minus applied version. A line that climbs: the trainer publishes faster than "
                 "the fleet applies.",
                 Query(f"max by ({_OWNER}) (rlfleet_fleet_lag_versions{{{CHOSEN}}})", _LEGEND),
+            ),
+            graph(
+                "Lag in time",
+                "Time since the trainer published the first version that is newer than the applied one.",
+                Query(
+                    f"max by ({_WEIGHTS}) (rlfleet_weightversion_lag_seconds{{{CHOSEN}}})",
+                    _WEIGHTS_LEGEND,
+                ),
+                unit="s",
             ),
             graph(
                 "Age of the applied version",
@@ -262,8 +272,12 @@ def _capacity() -> Section:
             ),
             graph(
                 "Ready workers",
-                "Workers that clients can reach.",
+                "Workers that clients can reach, and replicas that the spec asks for.",
                 Query(f"max by ({_OWNER}) (rlfleet_fleet_ready_replicas{{{CHOSEN}}})", _LEGEND),
+                Query(
+                    f"max by ({_OWNER}) (rlfleet_fleet_spec_replicas{{{CHOSEN}}})",
+                    f"{_LEGEND} asked for",
+                ),
             ),
         ],
     )

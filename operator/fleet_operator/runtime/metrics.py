@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fleet_operator.api.weights import RolloutTimings, WeightsStatus
 from fleet_operator.runtime.pod_informer import FleetKey
-from fleet_operator.runtime.status_metrics import Shown, StatusMetrics
+from fleet_operator.runtime.status_metrics import Replicas, Shown, StatusMetrics
 from fleet_operator.runtime.templates import release
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
@@ -29,11 +29,13 @@ class Metrics:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self) -> None:
+    def __init__(self, operator: str = "") -> None:
+        """`operator`: namespace and name of the Lease, as in the status of fleets."""
         self._registry = registry = CollectorRegistry()
         self.leading = Gauge(
-            "rlfleet_operator_leading", "1 while this process leads.", registry=registry
-        )
+            "rlfleet_operator_leading", "1 while this process leads.", ("operator",),
+            registry=registry,
+        ).labels(operator)  # fmt: skip
         self.reconciles = Histogram(
             "rlfleet_reconcile_seconds", "Duration of a reconcile.", buckets=_SECONDS,
             registry=registry,
@@ -102,9 +104,9 @@ class Metrics:
         if outcome != SILENT:
             self._call_seconds(kind).observe(seconds)
 
-    def show_statuses(self, shown: Callable[[], Iterable[Shown]]) -> None:
-        """Compute series from these statuses at each scrape. `shown`: the last of each object."""
-        self._registry.register(StatusMetrics(shown))
+    def show_statuses(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:
+        """Compute series at each scrape. `shown`: the last status of each object."""
+        self._registry.register(StatusMetrics(shown, replicas))
 
     def count_rollouts(
         self, key: FleetKey, adapter: str, before: WeightsStatus, after: WeightsStatus

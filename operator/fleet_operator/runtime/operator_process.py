@@ -71,7 +71,8 @@ class Operator:
     ) -> None:
         self._settings = settings
         self._kube = kube
-        self.metrics = metrics = Metrics()
+        operator = f"{settings.lease_namespace}/{settings.lease_name}"
+        self.metrics = metrics = Metrics(operator)
         self.queue: WorkQueue[FleetKey] = WorkQueue()
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)
@@ -96,7 +97,7 @@ class Operator:
         )
         self.tokens = AdminTokens(KubeSecrets(kube, metrics))
         statuses = StatusWriter(KubeStatuses(kube, metrics), self.recorder)
-        metrics.show_statuses(statuses.shown)
+        metrics.show_statuses(statuses.shown, self.store.replicas_of)
         self.calls = Dispatcher(
             LeaderWorkers(worker_client, lambda: self.lease.held),
             self.worker_cache,
@@ -118,7 +119,7 @@ class Operator:
             pod_writer=PodWriter(KubePods(kube, metrics)),
             statuses=statuses,
             epochs=self.epochs,
-            rivals=OtherOperators(kube, f"{settings.lease_namespace}/{settings.lease_name}"),
+            rivals=OtherOperators(kube, operator),
             metrics=metrics,
             problems=self.problems,
             templates=Templates(kube, settings.default_image, metrics.writes.labels("child").inc),

@@ -1,14 +1,16 @@
 """Series that are computed from the statuses of all objects at each scrape.
 
 A status is the only source, so an alert and `kubectl get` cannot disagree, and the series of an
-object end with the object. Times are exported as timestamps: a query knows the present time, and a
-duration would be as old as the last reconcile.
+object end with the object. Times are exported as timestamps: a query knows the present time. The lag
+alone is a duration, for alerts that compare it with a number; it is as new as the scrape.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -52,13 +54,21 @@ class ShownWeights:
 
 
 Shown = ShownFleet | ShownWeights
+Replicas = Callable[[tuple[str, str]], int | None]
+"""From a fleet's namespace and name to its `spec.replicas`; None if the spec is unreadable."""
 
 
 class StatusMetrics(Collector):
-    """Computes the series. `shown`: the statuses to show, asked at each scrape."""
+    """Computes the series.
 
-    def __init__(self, shown: Callable[[], Iterable[Shown]]) -> None:
+    Args:
+        shown: The statuses to show, asked at each scrape.
+        replicas: Of each fleet, asked at each scrape. An alert compares the workers with them.
+    """
+
+    def __init__(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:
         self._shown = shown
+        self._replicas = replicas
 
     def describe(self) -> list[GaugeMetricFamily]:
         """The families without samples: registering must not read any status."""
@@ -69,7 +79,7 @@ class StatusMetrics(Collector):
         fleets, weights = _Fleets(), _Weights()
         for each in self._shown():
             if isinstance(each, ShownFleet):
-                fleets.add(each)
+                fleets.add(each, self._replicas(each.key))
             else:
                 weights.add(each)
         yield from fleets.families
@@ -84,6 +94,9 @@ class _Fleets:
         )  # fmt: skip
         self._replicas = _gauge(
             "rlfleet_fleet_replicas", "Workers of a fleet by state.", (*_FLEET, "state")
+        )
+        self._spec_replicas = _gauge(
+            "rlfleet_fleet_spec_replicas", "Replicas that the spec of a fleet asks for.", _FLEET
         )
         self._ready = _gauge("rlfleet_fleet_ready_replicas", "Ready workers of a fleet.", _FLEET)
         self._versions = _gauge(
@@ -103,15 +116,18 @@ class _Fleets:
             _FLEET,
         )
         self.families = [
-            self._condition, self._replicas, self._ready, self._versions, self._lag, self._applied,
+            self._condition, self._replicas, self._spec_replicas, self._ready, self._versions,
+            self._lag, self._applied,
         ]  # fmt: skip
 
-    def add(self, shown: ShownFleet) -> None:
+    def add(self, shown: ShownFleet, replicas: int | None) -> None:
         key, status = shown.key, shown.status
         for condition in status.conditions:
             self._condition.add_metric((*key, *_state_of(condition)), 1)
         for state in STATES:
             self._replicas.add_metric((*key, state), getattr(status.workers, state))
+        if replicas is not None:
+            self._spec_replicas.add_metric(key, replicas)
         self._ready.add_metric(key, status.ready_replicas)
         applied = status.applied if status.applied_version else None
         desired_run, applied_run = status.desired_run_id, applied.run_id if applied else None
@@ -147,6 +163,12 @@ class _Weights:
             "When the rollout that is not applied yet began; absent without one.",
             _WEIGHTS,
         )
+        self._lag = _gauge(
+            "rlfleet_weightversion_lag_seconds",
+            "Time since the first version that is newer than the applied one was published; 0 once "
+            "the desired version is applied.",
+            _WEIGHTS,
+        )
         self._workers = _gauge(
             "rlfleet_weightversion_workers",
             "Workers by the step of the rollout that they have reached.",
@@ -165,8 +187,8 @@ class _Weights:
             (*_WEIGHTS, "bound"),
         )
         self.families = [
-            self._condition, self._phase, self._phase_start, self._rollout_start, self._workers,
-            self._superseded, self._changed,
+            self._condition, self._phase, self._phase_start, self._rollout_start, self._lag,
+            self._workers, self._superseded, self._changed,
         ]  # fmt: skip
 
     def add(self, shown: ShownWeights) -> None:
@@ -179,6 +201,13 @@ class _Weights:
             self._phase_start.add_metric(labels, status.phase_started_at.timestamp())
         if status.started_at is not None and status.phase is not RolloutPhase.APPLIED:
             self._rollout_start.add_metric(labels, status.started_at.timestamp())
+        if status.phase is RolloutPhase.APPLIED:
+            self._lag.add_metric(labels, 0)
+        elif status.started_at is not None:
+            # The newest come first. A version that was overtaken began earlier.
+            newer = takewhile(lambda e: e.result != "Applied", status.history)
+            since = min([status.started_at, *(e.started_at for e in newer)])
+            self._lag.add_metric(labels, max(time.time() - since.timestamp(), 0))
         for step in STEPS:
             self._workers.add_metric((*labels, step), getattr(status.workers, step))
         self._superseded.add_metric(labels, status.superseded_versions)

@@ -69,6 +69,11 @@ class Store:
         found = self._fleets.get(key)
         return None if found is None or found.deleting else found
 
+    def replicas_of(self, key: FleetKey) -> int | None:
+        """`spec.replicas` of this fleet; None if it is not known or was never readable."""
+        record = self._fleets.get(key)
+        return record.spec.replicas if record is not None and record.spec is not None else None
+
     def fleet_keys(self) -> list[FleetKey]:
         """All fleets."""
         return list(self._fleets)

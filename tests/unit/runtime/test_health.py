@@ -56,7 +56,7 @@ async def test_metrics_come_in_the_prometheus_format(port):
 
     assert status == 200
     assert kind.startswith("text/plain; version=")
-    assert "rlfleet_operator_leading 0.0" in text
+    assert 'rlfleet_operator_leading{operator=""} 0.0' in text
 
 
 async def test_nothing_else_is_served(port):

@@ -68,10 +68,10 @@ def test_nothing_of_a_fleet_that_is_gone_is_left_and_the_others_stay():
 
 def test_two_operators_in_one_process_do_not_share_series():
     """Tests, and anything else that embeds it, may make more than one."""
-    one, two = Metrics(), Metrics()
+    one, two = Metrics("rl/one"), Metrics("rl/two")
     one.leading.set(1)
 
-    assert series(two, "rlfleet_operator_leading") == {"": 0}
+    assert series(two, "rlfleet_operator_leading") == {'{operator="rl/two"}': 0}
 
 
 def test_calls_are_shown_by_outcome_and_those_that_were_answered_by_their_duration():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,7 +36,7 @@ AT = datetime(2026, 1, 2, tzinfo=UTC)
 def samples(name: str, *shown: Shown) -> list[tuple[dict[str, str], float]]:
     """Labels and value of each sample of one metric, as Prometheus reads them."""
     registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: shown))
+    registry.register(StatusMetrics(lambda: shown, {KEY: 4}.get))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
 
@@ -174,7 +174,7 @@ def test_two_versions_of_one_fleet_never_make_the_same_series():
     status = applied_status("2", effect=RolloutEffect(version="2", min_changed_share=0.5))
     shown = [weights(status), weights(status, "second"), weights(status, "tuned", "tuned")]
     registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: shown))
+    registry.register(StatusMetrics(lambda: shown, {KEY: 4}.get))
     lines = generate_latest(registry).decode().splitlines()
     series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
@@ -186,4 +186,38 @@ def test_registering_asks_for_no_status():
     def shown() -> list[Shown]:
         raise AssertionError
 
-    CollectorRegistry(auto_describe=True).register(StatusMetrics(shown))
+    CollectorRegistry(auto_describe=True).register(StatusMetrics(shown, {}.get))
+
+
+def test_the_replicas_of_the_spec_are_shown_as_long_as_they_are_known():
+    other = ShownFleet(("rl", "unreadable"), FleetStatus())
+
+    assert samples("rlfleet_fleet_spec_replicas", fleet(), other) == [(FLEET, 4)]
+
+
+def lag(*history: tuple[str, int], phase: RolloutPhase = RolloutPhase.STAGING) -> float:
+    """Of a rollout that began 10 seconds ago. `history`: result and age of others, newest first."""
+    now = datetime.now(UTC)
+    ended = [
+        {
+            "version": str(n),
+            "result": r,
+            "started_at": now - timedelta(seconds=age),
+            "total_seconds": 1,
+        }
+        for n, (r, age) in enumerate(history)
+    ]
+    begun = {"phase": phase, "started_at": now - timedelta(seconds=10), "history": ended}
+    ((_, seconds),) = samples(
+        "rlfleet_weightversion_lag_seconds", weights(WeightsStatus.model_validate(begun))
+    )
+    return round(seconds)
+
+
+def test_a_rollout_lags_since_it_began_and_not_once_it_is_applied():
+    assert lag(("Applied", 500)) == 10
+    assert lag(("Applied", 500), phase=RolloutPhase.APPLIED) == 0
+
+
+def test_a_trainer_that_overtakes_its_own_versions_makes_the_lag_grow():
+    assert lag(("Superseded", 40), ("Halted", 70), ("Applied", 500), ("Superseded", 900)) == 70
