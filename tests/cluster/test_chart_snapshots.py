@@ -44,6 +44,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "monitored": (
         "metrics.serviceMonitor.enabled=true",
         "metrics.podMonitor.enabled=true",
+        "metrics.prometheusRule.enabled=true",
         'tracing.otlpEndpoint="http://collector:4318"',
     ),
     "without-metrics": ("metrics.service.enabled=false",),
@@ -52,6 +53,9 @@ SETS: dict[str, tuple[str, ...]] = {
         'tolerations=[{"key":"system","operator":"Exists"}]',
         'priorityClassName="system-cluster-critical"',
         'topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]',
+        'affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"pool","operator":"Exists"}]}}]}}',
+        "api.enabled=true",
+        'api.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"rack","whenUnsatisfiable":"ScheduleAnyway"}]',
     ),
     "rl-api": (
         "api.enabled=true",
@@ -69,6 +73,15 @@ SETS: dict[str, tuple[str, ...]] = {
         'extraVolumes=[{"name":"ca","configMap":{"name":"ca"}}]',
         'extraVolumeMounts=[{"name":"ca","mountPath":"/ca"}]',
         'extraObjects=[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"ca"}}]',
+        "api.enabled=true",
+        'api.extraArgs=["--log-level=DEBUG"]',
+        'api.extraEnv=[{"name":"A","value":"b"}]',
+        'api.extraVolumes=[{"name":"ca","configMap":{"name":"ca"}}]',
+        'api.extraVolumeMounts=[{"name":"ca","mountPath":"/ca"}]',
+        'api.podLabels={"team":"rl"}',
+        'api.podAnnotations={"a":"b"}',
+        'api.strategy={"type":"Recreate"}',
+        'api.affinity={"podAffinity":{}}',
     ),
     "renamed": (
         'fullnameOverride="fleets"',
