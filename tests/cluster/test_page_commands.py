@@ -1,7 +1,7 @@
-"""The commands of the README and of the how-to pages, run unchanged.
+"""The commands of the README and of the pages, run unchanged.
 
-Two parts are adapted. The namespace `rl`, where a command names it, is the test's own. The API
-server, its authority and a token come in the variables that the README's curl uses.
+Two parts are adapted. The namespace `rl` or `NAMESPACE`, where a command names it, is the test's own.
+The API server, its authority and a token come in the variables that the README's curl uses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.support import monitoring_crds
 from tests.cluster.support.stage import FLEET, Stage
 from tests.support.pages import ROOT, command_blocks, in_namespace, starting_with
 
@@ -21,8 +22,13 @@ from devcluster import Cluster
 NAMED = "policy"
 """The fleet of the pages."""
 OBJECTS = sorted({*starting_with("kubectl "), *starting_with("curl --cacert ")})
-OBJECTS = [(page, block) for page, block in OBJECTS if not page.startswith("docs/tutorial/")]
-RELEASES = starting_with("helm ", pages="README.md") + starting_with("helm ", pages="docs/how-to/")
+RIGHTS = starting_with("kubectl auth can-i ")
+OBJECTS = [
+    (page, block)
+    for page, block in OBJECTS
+    if not page.startswith("docs/tutorial/") and (page, block) not in RIGHTS
+]
+RELEASES = [one for one in starting_with("helm ") if not one[0].startswith("docs/tutorial/")]
 ELSEWHERE = {
     ("docs/tutorial/first-fleet.md", ""): "tests/e2e/test_tutorial.py",
     ("docs/how-to/connect-a-trainer.md", "curl "): "tests/e2e/test_page_requests.py",
@@ -34,6 +40,9 @@ ELSEWHERE = {
 }
 """Page and first words of blocks that another test runs."""
 NOT_RUN = {
+    ("docs/reference/rl-api.md", "API="): (
+        "an address inside of the cluster; tests/unit/fleet_api/test_page.py sends the same request"
+    ),
     (
         "docs/how-to/install.md",
         "docker ",
@@ -56,7 +65,7 @@ NOT_RUN = {
 
 
 def test_each_block_of_commands_is_run_or_is_left_out_for_a_reason() -> None:
-    here = {*OBJECTS, *RELEASES}
+    here = {*OBJECTS, *RELEASES, *RIGHTS}
     listed = {**ELSEWHERE, **NOT_RUN}
     rest = [(page, block) for page, block in command_blocks() if (page, block) not in here]
 
@@ -73,6 +82,8 @@ def test_each_block_of_commands_is_run_or_is_left_out_for_a_reason() -> None:
         "docs/how-to/trace-rollouts.md",
         "docs/how-to/update-and-drain.md",
         "docs/how-to/use-the-rl-api.md",
+        "docs/reference/alerts.md",
+        "docs/reference/troubleshooting.md",
     }
 
 
@@ -108,38 +119,23 @@ async def test_the_pages_install_and_uninstall_the_release(
     }
     (uninstall,) = by_verb["uninstall"]
     assert len(by_verb["install"]) == 2
+    # `--install` does nothing more where the release exists.
+    assert ("docs/reference/rl-api.md", "helm upgrade --install") in {
+        (page, " ".join(block.split()[:3])) for page, block in by_verb["upgrade"]
+    }
     assert sum(map(len, by_verb.values())) == len(RELEASES)
-    empty_cluster.kubectl("apply", "-f", "-", stdin=fake_monitoring_crds())
-    empty_cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    monitoring_crds.install(empty_cluster)
     for page, block in by_verb["install"]:
         await _run(empty_cluster, page, block, tmp_path)
         listed = json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout)
         assert [(r["name"], r["namespace"]) for r in listed] == [("rlfleet", "rlfleet-system")]
         for upgrade in by_verb["upgrade"]:
             await _run(empty_cluster, *upgrade, tmp_path)
+        # The last page installs the RL API.
+        for right in RIGHTS:
+            await _run(empty_cluster, *right, tmp_path)
         await _run(empty_cluster, *uninstall, tmp_path)
         assert json.loads(empty_cluster.helm("list", "-A", "-o", "json").stdout) == []
-
-
-def fake_monitoring_crds() -> str:
-    """The kinds of the Prometheus operator, without their schemas."""
-    made = []
-    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
-        names = {"kind": kind, "singular": kind.lower(), "plural": f"{kind.lower()}s"}
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version = {
-            "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}
-        }  # fmt: skip
-        spec = {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names}
-        made.append(
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": f"{names['plural']}.{spec['group']}"},
-                "spec": spec | {"versions": [version]},
-            }
-        )
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
 
 
 async def _run(cluster: Cluster, page: str, script: str, folder: Path) -> None:

@@ -102,6 +102,10 @@ def test_make_targets_that_are_named_exist(document: Path) -> None:
     assert set(unknown_targets(code(document), targets())) == set()
 
 
+def test_the_readme_is_a_front_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
 def test_an_unknown_target_is_found() -> None:
     known = targets()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fleet_operator.api.conditions import ConditionReason
 
-REFERENCE = Path(__file__).parents[2] / "docs/reference"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference"
 PAGE = (REFERENCE / "troubleshooting.md").read_text()
 ASK_FOR_NOTHING = frozenset(
     {
@@ -42,14 +43,23 @@ def test_each_reason_that_asks_for_something_has_one_section() -> None:
     )
 
 
-def test_each_section_has_a_cause_and_a_remedy() -> None:
-    incomplete = [
-        name
-        for name, text in sections().items()
-        if not re.search(r"\*\*Cause\*\*: .+\n\n\*\*Do\*\*: .+", text)
-    ]
+ENTRY = re.compile(
+    r"\n\n\*\*Symptom\*\*: .*`.+`.*"
+    r"\n\n\*\*Look\*\*: .*`(?:kubectl|rlfleet) .+`.*"
+    r"\n\n\*\*Cause\*\*: .+"
+    r"\n\n\*\*Do\*\*: .+\n"
+)
 
-    assert incomplete == []
+
+def test_each_section_has_a_symptom_a_command_a_cause_and_a_remedy() -> None:
+    assert [name for name, text in sections().items() if not ENTRY.match(text)] == []
+
+
+def test_the_commands_of_the_command_line_exist() -> None:
+    verbs = set(re.findall(r"`rlfleet ([a-z]+)", PAGE))
+    known = {path.stem for path in (ROOT / "client/rlfleet/cli").rglob("*.py")}
+
+    assert verbs - known == set()
 
 
 def test_the_page_of_conditions_links_to_each_section() -> None:

@@ -51,6 +51,25 @@ def test_ci_runs_the_command_that_ci_runs_elsewhere() -> None:
     assert (ROOT / ".ci/run").exists()
 
 
+def test_each_night_the_long_tests_run_too() -> None:
+    nightly = ROOT / ".github/workflows/nightly.yml"
+    scripts = [step.get("run", "") for step in steps(nightly)]
+
+    assert any(script.endswith(" LONG=1 .ci/run") for script in scripts)
+    # PyYAML reads the key `on` as True.
+    assert "schedule" in yaml.safe_load(nightly.read_text())[True]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_root_finds_the_programs_that_earlier_steps_installed(file: Path) -> None:
+    """sudo replaces the search path even if it is told to preserve it."""
+    ours = [
+        r for step in steps(file) if re.search(r"sudo .*(make|\.ci/)", r := step.get("run", ""))
+    ]
+
+    assert [script for script in ours if 'sudo env "PATH=$PATH"' not in script] == []
+
+
 def test_a_release_builds_targets_of_the_dockerfile() -> None:
     built = jobs(ROOT / ".github/workflows/release.yml")["images"]["strategy"]["matrix"]["include"]
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    page.relative_to(ROOT).as_posix()
-    for page in (ROOT / "README.md", *DOCS.glob("how-to/*.md"), *DOCS.glob("tutorial/*.md"))
+_PAGES = sorted(
+    page.relative_to(ROOT).as_posix() for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
 )
-"""Pages that tell readers to run something."""
-COMMANDS = ("", "sh", "bash", "console")
-"""Languages of the blocks that hold commands; "" for a block that names none."""
+_COMMANDS = ("sh", "bash", "console")
+"""Languages of the blocks that hold commands. In pages that tell readers what to do, a block that names
+none holds commands, too; elsewhere such a block is a drawing or a wire format.
+"""
+_GUIDES = ("README.md", "docs/how-to/", "docs/tutorial/")
 
 
 def blocks(page: str, *languages: str) -> Iterator[str]:
@@ -35,7 +36,11 @@ def blocks(page: str, *languages: str) -> Iterator[str]:
 
 def command_blocks() -> list[tuple[str, str]]:
     """All blocks of commands: page and text."""
-    return [(page, block) for page in PAGES for block in blocks(page, *COMMANDS)]
+    return [
+        (page, block)
+        for page in _PAGES
+        for block in blocks(page, *_COMMANDS, *([""] if page.startswith(_GUIDES) else []))
+    ]
 
 
 def starting_with(*words: str, pages: str = "") -> list[tuple[str, str]]:
@@ -48,7 +53,7 @@ def starting_with(*words: str, pages: str = "") -> list[tuple[str, str]]:
 
 
 def in_namespace(text: str, namespace: str) -> str:
-    """Commands of a page for another namespace than the page's `rl`, where they name one."""
+    """Commands of a page for another namespace than the page's `rl` or NAMESPACE."""
     for place in ("-n {}", "namespace: {}", "/namespaces/{}/"):
         text = text.replace(place.format("rl"), place.format(namespace))
-    return text
+    return text.replace("NAMESPACE", namespace)
