@@ -52,13 +52,14 @@ def exported() -> Series:
     metrics.show_statuses(lambda: shown, {KEY: 4}.get)
     metrics.count_rollouts(KEY, "", applied_status("1"), ended)
     metrics.count_call("load", "done", 0.1)
+    metrics.count_request("get", 0.1)
     for counter in (metrics.failures, metrics.writes):
         counter.labels("any").inc()
     families = text_string_to_metric_families(metrics.render().decode())
     return {
         f.name + "_total" * (f.type == "counter"): _kind(f)
         for f in families
-        if not f.name.endswith("_created")
+        if f.name.startswith("rlfleet_") and not f.name.endswith("_created")
     }
 
 

@@ -124,6 +124,16 @@ def _operator() -> Section:
                 unit="wps",
                 stacked=True,
             ),
+            graph(
+                "Duration of requests to the Kubernetes API",
+                "95 of 100 take less.",
+                Query(
+                    "histogram_quantile(0.95, sum by (le, verb) "
+                    f"(rate(rlfleet_api_request_seconds_bucket[{_RATE}])))",
+                    "{{verb}}",
+                ),
+                unit="s",
+            ),
         ],
     )
 

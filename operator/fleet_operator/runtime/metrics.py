@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from platform import python_version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fleet_operator.api.weights import RolloutTimings, WeightsStatus
@@ -57,6 +66,11 @@ class Metrics:
         self.writes = Counter(
             "rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",), registry=registry
         )
+        requests = Histogram(
+            "rlfleet_api_request_seconds", "Duration of requests to the Kubernetes API.", ("verb",),
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self._request_seconds = cache(requests.labels)
         self.queue_depth = Gauge(
             "rlfleet_queue_depth", "Fleets that wait for a reconcile.", registry=registry
         )
@@ -93,6 +107,8 @@ class Metrics:
             "rlfleet_build_info", "1 for the operator's release and its Python.",
             ("version", "python"), registry=registry,
         ).labels(release(), python_version()).set(1)  # fmt: skip
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
 
     def render(self) -> bytes:
         """All series in the Prometheus text format."""
@@ -103,6 +119,10 @@ class Metrics:
         self._calls(kind, outcome).inc()
         if outcome != SILENT:
             self._call_seconds(kind).observe(seconds)
+
+    def count_request(self, verb: str, seconds: float) -> None:
+        """Count a request to the Kubernetes API that took so long. `verb`: from a fixed list."""
+        self._request_seconds(verb).observe(seconds)
 
     def show_statuses(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:
         """Compute series at each scrape. `shown`: the last status of each object."""

@@ -41,6 +41,7 @@ from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.templates import Templates
+from fleet_operator.runtime.timed_kube import TimedKube
 from fleet_operator.runtime.traces import RolloutTraces
 from fleet_operator.runtime.worker_cache import WorkerCache
 from fleet_operator.runtime.workqueue import WorkQueue
@@ -70,9 +71,9 @@ class Operator:
         traces: RolloutTraces | None = None,
     ) -> None:
         self._settings = settings
-        self._kube = kube
         operator = f"{settings.lease_namespace}/{settings.lease_name}"
         self.metrics = metrics = Metrics(operator)
+        self._kube = kube = TimedKube(kube, metrics.count_request)
         self.queue: WorkQueue[FleetKey] = WorkQueue()
         self.lease = lease
         self.epochs = Epochs(lambda: self.lease.term)

@@ -124,3 +124,10 @@ def test_an_adapters_rollout_is_not_counted_among_those_of_the_base_weights():
         return status
 
     virtual_time.run(story())
+
+
+def test_the_process_shows_its_own_memory_and_processor_time():
+    shown = Metrics().render().decode()
+
+    assert "\nprocess_resident_memory_bytes " in shown
+    assert "\nprocess_cpu_seconds_total " in shown
