@@ -1,6 +1,7 @@
 """The built site in chromium: no page asks another host, and every theme and the search work.
 
-Marked long, since it builds the site and starts a browser. `make test-site` runs it alone.
+Marked long, since it builds the site and starts a browser. `make test-site` runs it alone. With
+RLFLEET_RECORD=1 the pictures of the docs are taken again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.cli import SITUATIONS, run
 
 import envs
 
@@ -20,10 +22,15 @@ CHROMIUM = Path("/usr/bin/chromium")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a site that was built now."""
+def chromium() -> Path:
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is missing (Debian: apt install chromium)")
+    return CHROMIUM
+
+
+@pytest.fixture(scope="module")
+def site(chromium: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a site that was built now."""
     folder = tmp_path_factory.mktemp("site")
     build = [envs.interpreter_of("docs"), "-m", "mkdocs", "build", "-q", "--strict"]
     subprocess.run(
@@ -66,3 +73,26 @@ def test_a_page_that_asks_another_host_is_found(site: Path, tmp_path: Path) -> N
 
     assert visit.returncode == 1
     assert "192.0.2.1" in visit.stdout
+
+
+def size(picture: Path) -> tuple[int, int]:
+    """Width and height of a PNG, from its header."""
+    header = picture.read_bytes()[:24]
+    assert header.startswith(b"\x89PNG")
+    return int.from_bytes(header[16:20]), int.from_bytes(header[20:24])
+
+
+def test_the_picture_of_a_report_is_that_of_the_docs(
+    chromium: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Fonts differ between machines, so the height may, too."""
+    _, page, _ = run(monkeypatch, SITUATIONS["stalled"](), "report")
+    html, shown = tmp_path / "report.html", ROOT / "docs/images/report.png"
+    html.write_text(page)
+    picture = shown if os.environ.get("RLFLEET_RECORD") else tmp_path / "report.png"
+    draw = [envs.interpreter_of("browser"), ROOT / "tools/site/picture.py", html, picture]
+    subprocess.run([*draw, "--chromium", chromium], check=True, timeout=120)
+
+    (width, height), (shown_width, shown_height) = size(picture), size(shown)
+    assert width == shown_width
+    assert abs(height - shown_height) < 0.1 * shown_height
