@@ -62,6 +62,7 @@ test-all: ## The same with the long tests (marker `long`); `make reliability` pl
 .PHONY: prepare
 prepare: ## Build and fetch what clusters and engines need; done once, with its progress
 	@$(PYTHON) -m devcluster build
+	@$(PYTHON) -m checkers build
 	@$(PYTHON) -m bench_scale.fakes
 	@for env in operator worker clients clients-legacy trainers lua; do $(ENVS) $$env >/dev/null; done
 
@@ -118,18 +119,16 @@ bench-router: ## Sessions of several turns on real workers, by a plain Service a
 	@$(PYTHON) -m bench_router $(ARGS)
 
 .PHONY: test-alerts
-test-alerts: ## The alerts of the chart, with promtool (Debian: apt install prometheus)
-	@command -v promtool >/dev/null || { echo "promtool is missing: install prometheus, or add its folder to PATH" >&2; exit 2; }
-	@promtool check rules charts/rlfleet/files/alerts.yaml
-	@promtool test rules tests/contract/alerts_test.yaml
+test-alerts: ## The alerts of the chart, with promtool; a part of `make lint`
+	@$(PYTHON) -m checkers alerts
 
 .PHONY: test-prometheus
 test-prometheus: ## Dashboards and alerts with a real Prometheus, on a cluster with faults (Debian: apt install prometheus)
 	@$(MAKE) --no-print-directory pytest LONG=1 ARGS="tests/unit/fleet_api/test_prometheus.py tests/e2e/test_monitoring.py"
 
 .PHONY: docs
-docs: ## The site of docs/ in build/site; fails on a broken link
-	@NO_MKDOCS_2_WARNING=1 $$($(ENVS) docs) -m mkdocs build --strict -f tools/site/mkdocs.yml
+docs: ## The site of docs/ in build/site; fails on a broken link; a part of `make lint`
+	@NO_MKDOCS_2_WARNING=1 $$($(ENVS) docs) -m mkdocs build --quiet --strict -f tools/site/mkdocs.yml
 	@echo build/site/index.html
 
 .PHONY: test-site
@@ -137,7 +136,7 @@ test-site: ## Visit the site of docs/ with a browser (Debian: apt install chromi
 	@$(PYTHON) -m pytest tests/contract/test_site_in_a_browser.py $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: ## Style, imports between layers, generated files, the language of the documents
+lint: docs ## Style, imports between layers, generated files, language, workflows, alerts, the site
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check
 	@$$(dirname $(PYTHON))/lint-imports
@@ -146,6 +145,7 @@ lint: ## Style, imports between layers, generated files, the language of the doc
 	@$$($(ENVS) dashboards) -m dashboards --check
 	@$(PYTHON) -m pictures --check
 	@$(PYTHON) tools/compatibility.py --check
+	@$(PYTHON) -m checkers
 	@$(PYTHON) -m prose
 
 .PHONY: type

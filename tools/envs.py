@@ -43,6 +43,7 @@ ENVIRONMENTS = {
     "docs": "what builds the site of docs/",
     "browser": "what drives chromium through the site",
     "dashboards": "what writes the chart's dashboards",
+    "workflows": "what audits the workflows of .github",
     "profile": "what draws flame graphs of the operator",
 }
 
@@ -130,6 +131,7 @@ def lock() -> None:
         "docs": ["--group", "docs"],
         "browser": ["--group", "browser"],
         "dashboards": ["--group", "dashboards"],
+        "workflows": ["--group", "workflows"],
         "profile": ["--group", "profile"],
     }
     for name, arguments in chosen.items():

@@ -62,7 +62,7 @@ def test_each_night_the_long_tests_run_too() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_root_finds_the_programs_that_earlier_steps_installed(file: Path) -> None:
-    """sudo replaces the search path even if it is told to preserve it."""
+    """sudo replaces the search path, even with --preserve-env=PATH."""
     ours = [
         r for step in steps(file) if re.search(r"sudo .*(make|\.ci/)", r := step.get("run", ""))
     ]

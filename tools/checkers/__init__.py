@@ -1,0 +1,1 @@
+"""Programs of other projects that check files of this one, built from pinned sources."""
