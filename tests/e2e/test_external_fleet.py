@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 
 import httpx
@@ -51,6 +52,7 @@ def external(shared_fleet: Fleet) -> Iterator[Fleet]:
     manifest["spec"]["weights"]["management"] = "External"
     fleet.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     fleet.wait_ready(f"ifl/{NAME}", seconds=STARTS_SECONDS)
+    assert versions(fleet) == ("base", "base")
     yield fleet
     fleet.kubectl("delete", "ifl", NAME)
 
@@ -60,23 +62,49 @@ def versions(fleet: Fleet) -> tuple[str, str]:
     return status.get("appliedVersion", ""), status["applied"]["version"]
 
 
-def test_its_versions_are_mirrored_and_newcomers_are_brought_to_them(external: Fleet) -> None:
-    assert versions(external) == ("base", "base")
-
-    Trainer(external).update(3)
-    external.eventually(lambda: versions(external) == ("3", "3"), "version 3 is mirrored")
-    Trainer(external).update(5)
-    external.eventually(lambda: versions(external) == ("5", "5"), "version 5 is mirrored")
-
-    restarted = f"{NAME}-0"
-    signal_worker(external, restarted, "worker", "SIGKILL")
-    external.eventually(lambda: not external.version_of(restarted), "it is gone")
-    external.eventually(
-        lambda: external.phase_of(restarted) == "serving",
-        "it serves again",
-        seconds=STARTS_SECONDS,
+def restart(fleet: Fleet) -> None:
+    """Kill the worker, and wait until it serves again. The new process remembers no version."""
+    pod = f"{NAME}-0"
+    signal_worker(fleet, pod, "worker", "SIGKILL")
+    fleet.eventually(lambda: not fleet.version_of(pod), "it is gone")
+    fleet.eventually(
+        lambda: fleet.phase_of(pod) == "serving", "it serves again", seconds=STARTS_SECONDS
     )
-    assert external.version_of(restarted) == "5"
+
+
+def update(fleet: Fleet, step: int) -> None:
+    """Load a checkpoint as its trainer does, and wait until the status shows it."""
+    Trainer(fleet).update(step)
+    fleet.eventually(lambda: versions(fleet) == (str(step),) * 2, f"version {step} is mirrored")
+
+
+def test_its_versions_are_mirrored_and_newcomers_are_brought_to_them(external: Fleet) -> None:
+    update(external, 3)
+    update(external, 5)
+
+    restart(external)
+
+    assert external.version_of(f"{NAME}-0") == "5"
+
+
+def test_a_directory_that_is_written_again_is_reported_after_a_restart(external: Fleet) -> None:
+    update(external, 7)
+    update(external, 8)
+    restart(external)
+    shutil.rmtree(external.folder(7))
+    shutil.copytree(external.folder(9), external.folder(7))
+
+    Trainer(external).update(7)
+
+    fleet = f"ifl/{NAME}"
+    stalled = external.eventually(lambda: external.condition("Stalled", fleet), "Stalled")
+    assert stalled["reason"] == "VersionReused"
+    assert external.condition("Ready", fleet)["status"] == "False"
+    _, recorded = versions(external)
+    assert recorded == "8", "the applied record stays"
+    Trainer(external).update(10)
+    external.wait_ready(fleet)
+    assert versions(external) == ("10", "10")
 
 
 def test_a_weight_version_on_it_is_refused_in_words(external: Fleet) -> None:
