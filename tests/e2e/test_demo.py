@@ -22,5 +22,7 @@ def test_the_demo_shows_what_it_promises():
     done = subprocess.run(command, capture_output=True, text=True, timeout=550, check=False)
 
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
+    assert '>>> weights.publish("2")' in done.stdout, "its trainer imports the client"
+    assert "Refused, CheckpointTruncated" in done.stdout
     assert "Everything held." in done.stdout
     assert " 0 lost," in done.stdout

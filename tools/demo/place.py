@@ -17,6 +17,7 @@ from devcluster import Cluster, DevclusterError
 NAMESPACE = "rl"
 FLEET = "policy"
 WEIGHTS = "policy"
+TRAINER = "trainer"
 PORT = 8000
 
 
@@ -134,7 +135,8 @@ class ExistingCluster:
     def close(self) -> None:
         """End the proxy, and delete what the demo has made, unless it is kept."""
         if not self._keep:
-            ours = (f"ifl/{FLEET}", f"wv/{WEIGHTS}", "pod/trainer", "configmap/trainer")
+            kinds = ("pod", "configmap", "serviceaccount", "role", "rolebinding")
+            ours = (f"ifl/{FLEET}", f"wv/{WEIGHTS}", *(f"{kind}/{TRAINER}" for kind in kinds))
             kubectl(self, "delete", *ours, "--ignore-not-found", "--wait=false", check=False)
             print(
                 f"Left on your cluster: the release rlfleet, namespace {NAMESPACE} with its claim."

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from demo.place import FLEET, CommandError, Place, kubectl
 from demo.sampler import Samples
 from demo.screen import Screen
-from demo.trainer import Trainer
+from demo.trainer import Outcome, Trainer
 from demo.watch import Look
 
 VERSIONS = 5
@@ -59,11 +59,10 @@ class Story:
         self.version += 1
         bad = str(self.version)
         await asyncio.to_thread(self._trainer.write, self.version, truncated=True)
-        await self._publish(bad)
+        outcome = await self._publish(bad)
+        self._screen.say(f"Refused, {outcome.refused}: {outcome.message[:160]} …", "red")
+        self._must(outcome.refused == "CheckpointTruncated", "the reason is CheckpointTruncated")
         await self._until(lambda: self._look.condition("Stalled") is not None, "Stalled")
-        stalled = self._look.condition("Stalled") or {}
-        self._screen.say(f"Stalled, {stalled['reason']}: {stalled['message'][:160]} …", "red")
-        self._must(stalled["reason"] == "CheckpointTruncated", "the reason is CheckpointTruncated")
         before = self._samples.tokens[good]
         await self._until(lambda: self._samples.tokens[good] > before, f"tokens of {good}")
         self._must(self._samples.tokens[bad] == 0, f"no token was made by version {bad}")
@@ -95,42 +94,49 @@ class Story:
         await asyncio.to_thread(self._signal_engine, frozen, "SIGSTOP")
         try:
             self.version += 1
-            await self._publish(str(self.version))
+            self._screen.say(f'>>> weights.publish("{self.version}", wait=False)')
+            await asyncio.to_thread(self._trainer.ask, str(self.version))
             others = [w for n, w in self._look.workers.items() if n != frozen]
+            # The next operator knows the beginning of a rollout from the status.
             await self._until(
-                lambda: all(w.phase == "paused" for w in others), "the others are paused"
+                lambda: self._is_shown() and all(w.phase == "paused" for w in others),
+                "the others are paused",
             )
             told = await asyncio.to_thread(self._place.kill_operator)
             self._screen.say(f"{told}, with two workers paused and one that hangs", "red")
         finally:
             await asyncio.to_thread(self._signal_engine, frozen, "SIGCONT")
-        await self._until(self._applied(str(self.version)), "the next operator finishes it")
-        self._count_rollout("the next operator has finished the rollout")
+        self._screen.say(">>> weights.wait()")
+        outcome = await asyncio.to_thread(self._trainer.wait)
+        await self._count_rollout(outcome, "the next operator has finished the rollout")
 
     async def _publish_good(self) -> None:
         self.version += 1
         await asyncio.to_thread(self._trainer.write, self.version)
-        await self._publish(str(self.version))
-        await self._until(self._applied(str(self.version)), f"version {self.version} is applied")
-        self._count_rollout(f"version {self.version} is applied")
+        outcome = await self._publish(str(self.version))
+        await self._count_rollout(outcome, f"version {self.version} is applied")
 
-    async def _publish(self, version: str) -> None:
-        command = await asyncio.to_thread(self._trainer.publish, version)
-        self._screen.say(f"$ {command}")
+    async def _publish(self, version: str) -> Outcome:
+        self._screen.say(f'>>> weights.publish("{version}")')
+        return await asyncio.to_thread(self._trainer.publish, version)
 
-    def _applied(self, version: str) -> Callable[[], bool]:
-        return lambda: self._look.desired == version and self._look.is_ready()
-
-    def _count_rollout(self, text: str) -> None:
-        timings = self._look.weights["timings"]
+    async def _count_rollout(self, outcome: Outcome, text: str) -> None:
+        self._must(not outcome.refused, f"{text}: {outcome.refused}, {outcome.message}")
+        await self._until(self._is_applied, f"version {self.version} is applied")
         self.good.append(self.version)
         self.rollouts += 1
-        self.pauses.append(timings["maxWorkerPauseSeconds"])
+        self.pauses.append(outcome.max_worker_pause_seconds)
         self._screen.say(
-            f"{text}: {timings['totalSeconds']:.2f} s in all, no worker paused longer than "
-            f"{timings['maxWorkerPauseSeconds']:.3f} s",
+            f"{text}: {outcome.total_seconds:.2f} s in all, no worker paused longer than "
+            f"{outcome.max_worker_pause_seconds:.3f} s",
             "green",
         )
+
+    def _is_shown(self) -> bool:
+        return self._look.weights.get("desiredVersion") == str(self.version)
+
+    def _is_applied(self) -> bool:
+        return self._look.desired == str(self.version) and self._look.is_ready()
 
     def _signal_engine(self, pod: str, name: str) -> None:
         done = kubectl(self._place, "exec", pod, "--", "python3", "-c", _SIGNAL, name)

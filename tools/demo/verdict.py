@@ -7,10 +7,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.place import NAMESPACE, Place
+from demo.place import NAMESPACE, TRAINER, Place
 from demo.sampler import Samples
 from demo.story import Story
-from demo.trainer import POD
 from stack.fleets import WEIGHTS_ROOT
 
 
@@ -53,7 +52,7 @@ def _audit(place: Place, replies: Path, versions: list[int]) -> subprocess.Compl
     checkpoints = [f"base={WEIGHTS_ROOT}/base"]
     checkpoints += [f"{n}={WEIGHTS_ROOT}/step_{n}" for n in versions]
     inside = "/tmp/replies.jsonl"  # noqa: S108 - the pod's own
-    shell = ["kubectl", "-n", NAMESPACE, "exec", "-i", POD, "--"]
+    shell = ["kubectl", "-n", NAMESPACE, "exec", "-i", TRAINER, "--"]
     script = f'cat > {inside}; exec python3 -m fleet_worker audit {inside} --checkpoints "$@"'
     with replies.open(encoding="utf-8") as records:
         return subprocess.run(
