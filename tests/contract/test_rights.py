@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+import yaml
+from tests.support.pages import DOCS, blocks
 
 from fleet_operator.runtime import permissions
+from stack.trainer import trainer_account
 
-PAGE = Path(__file__).parents[2] / "docs/reference/rbac.md"
+PAGE = DOCS / "reference/rbac.md"
 ROW = re.compile(r"^\| (core|`[^`]+`) \| `([^`]+)` \| ((?:`[a-z]+` ?)+)\|", re.MULTILINE)
 
 
@@ -25,3 +28,10 @@ def test_no_right_is_asked_for_twice() -> None:
     places = [(group, resource) for group, resource, _ in permissions.NEEDED]
 
     assert len(places) == len(set(places))
+
+
+def test_the_trainers_of_demo_and_examples_have_the_documented_role() -> None:
+    (documented,) = map(yaml.safe_load, blocks("docs/reference/rbac.md", "yaml"))
+    _, role, _ = trainer_account("trainer", ["policy"], "policy")
+
+    assert role["rules"] == documented["rules"]
