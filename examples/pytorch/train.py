@@ -6,27 +6,30 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlfleet import Refused, Weights
 
 STEPS, EVERY = 4, 2
+MODEL = os.environ.get("MODEL_DIRECTORY", "/weights/base")
 RUN = Path(os.environ.get("RUN_DIRECTORY", "/weights/run-1"))
 
-model = torch.nn.Linear(4, 4)
+tokenizer = AutoTokenizer.from_pretrained(MODEL)
+model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="auto")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch = tokenizer(["the fleet loads new weights while requests are held"], return_tensors="pt")
 
 with Weights("policy", namespace="rl") as weights:
     for step in range(1, STEPS + 1):
-        loss = model(torch.randn(8, 4)).square().mean()
+        loss = model(**batch, labels=batch["input_ids"]).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if step % EVERY:
             continue
         folder = RUN / f"step_{step}"
-        folder.mkdir(parents=True)
-        save_file(model.state_dict(), folder / "model.safetensors")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         try:
             rollout = weights.publish(str(step), path=str(folder))
         except Refused as refused:

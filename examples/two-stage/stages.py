@@ -13,6 +13,7 @@ import httpx
 from rlfleet import DemandTransport, Sampling, Weights, weight_versions
 
 ENDPOINT = os.environ.get("POLICY_URL", "http://policy.rl.svc:8000")
+MODEL = os.environ.get("POLICY_MODEL", "qwen3-0.6b")
 STALENESS = 1
 """So many steps may the weights of stage 1 be behind."""
 
@@ -22,7 +23,7 @@ with (
 ):
     for step in range(1, int(sys.argv[1]) + 1):
         demand = Sampling(minimum=str(max(0, step - 1 - STALENESS))).headers()
-        body = {"model": "qwen3-0.6b", "prompt": "The fleet", "max_tokens": 8}
+        body = {"model": MODEL, "prompt": "The fleet", "max_tokens": 8}
         reply = http.post("/v1/completions", json=body, headers=demand).raise_for_status()
         made_by = [span.version for span in weight_versions(reply)]
         print(f"step {step} trains on tokens of {', '.join(made_by)}")

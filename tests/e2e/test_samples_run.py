@@ -34,16 +34,6 @@ def sample(file: str) -> dict[str, Any]:
     return found
 
 
-def for_a_cpu(made: dict[str, Any]) -> dict[str, Any]:
-    """A fleet of a sample, with what the engine needs here."""
-    engine = made["spec"].setdefault("engine", {})
-    for field, values in stack.CPU_ENGINE.items():
-        engine[field] = [*engine.get(field, []), *values]
-    limits = made["spec"].setdefault("resources", {}).setdefault("limits", {})
-    limits.setdefault("memory", "2Gi")
-    return made
-
-
 @pytest.fixture
 def samples(fleet: Fleet) -> Iterator[Fleet]:
     """A fleet of another namespace, on the same volume."""
@@ -53,15 +43,10 @@ def samples(fleet: Fleet) -> Iterator[Fleet]:
     directory = Path(found["spec"]["hostPath"]["path"])
     fleet.cluster.kubectl("create", "namespace", NAMESPACE)
     made = Fleet(fleet.cluster, fleet.weights, iter(()), name=NAME, namespace=NAMESPACE)
-    apply(made, *stack.weights_volume(directory, NAMESPACE))
+    made.apply(*stack.weights_volume(directory, NAMESPACE))
     yield made
     fleet.cluster.kubectl("delete", "namespace", NAMESPACE)
     fleet.cluster.kubectl("delete", "pv", f"weights-{NAMESPACE}")
-
-
-def apply(fleet: Fleet, *items: dict[str, Any]) -> None:
-    objects = {"apiVersion": "v1", "kind": "List", "items": items}
-    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
 
 
 def status_of(cluster: Cluster, *options: str) -> str:
@@ -72,7 +57,7 @@ def status_of(cluster: Cluster, *options: str) -> str:
 
 def test_the_smallest_fleet_the_path_template_and_the_environment_run(samples: Fleet) -> None:
     wanted = sample("weights-path-template.yaml")
-    apply(samples, for_a_cpu(sample("fleet-smallest.yaml")), wanted)
+    samples.apply(stack.for_a_cpu(sample("fleet-smallest.yaml")), wanted)
     samples.wait_ready(f"wv/{NAME}", seconds=STARTS_SECONDS)
     version = wanted["spec"]["version"]
     path = wanted["spec"]["source"]["path"].format(version=version)
@@ -89,7 +74,7 @@ def test_the_smallest_fleet_the_path_template_and_the_environment_run(samples: F
     samples.kubectl("create", "secret", "generic", "vllm", f"--from-literal=api-key={KEY}")
     samples.kubectl("create", "configmap", "nccl", "--from-literal=debug=WARN")
     samples.kubectl("create", "secret", "generic", "bucket", "--from-literal=REGION=here")
-    apply(samples, for_a_cpu(sample("fleet-environment.yaml")))
+    samples.apply(stack.for_a_cpu(sample("fleet-environment.yaml")))
     samples.eventually(
         lambda: before not in {p["metadata"]["uid"] for p in samples.pods().values()},
         "the worker is replaced",

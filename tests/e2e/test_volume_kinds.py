@@ -98,11 +98,9 @@ def test_a_fleet_loads_from_each_kind_of_volume(
     wanted = stack.weights_manifest(NAME, fleet=NAME, version=first)
     wanted["spec"]["source"]["path"] = "/node/step_{version}"
     made = manifest(directory, steps["/scratch"])
-    items = [*static_storage(directory), made, wanted]
-    objects = {"apiVersion": "v1", "kind": "List", "items": items}
     # A fleet that is left behind fails the tests after this one, too.
     request.addfinalizer(lambda: remove(fleet))
-    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
+    fleet.apply(*static_storage(directory), made, wanted)
     fleet.wait_ready(f"wv/{NAME}", seconds=STARTS_SECONDS)
 
     for root, number in steps.items():

@@ -55,6 +55,11 @@ class Fleet:
         found: dict[str, Any] = json.loads(self.kubectl("get", what, "-o", "json").stdout)
         return found
 
+    def apply(self, *objects: dict[str, Any], options: tuple[str, ...] = ()) -> None:
+        """Apply objects with `kubectl apply` in the fleet's namespace."""
+        together = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kubectl("apply", *options, "-f", "-", stdin=json.dumps(together))
+
     def pods(self) -> dict[str, dict[str, Any]]:
         """The fleet's pods by name."""
         chosen = f"rlfleet.dev/fleet={self.name}"

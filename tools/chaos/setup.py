@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import stack
@@ -32,13 +31,11 @@ def start_fleet(cluster: Cluster, *, replicas: int, steps: int) -> Fleet:
     view = mount_store(cluster, folder)
     fleet = Fleet(cluster, folder, itertools.count(2))
     cluster.kubectl("create", "namespace", NAMESPACE)
-    objects = [
+    fleet.apply(
         *stack.weights_volume(view, NAMESPACE),
         _soon_given_up(stack.fleet_manifest(fleet.name, replicas=replicas)),
         stack.weights_manifest(fleet.name, fleet=fleet.name, version="1"),
-    ]
-    together = {"apiVersion": "v1", "kind": "List", "items": objects}
-    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(together))
+    )
     return fleet
 
 

@@ -63,6 +63,16 @@ def fleet_manifest(
     }
 
 
+def for_a_cpu(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A fleet's manifest with what a tiny model on a CPU needs; changed in place."""
+    engine = manifest["spec"].setdefault("engine", {})
+    for field, values in CPU_ENGINE.items():
+        engine[field] = [*engine.get(field, []), *values]
+    limits = manifest["spec"].setdefault("resources", {}).setdefault("limits", {})
+    limits.setdefault("memory", "2Gi")
+    return manifest
+
+
 def weights_manifest(name: str, *, fleet: str, version: str) -> dict[str, Any]:
     """A WeightVersion whose source follows its version."""
     return {

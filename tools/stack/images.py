@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import envs
@@ -16,8 +17,15 @@ from devcluster import Cluster, ImageConfig
 
 OPERATOR_IMAGE = "rlfleet/operator:dev"
 WORKER_IMAGE = "rlfleet/worker:dev"
+ROUTER_IMAGE = "rlfleet/router:dev"
 MODEL_CACHE = "/opt/rlfleet/vllm-cache"
 _APP = "/opt/rlfleet/app"
+_BIN = "/opt/rlfleet/bin"
+# The environment's own scripts name its path on this machine.
+_ROUTER = """#!/usr/bin/env python3
+from vllm_router.launch_router import main
+main()
+"""
 # vLLM asks a process of its own what a model class can do, which costs 7 s of every start; it
 # keeps the answer in its cache folder.
 _ASK_MODEL = """
@@ -26,10 +34,14 @@ ModelRegistry.models["Qwen3ForCausalLM"].inspect_model_cls()
 """
 
 
-def mounts() -> list[tuple[Path, Path]]:
-    """Folders that a cluster must give to its containers; makes the environments first."""
+def mounts(*more: str) -> list[tuple[Path, Path]]:
+    """Folders that a cluster must give to its containers; makes the environments first.
+
+    Args:
+        more: Environments besides those of operator and worker.
+    """
     pairs = [(Path("/usr"), Path("/usr"))]
-    for name in ("operator", "worker"):
+    for name in ("operator", "worker", *more):
         python = envs.interpreter_of(name)
         pairs.append((python.parent.parent, _environment(name)))
         # The interpreter behind the environment must be at its own path.
@@ -85,6 +97,18 @@ def load_image(
         },
     )
     cluster.load_image(image, {_APP: app or envs.app_folder()}, config)
+
+
+def load_router(cluster: Cluster) -> None:
+    """Make an image of the router and load it on every node. `cluster`: started with its mounts."""
+    config = ImageConfig(
+        environment={"PATH": f"{_BIN}:{_environment('router')}/bin:/usr/bin:/bin", "TZ": "UTC"}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "vllm-router"
+        script.write_text(_ROUTER)
+        script.chmod(0o755)
+        cluster.load_image(ROUTER_IMAGE, {f"{_BIN}/vllm-router": script}, config)
 
 
 def _environment(name: str) -> Path:

@@ -44,7 +44,7 @@ async def run(api: RlApi, program: str, *arguments: str, **variables: str) -> st
 
 def test_every_program_is_run_by_a_test() -> None:
     programs = {p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py")}
-    tests = (Path(__file__), ROOT / "tests/clients/test_examples.py")
+    tests = (Path(__file__), ROOT / "tests/e2e/test_examples_run.py")
     named = "".join(test.read_text() for test in tests)
 
     assert len(programs) == 4

@@ -1,0 +1,185 @@
+"""Fleets of `examples` with real workers, and their programs in a trainer's pod with a trainer's rights.
+
+A fleet is the example's, with what a CPU needs and the model's name of the fleet here: so its workers
+stay. Each example trains a run of its own, since tests before have served versions of these numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tests.e2e.conftest import FLEET, WORKERS, Fleet
+from tests.support.adapters import write_adapter
+from tests.support.pages import ROOT
+
+import stack
+from stack.fleets import MODEL_NAME, WEIGHTS_ROOT
+from stack.trainer import CODE, trainer_account, trainer_pod
+
+EXAMPLES = ROOT / "examples"
+CANARY, LORA, LOOP, STAGES = (
+    "canary/publish.py",
+    "lora/publish.py",
+    "pytorch/train.py",
+    "two-stage/stages.py",
+)
+NAME = "examples"
+"""Of the trainer's pod, and the field manager of the manifests."""
+ADAPTED = "policy-sql"
+"""The adapter's WeightVersion and, instead of `policy`, the fleet with adapters."""
+RUN = "run-1"
+"""The directory that the programs name."""
+STARTS_SECONDS = 240
+
+
+def manifests(program: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fleet and the WeightVersion of a program's folder, for the cluster here."""
+    text = (EXAMPLES / program).with_name("fleet.yaml").read_text()
+    fleet, weights = yaml.safe_load_all(text)
+    fleet["spec"]["model"]["name"] = MODEL_NAME
+    return stack.for_a_cpu(fleet), weights
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The pod with the programs, and the fleet that they know as `policy`."""
+
+    fleet: Fleet
+
+    def run(self, program: str, *arguments: str) -> list[str]:
+        """The lines that a program prints."""
+        words = ("env", f"POLICY_MODEL={MODEL_NAME}", "python3", f"{CODE}/{in_pod(program)}")
+        done = self.fleet.kubectl("exec", NAME, "--", *words, *arguments, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return str(done.stdout).splitlines()
+
+    def apply(self, program: str) -> None:
+        """Put the example in place of the fleet. The weights come first: a canary compares with them."""
+        fleet, weights = manifests(program)
+        weights["spec"]["runID"] = Path(program).parent.name
+        for manifest in (weights, fleet):
+            self.fleet.apply(manifest, options=AS_EXAMPLES)
+            self.fleet.wait_whole()
+
+    def write(self, version: int, like: Path) -> None:
+        """A checkpoint where the programs look for it."""
+        shutil.copytree(like, self.fleet.weights / RUN / f"step_{version}", dirs_exist_ok=True)
+
+
+AS_EXAMPLES = ("--server-side", "--force-conflicts", f"--field-manager={NAME}")
+
+
+def in_pod(program: str) -> str:
+    """Name of a program's file: keys of ConfigMaps have no slashes."""
+    return program.replace("/", "-")
+
+
+@pytest.fixture(scope="module")
+def adapted(shared_fleet: Fleet) -> Iterator[Fleet]:
+    """The example with an adapter. Its workers start while other tests run."""
+    made = Fleet(shared_fleet.cluster, shared_fleet.weights, itertools.count(1), name=ADAPTED)
+    for version in (1, 2):
+        write_adapter(made.weights / "sql" / f"step_{version}", seed=version)
+    fleet, weights = manifests(LORA)
+    fleet["metadata"]["name"] = weights["spec"]["fleetRef"]["name"] = ADAPTED
+    made.apply(fleet, weights)
+    yield made
+    made.kubectl("delete", "wv,ifl", ADAPTED)
+
+
+@pytest.fixture(scope="module")
+def pod(shared_fleet: Fleet, adapted: Fleet) -> Iterator[None]:
+    """The trainer's pod. It may write below one directory of the volume."""
+    run = shared_fleet.weights / RUN
+    run.mkdir()
+    run.chmod(0o777)
+    files = {in_pod(p): (EXAMPLES / p).read_text() for p in (CANARY, LORA, LOOP, STAGES)}
+    volume = {"hostPath": {"path": str(shared_fleet.weights)}}
+    account = trainer_account(NAME, [FLEET, ADAPTED], FLEET)
+    shared_fleet.apply(*account, *trainer_pod(NAME, stack.WORKER_IMAGE, volume, files))
+    shared_fleet.wait_ready(f"pod/{NAME}")
+    yield
+    shared_fleet.kubectl("delete", "pod", NAME)
+
+
+@pytest.fixture
+def trainer(fleet: Fleet, pod: None) -> Iterator[Trainer]:
+    yield Trainer(fleet)
+    named = {"apiVersion": "rlfleet.dev/v1alpha1", "metadata": {"name": FLEET}}
+    nothing = {**named, "kind": "InferenceFleet", "spec": {}}
+    fleet.apply(nothing, options=(*AS_EXAMPLES, "--validate=false"))  # the rest of it stays
+    usual = {"source": {"path": fleet.source}, "runID": None, "rollbackTo": None}
+    fleet.publish(str(fleet.next_step()), **usual)
+
+
+def applied(fleet: Fleet) -> tuple[str, str]:
+    found = fleet.get(f"ifl/{FLEET}")["status"]["applied"]
+    return found["version"], found["source"]["path"]
+
+
+def test_a_training_loop_publishes_what_it_has_trained(trainer: Trainer) -> None:
+    trainer.apply(LOOP)
+
+    said = trainer.run(LOOP)
+
+    assert [line.partition(" after ")[0] for line in said] == [
+        "step 2 serves", "0.0", "step 4 serves", "0.0",
+    ]  # fmt: skip
+    trainer.fleet.wait_whole()
+    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{RUN}/step_4")
+    assert trainer.fleet.get(f"wv/{FLEET}")["status"]["effect"]["unchanged"] is False
+
+
+def test_two_stages_never_train_on_tokens_that_are_too_old(trainer: Trainer) -> None:
+    trainer.apply(STAGES)
+    steps = range(1, 5)
+    for step in steps:
+        trainer.write(step, trainer.fleet.folder(trainer.fleet.next_step()))
+
+    said = trainer.run(STAGES, str(len(steps)))
+
+    made_by = [
+        line.removeprefix(f"step {n} trains on tokens of ")
+        for n, line in zip(steps, said, strict=True)
+    ]
+    oldest = [min(map(int, versions.split(", "))) for versions in made_by]
+    assert all(version >= step - 2 for step, version in zip(steps, oldest, strict=True)), said
+    trainer.fleet.wait_whole()
+    assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{RUN}/step_4")
+
+
+def test_a_canary_is_published_or_taken_back(trainer: Trainer) -> None:
+    trainer.apply(CANARY)
+    fleet = trainer.fleet
+    trainer.write(43, fleet.weights / "base")
+    trainer.write(44, fleet.folder(fleet.next_step()))  # random weights agree with no others
+
+    (served,) = trainer.run(CANARY, "43")
+    refused, back = trainer.run(CANARY, "44")
+
+    assert served.startswith("step 43 serves after ")
+    assert refused.startswith("step 44 is refused, CanaryRefused: ")
+    assert back == "version 43 is desired again"
+    fleet.wait_whole()
+    assert applied(fleet) == ("43", f"{WEIGHTS_ROOT}/{RUN}/step_43")
+
+
+def test_an_adapter_is_published(trainer: Trainer, adapted: Fleet) -> None:
+    adapted.wait_ready(f"wv/{ADAPTED}", seconds=STARTS_SECONDS)
+
+    said = trainer.run(LORA, "2")
+
+    assert said == ["adapter sql has version 2"]
+    assert adapted.get(f"wv/{ADAPTED}")["status"]["workersApplied"] == f"{WORKERS}/{WORKERS}"
+    asked = {"model": "sql", "prompt": "one two", "max_tokens": 4}
+    reply = httpx.post(f"{adapted.url()}/v1/completions", json=asked, timeout=60, trust_env=False)
+    (choice,) = reply.raise_for_status().json()["choices"]
+    assert {span["adapter"] for span in choice["weight_versions"]} == {"2"}
