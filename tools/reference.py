@@ -135,15 +135,17 @@ def conditions_page(source: str, troubleshooting: str) -> str:
     return "".join(lines)
 
 
-def reasons_module(source: str) -> str:
-    """The table of reasons that the command line explains."""
+def reasons_module(source: str, troubleshooting: str) -> str:
+    """The tables of reasons that the command line explains: meanings, and remedies of the page."""
     reasons = next(
         node
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef) and node.name == "ConditionReason"
     )
     lines = [
-        '"""The meaning of each reason of a condition. `make generate` writes this file."""\n\n',
+        '"""The meaning of each reason of a condition, and the remedies of those that ask for something.\n\n',
+        "`make generate` writes this file from `ConditionReason` and docs/reference/troubleshooting.md.\n",
+        '"""\n\n',
         "# fmt: off\n",
         "MEANINGS = {\n",
     ]
@@ -151,7 +153,38 @@ def reasons_module(source: str) -> str:
         f"    {json.dumps(word)}: {json.dumps(' '.join(text.split()))},\n"
         for word, text in _constants(reasons)
     ]
+    lines += [
+        "}\n\n",
+        "REMEDIES = {\n",
+        *(
+            f"    {json.dumps(word)}: {_tuple(_sentences(text))},\n"
+            for word, text in remedies(troubleshooting).items()
+        ),
+    ]
     return "".join([*lines, "}\n"])
+
+
+def _tuple(words: list[str]) -> str:
+    return f"({', '.join(map(json.dumps, words))}{',' if len(words) == 1 else ''})"
+
+
+def remedies(troubleshooting: str) -> dict[str, str]:
+    """Reason → the part **Do** of its section."""
+    return dict(
+        re.findall(
+            r"^### (\w+)$(?:(?!^##).)*?^\*\*Do\*\*: (.+?)$",
+            troubleshooting,
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+
+
+def _sentences(text: str) -> list[str]:
+    """Sentences of Markdown without its links. A dot within code ends none."""
+    plain = re.sub(r" \(\[[^]]+\]\([^)]+\)\)", "", text)
+    plain = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", plain)
+    found = re.findall(r"(?:`[^`]*`|[^`])+?(?:\.(?= [A-Z`])|$)", plain[0].upper() + plain[1:])
+    return [sentence.strip() for sentence in found]
 
 
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -174,7 +207,7 @@ def main() -> None:
             CONDITIONS.read_text(), TROUBLESHOOTING.read_text()
         ),
         PAGES / "values.md": values_page(VALUES.read_text(), NOTICE),
-        REASONS: reasons_module(CONDITIONS.read_text()),
+        REASONS: reasons_module(CONDITIONS.read_text(), TROUBLESHOOTING.read_text()),
     }
     for source in sorted((REPOSITORY / "crds").glob("*.yaml")):
         crd = yaml.safe_load(source.read_text())

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from fleet_operator.api.conditions import ConditionReason
+from rlfleet.cli.reasons import REMEDIES
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
@@ -60,6 +61,19 @@ def test_the_commands_of_the_command_line_exist() -> None:
     known = {path.stem for path in (ROOT / "client/rlfleet/cli").rglob("*.py")}
 
     assert verbs - known == set()
+
+
+def test_the_command_line_knows_the_remedies_of_each_section() -> None:
+    assert set(REMEDIES) == set(sections())
+    assert [reason for reason, remedies in REMEDIES.items() if not all(remedies)] == []
+
+
+def test_a_remedy_of_the_command_line_has_the_words_of_its_section() -> None:
+    assert REMEDIES["SourceUnknown"] == (
+        "Let the trainer send the weights again.",
+        "New workers take part from then on.",
+    )
+    assert [remedy.count("`") % 2 for remedy in REMEDIES["CanaryRefused"]] == [0, 0]
 
 
 def test_the_page_of_conditions_links_to_each_section() -> None:

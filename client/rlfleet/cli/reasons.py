@@ -1,4 +1,7 @@
-"""The meaning of each reason of a condition. `make generate` writes this file."""
+"""The meaning of each reason of a condition, and the remedies of those that ask for something.
+
+`make generate` writes this file from `ConditionReason` and docs/reference/troubleshooting.md.
+"""
 
 # fmt: off
 MEANINGS = {
@@ -55,4 +58,47 @@ MEANINGS = {
     "InternalError": "A part of the operator failed. This is a defect of rlfleet; the traceback is in the operator's log.",
     "RouterReady": "At least one replica of the router is ready.",
     "RouterNotReady": "No replica of the router is ready. The fleet's own Service still reaches the workers.",
+}
+
+REMEDIES = {
+    "WaitingForCheckpoint": ("Nothing.", "If it takes longer than `rollout.timeouts.checkpointSeconds`, the reason becomes SourceNotFound."),
+    "SourceNotFound": ("List the directory as a worker sees it: `kubectl -n NAMESPACE exec POD -- ls -l DIRECTORY`.", "Check that trainer and workers mount the same volume, and that the trainer writes the index last.", "For a Hugging Face source, the repository must be in the workers' cache: they do not download."),
+    "SourceOutsideRoots": ("Write checkpoints below a root, or add the directory to the fleet's `spec.weights.roots`.",),
+    "SourceUnreadable": ("Compare the owner and mode of the files with the user id of the pods (`podOverlay`).", "Run `kubectl -n NAMESPACE exec POD -- head -c1 FILE` and read the error."),
+    "CheckpointTruncated": ("Write into a temporary directory, flush, then rename it.", "Publish the next version."),
+    "CheckpointMalformed": ("Open the file that the message names with `safetensors`, and correct how the trainer saves.",),
+    "CheckpointNotFinite": ("Look at the loss of that step.", "Publish a version from before."),
+    "CheckpointMismatch": ("The message names the first tensors that differ.", "Save with the model's `save_pretrained`."),
+    "CheckpointChanged": ("Never write into a published directory.", "Use one directory for each version."),
+    "DigestMismatch": ("Compute the digest again after the last write (`python -m fleet_worker manifest --digest DIR`).", "A mismatch on one worker alone points to its node's cache or store."),
+    "VersionReused": ("Publish the files under another version.", "If another run made them, set another `spec.runID`.", "If the files are the same and only the digest is new, the message has the digest to set.", "In an External fleet, let the trainer write its next checkpoints to another directory, or under other numbers, and update all workers."),
+    "RewindRefused": ("To go back on purpose, set `spec.rollbackTo` to the version, or run `rlfleet rollback VERSION NAME -n NAMESPACE`.", "For a new run, set another `spec.runID`."),
+    "CanaryRefused": ("Look at the training run first.", "If the change is intended, raise the limit in `spec.rollout.canary`, and retry with `rlfleet retry NAME -n NAMESPACE`, or with `kubectl -n NAMESPACE annotate wv NAME rlfleet.dev/retry=$(date +%s) --overwrite`."),
+    "FailureBudgetExceeded": ("Read the causes in `status.laggards`.", "Repair the workers, then retry with `rlfleet retry NAME -n NAMESPACE`, or publish the next version."),
+    "DeadlineExceeded": ("`status.laggards` names the workers and what they do.", "Raise the timeout in `spec.rollout.timeouts`, or retry with `rlfleet retry NAME -n NAMESPACE`."),
+    "NoParameterChanged": ("Compare two checkpoints of the trainer.", "A small update can vanish when it is rounded to bf16."),
+    "Suspended": ("`rlfleet resume NAME -n NAMESPACE`, or `kubectl -n NAMESPACE patch wv NAME --type=merge -p '{\"spec\":{\"suspend\":false}}'`.",),
+    "FleetNotFound": ("Correct `spec.fleetRef.name`, or create the fleet.",),
+    "SecondBaseVersion": ("Patch the older object instead, or delete it.",),
+    "SecondAdapterVersion": ("Patch the older object, or choose another `spec.adapter`.",),
+    "NoRoomForAdapters": ("Raise `spec.adapters.max`, which recreates the workers, or delete a WeightVersion.",),
+    "ExternallyManaged": ("Delete the WeightVersion, or let the operator manage the fleet.",),
+    "BelowMinimum": ("`kubectl -n NAMESPACE get pods -l rlfleet.dev/fleet=FLEET`, then look at the ones that are not ready.",),
+    "NoWorkers": ("Set `spec.replicas`.",),
+    "WaitingForWorkers": ("Wait.", "If it lasts, look at the pods' events: GPUs may be short, or a volume is not bound.", "After `spec.progressDeadlineSeconds` the reason becomes WorkersFailing."),
+    "WorkersFailing": ("`kubectl -n NAMESPACE describe pod POD` and `kubectl -n NAMESPACE logs POD --previous`.", "A pod on a lost node ends when the Node object is deleted.", "When the cause is gone, delete the failed pods to start again at once."),
+    "UpdateHeld": ("Set `update.paused` to false, or delete pods one by one.",),
+    "NewTemplate": ("When it suits you, set `spec.update.restartedAt` to the present time.",),
+    "KindNotInstalled": ("Install the CRDs of the Gateway API Inference Extension, or remove the field.", "The operator tries again every 30 seconds, and nothing else of the fleet waits for it."),
+    "RouterNotReady": ("`kubectl -n NAMESPACE describe deployment FLEET-router` and `kubectl -n NAMESPACE logs deployment/FLEET-router`.", "Until then clients can use the fleet's own Service."),
+    "VersionsDiffer": ("Let the trainer push the current version to all workers again.",),
+    "SourceUnknown": ("Let the trainer send the weights again.", "New workers take part from then on."),
+    "InvalidSpec": ("The message names the field.", "The workers stay as they are until the spec is corrected."),
+    "NameTaken": ("Delete or rename that object, or name the fleet differently.",),
+    "AdminTokenUnusable": ("Delete the Secret, and the operator creates it again.", "Pods that started with another token must be deleted, too."),
+    "WriteRefused": ("The message has the API server's own words.", "Compare the rights with what the operator needs."),
+    "ReadRefused": ("As for WriteRefused.", "After a change of the chart's values, check `watchNamespaces`."),
+    "ProtocolMismatch": ("Use one release for both.", "The message says which one is older."),
+    "EpochExhausted": ("Delete the pods that the message names, and find that client.",),
+    "InternalError": ("Report the traceback of the operator's log.", "Until then, undo the last change of the spec."),
 }
