@@ -10,7 +10,7 @@ from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
-from rlfleet.resources import RETRY, InferenceFleet, WeightVersion, manifest
+from rlfleet.resources import API_VERSION, RETRY, InferenceFleet, WeightVersion
 
 
 class Patches:
@@ -78,3 +78,21 @@ class Patches:
             f"the fleet has no record of where version {version} is, and the source of "
             f"{self._name!r} has no {{version}} in it; say where with path="
         )
+
+
+def manifest(name: str, fleet: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A WeightVersion to create. `spec`: of a merge patch, without `fleetRef`; nulls are left out."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WeightVersion",
+        "metadata": {"name": name},
+        "spec": {"fleetRef": {"name": fleet}} | _without_nulls(spec),
+    }
+
+
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if value is not None
+    }

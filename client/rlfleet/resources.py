@@ -267,10 +267,17 @@ class FleetStatus(Resource):
     conditions: tuple[Condition, ...] = ()
 
 
+class FleetWeights(Resource):
+    """Where a fleet's weights come from. `management`: `Operator`, or `External` for a trainer."""
+
+    management: str = "Operator"
+
+
 class FleetSpec(Resource):
     """The part of a fleet's spec that a client needs."""
 
     replicas: int = 1
+    weights: FleetWeights = FleetWeights()
 
 
 class InferenceFleet(Resource):
@@ -280,20 +287,7 @@ class InferenceFleet(Resource):
     spec: FleetSpec = FleetSpec()
     status: FleetStatus = FleetStatus()
 
-
-def manifest(name: str, fleet: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """A WeightVersion to create. `spec`: of a merge patch, without `fleetRef`; nulls are left out."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "WeightVersion",
-        "metadata": {"name": name},
-        "spec": {"fleetRef": {"name": fleet}} | _without_nulls(spec),
-    }
-
-
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_nulls(value) if isinstance(value, dict) else value
-        for name, value in fields.items()
-        if value is not None
-    }
+    @property
+    def is_external(self) -> bool:
+        """Whether a trainer drives the workers, so that a WeightVersion has no effect."""
+        return self.spec.weights.management == "External"

@@ -49,6 +49,7 @@ class _State(_Document):
     """The document of `GET state`."""
 
     generation: int
+    management: str = "Operator"
     replicas: int
     pods: int
     weights: _Weights | None
@@ -65,7 +66,7 @@ def state_of(document: Json, namespace: str, fleet: str) -> tuple[Json, Json | N
         raise _unknown(error) from error
     found = {
         "metadata": {"name": fleet, "namespace": namespace, "generation": state.generation},
-        "spec": {"replicas": state.replicas},
+        "spec": {"replicas": state.replicas, "weights": {"management": state.management}},
         "status": document | {"replicas": state.pods},
     }
     weights = document["weights"]

@@ -18,7 +18,7 @@ from tests.contract.test_crd_equals_models import crd_schema, leaves, model_sche
 import envs
 import rlfleet
 from fleet_operator.api import names
-from rlfleet import ports, resources
+from rlfleet import patches, ports, resources
 from rlfleet.cli import pods
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def test_the_command_line_reads_pods_by_the_names_of_the_operator(name: str) -> 
 def test_an_object_of_the_client_is_one_that_the_crd_takes() -> None:
     sample = yaml.safe_load((ROOT / "crds/samples/valid/weights-path-template.yaml").read_text())
     spec = {"version": "43", "source": {"path": "/weights/43", "huggingFace": None}, "digest": None}
-    made = resources.manifest("policy", "policy", spec)
+    made = patches.manifest("policy", "policy", spec)
 
     assert made.keys() == sample.keys()
     assert made["spec"]["source"] == {"path": "/weights/43"}

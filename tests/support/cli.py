@@ -1,6 +1,7 @@
 """Run verbs of the command line on recorded objects and a fake API server, against golden texts.
 
-`RLFLEET_GOLDEN=write` writes the golden texts again.
+`RLFLEET_GOLDEN=write` writes the golden texts and the recordings again: the recordings first, by
+tests/model/runtime/test_recordings.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.fake_objects import FakeObjects, condition
+from tests.support.fake_objects import FakeObjects
+from tests.support.situations import Situation
 from typer.testing import CliRunner
 
 from rlfleet.cli import cluster
@@ -22,9 +24,10 @@ from rlfleet.errors import NotFound
 from rlfleet.ports import Json
 
 CLI = Path(__file__).parents[1] / "unit" / "client" / "cli"
+RECORDED = CLI / "recorded"
 NOW = datetime(2026, 1, 1, 0, 18, tzinfo=UTC)
 PODS = "/api/v1/namespaces/rl/pods"
-TRUNCATED = "2 of 4 workers cannot take version 3: model.safetensors is 12 bytes short"
+TRUNCATED = "2 workers cannot load version 3 (/weights/step_3)"
 
 
 class FakeApi(FakeObjects):
@@ -65,58 +68,40 @@ class FakeApi(FakeObjects):
 
 
 class Recorded(FakeApi):
-    """The fleet and the WeightVersion of a recording, and four pods."""
+    """The objects of a recording (`tests/support/situations.py`), and four pods."""
 
-    def __init__(self, situation: str, **status: Any) -> None:
+    def __init__(self, name: str, **status: Any) -> None:
         super().__init__()
-        recorded = CLI / "recorded"
-        fleet, weights = yaml.safe_load_all((recorded / f"{situation}.yaml").read_text())
-        self.fleet, self.weights = fleet, weights
-        weights["status"] |= status
-        self._changed("MODIFIED")
-        self.pods: list[Json] = [*yaml.safe_load_all((recorded / "pods.yaml").read_text())]
-        self.answers[f"GET {PODS}"] = lambda *_: {"items": self.pods}
+        found = Situation.read((RECORDED / f"{name}.yaml").read_text())
+        self.moment, self.fleet = found.now, found.fleet
+        self.weights = None
+        if found.weights is not None:
+            self.weights = found.weights
+            self.weights["status"] |= status
+            self._changed("MODIFIED")
+        self.pods: list[Json] = [*yaml.safe_load_all((RECORDED / "pods.yaml").read_text())]
+        operator = {
+            "metadata": {"name": "rlfleet-abc", "namespace": "rlfleet-system", "uid": "o"},
+            "spec": {"containers": [{"name": "operator"}]},
+        }
+        self.answers[f"GET {PODS}"] = lambda *_: {"items": self.pods if self.fleet else []}
+        self.answers["GET /api/v1/pods"] = {"items": [operator]}
+        log = "/api/v1/namespaces/rlfleet-system/pods/rlfleet-abc/log"
+        self.answers[f"GET {log}"] = "\n".join(found.log)
+        for pod in self.pods:
+            self.answers[f"GET {PODS}/{pod['metadata']['name']}/log"] = ""
 
 
-def stalled() -> Recorded:
-    """The staging of version 3 has found a truncated file."""
-    found = Recorded("staging")
-    assert found.weights is not None
-    generation = found.weights["metadata"]["generation"]
-    found.weights["status"]["conditions"].append(
-        condition("Stalled", "CheckpointTruncated", generation, message=TRUNCATED)
-    )
-    return found
-
-
-def paused() -> Recorded:
-    """All four workers hold their requests."""
-    found = Recorded("staging", phase="Loading")
-    assert found.weights is not None
-    status = found.weights["status"]
-    status["phaseStartedAt"] = "2026-01-01T00:17:58+00:00"
-    status["timings"] = {"pauseSeconds": 0.25}
-    status["workers"] |= {"paused": 4}
-    assert found.fleet is not None
-    found.fleet["status"]["workers"] = {"total": 4, "paused": 1, "loading": 3}
-    return found
-
-
-SITUATIONS = {
-    "applied": lambda: Recorded("applied"),
-    "staging": lambda: Recorded("staging"),
-    "suspended": lambda: Recorded("suspended"),
-    "stalled": stalled,
-    "paused": paused,
-}
+SITUATIONS = sorted(file.stem for file in RECORDED.glob("*.yaml") if file.stem != "pods")
 
 
 def run(
     monkeypatch: pytest.MonkeyPatch, objects: FakeObjects, *arguments: str
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
+    """Exit code, standard output and standard error of a command, at the moment of a recording."""
+    moment = getattr(objects, "moment", NOW)
     monkeypatch.setattr(cluster, "connect", lambda *_, **__: objects)
-    monkeypatch.setattr(cluster, "now", lambda: NOW)
+    monkeypatch.setattr(cluster, "now", lambda: moment)
     done = CliRunner().invoke(app, list(arguments), prog_name="rlfleet")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

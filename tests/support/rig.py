@@ -142,6 +142,7 @@ class Rig:
         self.workers = FakeWorkers()
         self.default_image = "rlfleet/worker:1"
         self.traces: RolloutTraces | None = None
+        self.has_weights = True
         self._fleet: Json = {
             "kind": "InferenceFleet",
             "metadata": {"name": "policy", "namespace": "rl", "uid": "fleet-1", "generation": 1},
@@ -177,7 +178,8 @@ class Rig:
         self._clock.start()
         VirtualWallClock.ahead_seconds = 0.0
         self.cluster.put(FLEET_PATH, self._fleet)
-        self.cluster.put(WEIGHTS_PATH, self._weights)
+        if self.has_weights:
+            self.cluster.put(WEIGHTS_PATH, self._weights)
         self._kubelet = asyncio.create_task(self._run_kubelet(), name="kubelet")
         await self.start_operator()
         return self

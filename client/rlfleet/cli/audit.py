@@ -39,8 +39,7 @@ def audit(
     if not tokens:
         raise IncompleteReply(f"{records} has no record with tokens; write it with rlfleet record")
     api = cluster.connect(namespace, context, kubeconfig)
-    weights = cluster.find(api, name)
-    fleet = cluster.existing_fleet_of(api, weights)
+    fleet, _ = cluster.find_fleet(api, name)
     checks = list(label_checks(tokens, fleet.status.pinned))
     if output in {Output.TABLE, Output.WIDE}:
         note = f"Labels only. To compute the tokens again: python -m fleet_worker audit {records} --checkpoints …"

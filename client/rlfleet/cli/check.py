@@ -49,8 +49,7 @@ def check(
 ) -> None:
     """Run a stage's checks on a directory in a running worker pod, without loading it."""
     api = cluster.connect(namespace, context, kubeconfig)
-    weights = cluster.find(api, name)
-    fleet = cluster.existing_fleet_of(api, weights)
+    fleet, _ = cluster.find_fleet(api, name)
     pods = [pod for pod in cluster.pods_of(api, fleet) if _is_running(pod)]
     if not pods:
         raise NotFound(

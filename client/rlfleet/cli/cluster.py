@@ -83,46 +83,73 @@ def all_fleets(objects: Place) -> list[InferenceFleet]:
     return [InferenceFleet.model_validate(one) for one in found]
 
 
-def fleet_of(objects: Place, weights: WeightVersion) -> InferenceFleet | None:
-    """The fleet of a WeightVersion, if it exists."""
-    try:
-        found = _read(objects, lambda: objects.get(Kind.FLEETS, weights.spec.fleet_ref.name))
-    except NotFound:
-        return None
-    return InferenceFleet.model_validate(found)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """The objects that a name means: a fleet, and the WeightVersion of its base weights or of the name.
+
+    Fields:
+        fleet: None if the WeightVersion names a fleet that does not exist.
+        weights: None if the fleet has none, as where a trainer drives it.
+    """
+
+    fleet: InferenceFleet | None
+    weights: WeightVersion | None
+
+    @property
+    def name(self) -> str:
+        """Of the WeightVersion, or of the fleet without one."""
+        if self.weights is not None:
+            return self.weights.metadata.name
+        return self.fleet.metadata.name if self.fleet else ""
 
 
-def existing_fleet_of(objects: Place, weights: WeightVersion) -> InferenceFleet:
-    """The fleet of a WeightVersion. Errors: NotFound."""
-    if (fleet := fleet_of(objects, weights)) is None:
-        raise NotFound(
-            f"WeightVersion {weights.metadata.name!r} names the fleet "
-            f"{weights.spec.fleet_ref.name!r}, which does not exist; create it"
-        )
-    return fleet
+def look(objects: Place, name: str | None) -> Target:
+    """The objects that a name means; without a name, the only WeightVersion, or the only fleet.
 
-
-def find(objects: Place, name: str | None) -> WeightVersion:
-    """The WeightVersion that a name means; without a name, the only one of the namespace.
-
-    A fleet's name means the WeightVersion of its base weights.
+    A fleet's name means the WeightVersion of its base weights, if the fleet has one.
 
     Errors: NotFound, with the names that exist.
     """
-    if name is not None:
-        try:
-            return WeightVersion.model_validate(
-                _read(objects, lambda: objects.get(Kind.WEIGHTS, name))
-            )
-        except NotFound:
-            pass
-    there = all_weights(objects)
-    if name is None and len(there) == 1:
-        return there[0]
-    by_fleet = [w for w in there if w.spec.fleet_ref.name == name and not w.spec.adapter]
-    if len(by_fleet) == 1:
-        return by_fleet[0]
-    raise NotFound(_not_found(name, [w.metadata.name for w in there], objects.namespace))
+    weights, there = _search(objects, name)
+    if weights is not None:
+        return Target(_fleet(objects, weights.spec.fleet_ref.name), weights)
+    fleets = all_fleets(objects)
+    found = [one for one in fleets if name in {None, one.metadata.name}]
+    if len(found) == 1:
+        base = _base_of(there, found[0].metadata.name)
+        if len(base) < 2:
+            return Target(found[0], base[0] if base else None)
+    raise NotFound(_not_found(name, there, fleets, objects.namespace))
+
+
+def find_fleet(objects: Place, name: str | None) -> tuple[InferenceFleet, WeightVersion | None]:
+    """The fleet that a name means, and its WeightVersion if there is one. Errors: NotFound."""
+    found = look(objects, name)
+    if found.fleet is not None:
+        return found.fleet, found.weights
+    missing = found.weights.spec.fleet_ref.name if found.weights else name
+    raise NotFound(
+        f"WeightVersion {found.name!r} names the fleet {missing!r}, which does not exist; create it"
+    )
+
+
+def find(objects: Place, name: str | None) -> WeightVersion:
+    """The WeightVersion that a name means. Errors: NotFound, as for `look`, or for a fleet without one."""
+    weights, _ = _search(objects, name)
+    if weights is not None:
+        return weights
+    found = look(objects, name)
+    if found.weights is not None:
+        return found.weights
+    if found.fleet is not None and found.fleet.is_external:
+        raise NotFound(
+            f"a trainer drives fleet {found.name!r}, so it has no WeightVersion; "
+            f"see what it serves: rlfleet workers {found.name} -n {objects.namespace}"
+        )
+    raise NotFound(
+        f"fleet {found.name!r} has no WeightVersion; create one: "
+        f"rlfleet publish VERSION --create-for {found.name} --path DIRECTORY -n {objects.namespace}"
+    )
 
 
 def get(api: Api, path: str, params: dict[str, str] | None = None) -> Json:
@@ -147,14 +174,44 @@ def _read(objects: Place, call: Callable[[], Awaitable[T]]) -> T:
     return run_blocking(patiently(objects, call, objects.monotonic() + _PATIENCE_SECONDS))
 
 
-def _not_found(name: str | None, there: list[str], namespace: str) -> str:
+def _search(objects: Place, name: str | None) -> tuple[WeightVersion | None, list[WeightVersion]]:
+    """The WeightVersion that a name means, if there is one; and those of the namespace, if read."""
+    if name is not None:
+        try:
+            found = _read(objects, lambda: objects.get(Kind.WEIGHTS, name))
+            return WeightVersion.model_validate(found), []
+        except NotFound:
+            pass
+    there = all_weights(objects)
+    meant = there if name is None else _base_of(there, name)
+    return meant[0] if len(meant) == 1 else None, there
+
+
+def _base_of(weights: list[WeightVersion], fleet: str) -> list[WeightVersion]:
+    return [w for w in weights if w.spec.fleet_ref.name == fleet and not w.spec.adapter]
+
+
+def _fleet(objects: Place, name: str) -> InferenceFleet | None:
+    try:
+        found = _read(objects, lambda: objects.get(Kind.FLEETS, name))
+    except NotFound:
+        return None
+    return InferenceFleet.model_validate(found)
+
+
+def _not_found(
+    name: str | None, weights: list[WeightVersion], fleets: list[InferenceFleet], namespace: str
+) -> str:
+    names = [*(one.metadata.name for one in weights), *(one.metadata.name for one in fleets)]
+    there = list(dict.fromkeys(names))
     if not there:
         return (
-            f"there is no WeightVersion in namespace {namespace!r}; name another namespace with -n, "
-            "or look into all of them: rlfleet status -A"
+            f"there is no WeightVersion and no fleet in namespace {namespace!r}; name another namespace "
+            "with -n, or look into all of them: rlfleet status -A"
         )
     if name is None:
-        return f"there are {len(there)} WeightVersions in namespace {namespace!r}: name one of {', '.join(there)}"
+        several = f"{len(weights)} WeightVersions and {len(fleets)} fleets"
+        return f"there are {several} in namespace {namespace!r}: name one of {', '.join(there)}"
     near = difflib.get_close_matches(name, there, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(there)}"
     return f"there is no WeightVersion and no fleet {name!r} in namespace {namespace!r}; {remedy}"

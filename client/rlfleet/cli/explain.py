@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from rlfleet.cli import cluster, show
-from rlfleet.cli.explanation import Explanation, meaning_of
+from rlfleet.cli.explanation import Explanation, explain_fleet, meaning_of
 from rlfleet.cli.explanation import explain as explanation_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 
@@ -23,12 +23,16 @@ def explain(
     kubeconfig: Kubeconfig = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Say what holds a rollout right now and what to do, or what a reason means."""
+    """Say what holds a rollout or a fleet right now and what to do, or what a reason means."""
     found = meaning_of(subject) if subject else None
     if found is None:
         objects = cluster.connect_fleet(subject, namespace, context, kubeconfig)
-        weights = cluster.find(objects, subject)
-        found = explanation_of(weights, cluster.fleet_of(objects, weights), cluster.now())
+        target = cluster.look(objects, subject)
+        if target.weights is not None:
+            found = explanation_of(target.weights, target.fleet, cluster.now())
+        else:
+            fleet, _ = cluster.find_fleet(objects, subject)
+            found = explain_fleet(fleet, cluster.now())
     shown = found
     show.show(shown, output, lambda: _render(shown))
 

@@ -1,31 +1,21 @@
-"""Explain what holds a rollout, and the remedy: pure, read off the objects."""
+"""Explain what holds a rollout or a fleet, and the remedy: pure, read off the objects."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rlfleet.cli.reasons import MEANINGS
-from rlfleet.cli.view import RolloutView, rollout_view
-from rlfleet.resources import Condition, InferenceFleet, Resource, WeightVersion
+from rlfleet.cli.reasons import MEANINGS, REMEDIES
+from rlfleet.cli.view import FleetView, RolloutView, fleet_view, rollout_view
+from rlfleet.cli.words import plural
+from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, WeightVersion
 
-_AGAIN = (
-    "repair the files: rlfleet looks at them again by itself",
-    "publish another version: rlfleet publish VERSION {name} -n {namespace}",
-    "try this version again: rlfleet retry {name} -n {namespace}",
-)
-_REMEDIES = {
-    "RewindRefused": ("go back on purpose: rlfleet rollback {desired} {name} -n {namespace}",),
-    "Suspended": ("let it continue: rlfleet resume {name} -n {namespace}",),
-    "WaitingForCheckpoint": ("write the checkpoint's directory, or publish another version",),
-    "WorkersFailing": ("look at the pods: kubectl -n {namespace} describe pods",),
-    "FleetNotFound": ("create the fleet {fleet} in namespace {namespace}",),
-}
-_FILES = ("Checkpoint", "Digest", "Source", "Canary", "FailureBudget", "DeadlineExceeded")
-"""Beginnings of reasons that another attempt or another version can end."""
+_MOST_LAGGING = 5
 
 
 class Explanation(Resource):
-    """Why a rollout is where it is.
+    """Why a rollout or a fleet is where it is.
 
     Fields:
         summary: one sentence.
@@ -55,24 +45,29 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
             ),
             remedies=("check that the operator runs and follows this namespace",),
         )
-    cause = _cause(weights, fleet)
-    details = [cause.message] if cause and cause.message else []
-    lagging = weights.status.laggards
-    details += [
-        f"{one.pod}: {one.reason}{f', {one.message}' if one.message else ''}" for one in lagging[:5]
-    ]
-    if len(lagging) > 5:
-        details.append(
-            f"{len(lagging) - 5} more lagging workers: rlfleet workers {view.name} -n {view.namespace}"
-        )
-    reason = cause.reason if cause else ""
-    return Explanation(
-        name=view.name,
-        summary=_summary(view, cause),
-        reason=reason,
-        meaning=MEANINGS.get(reason, ""),
-        details=tuple(details),
-        remedies=tuple(r.format_map(view.model_dump()) for r in _remedies(reason)),
+    own = _cause(weights.status.conditions)
+    of_fleet = _stalled(fleet.status.conditions) if fleet else None
+    if of_fleet is not None and (own is None or own.type != "Stalled"):
+        summary = f"Fleet {view.fleet} is stalled: {of_fleet.reason}. {_standing(view)}"
+        cause: Condition | None = of_fleet
+    else:
+        summary, cause = _summary(view, own), own
+    names = {
+        "NAME": view.name,
+        "FLEET": view.fleet,
+        "NAMESPACE": view.namespace,
+        "VERSION": view.desired,
+    }
+    return _explanation(view.name, summary, cause, weights.status.laggards, names)
+
+
+def explain_fleet(fleet: InferenceFleet, now: datetime) -> Explanation:
+    """Why a fleet without a WeightVersion is where it is."""
+    view = fleet_view(fleet, [], now)
+    cause = _cause(fleet.status.conditions)
+    names = {"FLEET": view.name, "NAMESPACE": view.namespace}
+    return _explanation(
+        view.name, _summary_of_fleet(view, cause), cause, fleet.status.laggards, names
     )
 
 
@@ -80,22 +75,57 @@ def meaning_of(reason: str) -> Explanation | None:
     """The meaning of a reason; None for any other word."""
     if reason not in MEANINGS:
         return None
-    places = {"name": "NAME", "fleet": "FLEET", "namespace": "NAMESPACE", "desired": "VERSION"}
-    remedies = (r.format_map(places) for r in _remedies(reason))
-    return Explanation(name=reason, summary=MEANINGS[reason], remedies=tuple(remedies))
+    return Explanation(name=reason, summary=MEANINGS[reason], remedies=REMEDIES.get(reason, ()))
 
 
-def _cause(weights: WeightVersion, fleet: InferenceFleet | None) -> Condition | None:
-    """The condition that says why: Stalled before all others, then what is not ready."""
-    of_fleet = fleet.status.conditions if fleet else ()
-    stalled = [
-        c
-        for c in (*weights.status.conditions, *of_fleet)
-        if c.type == "Stalled" and c.status == "True"
+def _explanation(
+    name: str,
+    summary: str,
+    cause: Condition | None,
+    lagging: Sequence[Laggard],
+    names: dict[str, str],
+) -> Explanation:
+    """The parts together. `names`: of the placeholders of remedies."""
+    details = [cause.message] if cause and cause.message else []
+    details += [
+        f"{one.pod}: {one.reason}{f', {one.message}' if one.message else ''}"
+        for one in lagging[:_MOST_LAGGING]
     ]
-    if stalled:
-        return stalled[0]
-    progressing, ready = weights.condition("Progressing"), weights.condition("Ready")
+    if (more := len(lagging) - _MOST_LAGGING) > 0:
+        details.append(
+            f"{more} more lagging workers: rlfleet workers {name} -n {names['NAMESPACE']}"
+        )
+    reason = cause.reason if cause else ""
+    return Explanation(
+        name=name,
+        summary=summary,
+        reason=reason,
+        meaning=MEANINGS.get(reason, ""),
+        details=tuple(details),
+        remedies=tuple(_filled(remedy, names) for remedy in REMEDIES.get(reason, ())),
+    )
+
+
+def _filled(remedy: str, names: dict[str, str]) -> str:
+    """A remedy with the names of these objects, in its commands only."""
+    words = "|".join(names)
+    return re.sub(
+        r"`[^`]*`",
+        lambda code: re.sub(rf"\b({words})\b", lambda word: names[word[0]], code[0]),
+        remedy,
+    )
+
+
+def _stalled(conditions: Iterable[Condition]) -> Condition | None:
+    return next((c for c in conditions if c.type == "Stalled" and c.status == "True"), None)
+
+
+def _cause(conditions: Iterable[Condition]) -> Condition | None:
+    """The condition that says why: Stalled before all others, then what is not ready."""
+    found = {c.type: c for c in conditions}
+    if (stalled := _stalled(found.values())) is not None:
+        return stalled
+    progressing, ready = found.get("Progressing"), found.get("Ready")
     if progressing is not None and progressing.reason == "Suspended":
         return progressing
     if ready is not None and ready.status == "True":
@@ -114,13 +144,20 @@ def _summary(view: RolloutView, cause: Condition | None) -> str:
     return f"{what[0].upper()}{what[1:]} is on its way: {cause.reason}. {view.workers} workers serve it."
 
 
+def _summary_of_fleet(view: FleetView, cause: Condition | None) -> str:
+    versions = [f"{plural(v.workers, 'worker')} with version {v.version}" for v in view.versions]
+    served = f"It has {', '.join(versions)}." if versions else "It serves no version."
+    if cause is None:
+        return f"Nothing holds fleet {view.name}. {served}"
+    state = "is stalled" if cause.type == "Stalled" else "is not ready"
+    return f"Fleet {view.name} {state}: {cause.reason}. {served}"
+
+
 def _served(view: RolloutView) -> str:
     return (
         f"Version {view.applied} keeps serving." if view.applied else "No version is applied yet."
     )
 
 
-def _remedies(reason: str) -> tuple[str, ...]:
-    if reason in _REMEDIES:
-        return _REMEDIES[reason]
-    return _AGAIN if reason.startswith(_FILES) else ()
+def _standing(view: RolloutView) -> str:
+    return f"{view.workers or '0'} workers serve version {view.desired} of {view.name}."

@@ -6,55 +6,74 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 
-from rlfleet.cli.duration import seconds
-from rlfleet.cli.view import PastRollout, RolloutView, rollout_view, rollouts
+from rlfleet.cli.charts import COLOURS, Bar, Row, chart
+from rlfleet.cli.spans import Span
+from rlfleet.cli.view import PastRollout, RolloutView, fleet_view, rollout_view, rollouts
+from rlfleet.cli.waterfall import NO_CALLS, WORKERS_NOTE, phase_rows, worker_rows
+from rlfleet.cli.words import seconds
 from rlfleet.resources import Condition, InferenceFleet, Laggard, WeightVersion
 
-PHASES = ("Staging", "Pausing", "Loading", "Resuming")
-_LABEL, _CHART, _VALUE, _ROW = 110, 520, 90, 30
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2024; --dim: #60646c; --line: #d9d9e0; --paper: #fff;
-  --staging: #0b68cb; --pausing: #a35200; --loading: #8145b5; --resuming: #18794e;
-  --applied: #18794e; --halted: #ce2c31; --superseded: #8b8d98; }
-@media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --dim: #b0b4ba; --line: #43484e;
-  --paper: #18191b; --staging: #70b8ff; --pausing: #ffa057; --loading: #d19dff;
-  --resuming: #3dd68c; --applied: #3dd68c; --halted: #ff9592; --superseded: #797b86; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .2rem 0; color: var(--dim); }
-dl { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem; margin: 1.5rem 0 0; }
-dt { color: var(--dim); font-size: .85rem; } dd { margin: 0; font-size: 1.25rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
-th { font-weight: 600; font-size: .85rem; color: var(--dim); }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 13px; }
-svg line { stroke: var(--line); }
+_STYLE = f"""{COLOURS}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin: 0; }} h2 {{ font-size: 1.1rem; margin: 2rem 0 .5rem; }}
+p {{ margin: .2rem 0; color: var(--dim); }}
+dl {{ display: flex; flex-wrap: wrap; gap: 1rem 2.5rem; margin: 1.5rem 0 0; }}
+dt {{ color: var(--dim); font-size: .85rem; }} dd {{ margin: 0; font-size: 1.25rem; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }}
+th {{ font-weight: 600; font-size: .85rem; color: var(--dim); }}
+svg {{ width: 100%; height: auto; }}
 """
 
 
-def page(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime) -> str:
+def page(
+    weights: WeightVersion, fleet: InferenceFleet | None, calls: Sequence[Span], now: datetime
+) -> str:
     """The rollout of the desired version, with those before it. `fleet`: None if it is missing."""
     view, status = rollout_view(weights, now), weights.status
     title = f"{view.name}: version {view.desired}"
     conditions = [(f"WeightVersion {view.name}", one) for one in status.conditions]
-    conditions += [(f"fleet {view.fleet}", one) for one in fleet.status.conditions] if fleet else []
     lagging = {one.pod: one for one in (fleet.status.laggards if fleet else ())}
     lagging |= {one.pod: one for one in status.laggards}
-    parts = [
+    return _html(
+        title,
         f"<h1>{escape(title)}</h1>",
-        _subtitle(view, weights, now),
+        f"<p>{escape(subtitle(view, weights, now))}</p>",
         _facts(view, weights),
         "<h2>Phases</h2>",
-        _waterfall(view, weights),
+        _phases(view),
+        "<h2>Workers</h2>",
+        _workers(calls),
         "<h2>Past rollouts</h2>",
         _past(rollouts(weights)),
-        "<h2>Lagging workers</h2>",
-        _lagging([*lagging.values()]),
-        "<h2>Conditions</h2>",
-        _conditions(conditions),
+        *_last_parts(fleet, [*lagging.values()], conditions),
+    )
+
+
+def page_of_fleet(fleet: InferenceFleet, now: datetime) -> str:
+    """A fleet without a WeightVersion, which a trainer drives: what it serves now."""
+    view = fleet_view(fleet, [], now)
+    title = f"{view.name}: fleet"
+    driver = "driven by a trainer" if fleet.is_external else "without a WeightVersion"
+    rows = [
+        [one.version, one.run_id or "-", one.digest or "-", str(one.workers)]
+        for one in view.versions
     ]
+    served = _table(["Version", "Run", "Digest", "Workers"], rows) if rows else "<p>None.</p>"
+    return _html(
+        title,
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(f'namespace {view.namespace}, {driver}. Seen {moment(now)}.')}</p>",
+        _list([("Workers that serve", f"{view.workers.serving}/{view.replicas}")]),
+        "<h2>Served versions</h2>",
+        served,
+        *_last_parts(fleet, view.lagging, []),
+    )
+
+
+def _html(title: str, *parts: str) -> str:
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -63,7 +82,24 @@ def page(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime) ->
     )
 
 
-def _subtitle(view: RolloutView, weights: WeightVersion, now: datetime) -> str:
+def _last_parts(
+    fleet: InferenceFleet | None,
+    lagging: Sequence[Laggard],
+    conditions: Sequence[tuple[str, Condition]],
+) -> list[str]:
+    of_fleet = (
+        [(f"fleet {fleet.metadata.name}", c) for c in fleet.status.conditions] if fleet else []
+    )
+    return [
+        "<h2>Lagging workers</h2>",
+        _lagging(lagging),
+        "<h2>Conditions</h2>",
+        _conditions([*conditions, *of_fleet]),
+    ]
+
+
+def subtitle(view: RolloutView, weights: WeightVersion, now: datetime) -> str:
+    """Where the rollout is, and when."""
     phase = view.phase if view.observed else "not seen by the operator yet"
     parts = [f"namespace {view.namespace}", f"fleet {view.fleet}", f"phase {phase}"]
     if view.adapter:
@@ -71,8 +107,8 @@ def _subtitle(view: RolloutView, weights: WeightVersion, now: datetime) -> str:
     if view.run_id:
         parts.insert(0, f"run {view.run_id}")
     if weights.status.started_at:
-        parts.append(f"began {_moment(weights.status.started_at)}")
-    return f"<p>{escape(', '.join(parts))}. Seen {_moment(now)}.</p>"
+        parts.append(f"began {moment(weights.status.started_at)}")
+    return f"{', '.join(parts)}. Seen {moment(now)}."
 
 
 def _facts(view: RolloutView, weights: WeightVersion) -> str:
@@ -87,32 +123,32 @@ def _facts(view: RolloutView, weights: WeightVersion) -> str:
         facts.append(("Workers that failed", str(view.failed)))
     if effect is not None and effect.max_changed_share is not None:
         facts.append(("Changed elements", f"{effect.max_changed_share:.1%}"))
+    return _list(facts)
+
+
+def _list(facts: Iterable[tuple[str, str]]) -> str:
     items = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
     return f"<dl>{''.join(items)}</dl>"
 
 
-def _waterfall(view: RolloutView, weights: WeightVersion) -> str:
-    """The phases, end to end. The present one lasts until now."""
-    timings = weights.status.timings
-    lengths = [
-        timings.stage_seconds, timings.pause_seconds, timings.load_seconds, timings.resume_seconds,
-    ]  # fmt: skip
-    running = PHASES.index(view.phase) if view.observed and view.phase in PHASES else None
-    if running is not None:
-        lengths[running] = max(lengths[running], view.phase_seconds or 0.0)
-    whole = sum(lengths)
-    if not whole:
+def _phases(view: RolloutView) -> str:
+    rows = phase_rows(view.phases)
+    if not rows:
         return "<p>The operator has measured no phase of this rollout.</p>"
-    bars, begin = [], 0.0
-    for number, (phase, length) in enumerate(zip(PHASES, lengths, strict=True)):
-        value = seconds(length) + (" so far" if number == running else "")
-        bars.append((phase, begin / whole, length / whole, f"var(--{phase.lower()})", value))
-        begin += length
     note = (
         "Phases are drawn end to end. With Rolling and Canary, workers pass through them at "
         "different times."
     )
-    return f"{_bars(bars, 'Durations of the phases')}<p>{note}</p>"
+    return f"{chart(rows, 'Durations of the phases')}<p>{note}</p>"
+
+
+def _workers(calls: Sequence[Span]) -> str:
+    rows = worker_rows(calls)
+    if not rows:
+        return f"<p>{NO_CALLS}</p>"
+    number = len({one.pod for one in calls})
+    note = f"The {len(rows)} of {number} workers that ended last. " if number > len(rows) else ""
+    return f"{chart(rows, 'Calls to each worker')}<p>{note}{WORKERS_NOTE}</p>"
 
 
 def _past(entries: Sequence[PastRollout]) -> str:
@@ -120,11 +156,9 @@ def _past(entries: Sequence[PastRollout]) -> str:
         return "<p>No rollout has ended yet.</p>"
     longest = max(entry.total_seconds for entry in entries) or 1.0
     bars = [
-        (
+        Row(
             entry.version,
-            0.0,
-            entry.total_seconds / longest,
-            f"var(--{entry.result.lower()})",
+            (Bar(0.0, entry.total_seconds / longest, entry.result.lower()),),
             seconds(entry.total_seconds),
         )
         for entry in reversed(entries)
@@ -133,7 +167,7 @@ def _past(entries: Sequence[PastRollout]) -> str:
         [
             entry.version,
             entry.result,
-            _moment(entry.started_at),
+            moment(entry.started_at),
             seconds(entry.total_seconds),
             seconds(entry.max_worker_pause_seconds),
             entry.requested_by or "-",
@@ -142,7 +176,7 @@ def _past(entries: Sequence[PastRollout]) -> str:
         for entry in entries
     ]
     columns = ["Version", "Result", "Began", "Took", "Longest pause", "Requested by", "Reason"]
-    return _bars(bars, "Durations of the past rollouts") + _table(columns, rows)
+    return chart(bars, "Durations of the past rollouts") + _table(columns, rows)
 
 
 def _lagging(found: Sequence[Laggard]) -> str:
@@ -156,30 +190,10 @@ def _conditions(found: Sequence[tuple[str, Condition]]) -> str:
     if not found:
         return "<p>The operator has reported no condition.</p>"
     rows = [
-        [of, c.type, c.status, c.reason, c.message, _moment(c.last_transition_time)]
+        [of, c.type, c.status, c.reason, c.message, moment(c.last_transition_time)]
         for of, c in found
     ]
     return _table(["Object", "Type", "Status", "Reason", "Message", "Since"], rows)
-
-
-def _bars(bars: Sequence[tuple[str, float, float, str, str]], title: str) -> str:
-    """Horizontal bars: label, begin and length as shares of the width, colour, value."""
-    width, height = _LABEL + _CHART + _VALUE, _ROW * len(bars)
-    drawn = []
-    for number, (label, begin, length, colour, value) in enumerate(bars):
-        top, left = number * _ROW, _LABEL + begin * _CHART
-        long = max(1.5, length * _CHART)
-        drawn.append(
-            f'<text x="0" y="{top + 20}">{escape(label[:15])}</text>'
-            f'<rect x="{left:.1f}" y="{top + 6}" width="{long:.1f}" height="18" rx="2" '
-            f'style="fill: {escape(colour)}"/>'
-            f'<text x="{left + long + 6:.1f}" y="{top + 20}">{escape(value)}</text>'
-        )
-    axis = f'<line x1="{_LABEL}" y1="0" x2="{_LABEL}" y2="{height}"/>'
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img"><title>{title}</title>'
-        f"{axis}{''.join(drawn)}</svg>"
-    )
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -190,5 +204,6 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table><tr>{head}</tr>\n{body}</table>"
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+def moment(then: datetime) -> str:
+    """A time in words."""
+    return then.strftime("%Y-%m-%d %H:%M:%S UTC")

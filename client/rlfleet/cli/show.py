@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlfleet.cli.duration import seconds
 from rlfleet.cli.options import Output
+from rlfleet.cli.words import plural, seconds
 
 __all__ = ["coloured", "console", "data", "errors", "plural", "seconds", "show", "table"]
 _WIDE_ENOUGH = 1000
@@ -74,11 +74,6 @@ def show(
         data(found, output)
     else:
         render()
-
-
-def plural(number: int, word: str) -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _plain(found: BaseModel) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from rlfleet.cli import cluster, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
-from rlfleet.cli.view import FleetView, fleet_view
+from rlfleet.cli.view import FleetView, fleet_view, orphan_views, troubles
 from rlfleet.resources import Condition
 
 COLUMNS = (
@@ -46,6 +46,7 @@ def status(
     objects = cluster.connect(namespace, context, kubeconfig, everywhere=everywhere)
     fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()
     found = [fleet_view(fleet, weights, now) for fleet in fleets]
+    found += orphan_views(fleets, weights, now)
     show.show(found, output, lambda: _render(found, wide=output is Output.WIDE, all_=everywhere))
     if not found and output in {Output.TABLE, Output.WIDE}:
         where = "" if everywhere else f" in namespace {objects.namespace!r}"
@@ -96,14 +97,7 @@ def rows_of(fleet: FleetView, *, wide: bool) -> Iterator[list[str]]:
 
 def attention(console: Console, found: list[FleetView]) -> None:
     """Print the conditions that need attention, below the table."""
-    lines = [
-        (f"fleet {fleet.name}", condition) for fleet in found for condition in fleet.attention
-    ] + [
-        (one.name, condition)
-        for fleet in found
-        for one in fleet.rollouts
-        for condition in one.attention
-    ]
+    lines = troubles(found)
     if lines:
         console.print()
     for name, condition in lines:

@@ -17,8 +17,18 @@ from rlfleet.resources import (
     WorkerCounts,
 )
 
-HOLDING = ("Pausing", "Loading", "Resuming")
-"""Phases in which workers hold requests, in their order."""
+PHASES = ("Staging", "Pausing", "Loading", "Resuming")
+"""Phases that workers pass through, in their order."""
+HOLDING = PHASES[1:]
+"""Phases in which workers hold requests."""
+
+
+class PhaseView(Resource):
+    """A phase of a rollout and its duration; until now, if it is `running`."""
+
+    phase: str
+    seconds: float
+    running: bool
 
 
 class RolloutView(Resource):
@@ -31,6 +41,7 @@ class RolloutView(Resource):
         phase_seconds: since the present phase began.
         pause_seconds: since workers hold their requests; None while they generate.
         longest_pause_seconds: of a worker in the last rollout.
+        phases: those that workers pass through, in their order; of zero seconds until they begin.
         attention: the true `Stalled` and `WeightsUnchanged`.
     """
 
@@ -53,14 +64,20 @@ class RolloutView(Resource):
     pause_seconds: float | None
     longest_pause_seconds: float
     superseded: int
+    phases: tuple[PhaseView, ...]
     attention: tuple[Condition, ...]
 
 
 class FleetView(Resource):
-    """One fleet at a glance, with its rollouts; base weights come first."""
+    """One fleet at a glance, with its rollouts; base weights come first.
+
+    Fields:
+        exists: false if WeightVersions name a fleet that is not there.
+    """
 
     namespace: str
     name: str
+    exists: bool = True
     ready: str
     replicas: int
     workers: WorkerCounts
@@ -133,6 +150,7 @@ def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
         pause_seconds=pause_seconds(weights, now),
         longest_pause_seconds=status.timings.max_worker_pause_seconds,
         superseded=status.superseded_versions,
+        phases=_phases(weights, now),
         attention=_attention(status.conditions),
     )
 
@@ -158,6 +176,52 @@ def fleet_view(fleet: InferenceFleet, weights: Iterable[WeightVersion], now: dat
     )
 
 
+def orphan_views(
+    fleets: Iterable[InferenceFleet], weights: Iterable[WeightVersion], now: datetime
+) -> list[FleetView]:
+    """The fleets that WeightVersions name and that do not exist."""
+    there = {(fleet.metadata.namespace, fleet.metadata.name) for fleet in fleets}
+    orphans: dict[tuple[str, str], list[RolloutView]] = {}
+    for one in weights:
+        named = (one.metadata.namespace, one.spec.fleet_ref.name)
+        if named not in there:
+            orphans.setdefault(named, []).append(rollout_view(one, now))
+    return [
+        FleetView(
+            namespace=namespace,
+            name=name,
+            exists=False,
+            ready="Unknown",
+            replicas=0,
+            workers=WorkerCounts(),
+            versions=(),
+            lagging=(),
+            endpoint="",
+            attention=(),
+            rollouts=tuple(found),
+        )
+        for (namespace, name), found in orphans.items()
+    ]
+
+
+def troubles(found: Iterable[FleetView]) -> list[tuple[str, Condition]]:
+    """The conditions that need attention, with the names of their objects.
+
+    A fleet repeats the trouble of its rollouts in its own status; that is in the list once.
+    """
+    of_fleets, of_rollouts = list[tuple[str, Condition]](), list[tuple[str, Condition]]()
+    for fleet in found:
+        own = [(one.name, c) for one in fleet.rollouts for c in one.attention]
+        known = {(c.type, c.reason, c.message) for _, c in own}
+        of_rollouts += own
+        of_fleets += [
+            (f"fleet {fleet.name}", c)
+            for c in fleet.attention
+            if (c.type, c.reason, c.message) not in known
+        ]
+    return [*of_fleets, *of_rollouts]
+
+
 def pause_seconds(weights: WeightVersion, now: datetime) -> float | None:
     """How long workers have held their requests; None while they generate.
 
@@ -169,6 +233,26 @@ def pause_seconds(weights: WeightVersion, now: datetime) -> float | None:
     finished = (status.timings.pause_seconds, status.timings.load_seconds)
     earlier = sum(finished[: HOLDING.index(status.phase)])
     return (_since(status.phase_started_at, now) or 0.0) + earlier
+
+
+def _phases(weights: WeightVersion, now: datetime) -> tuple[PhaseView, ...]:
+    status, timings = weights.status, weights.status.timings
+    lengths = (
+        timings.stage_seconds,
+        timings.pause_seconds,
+        timings.load_seconds,
+        timings.resume_seconds,
+    )
+    present = status.phase if weights.is_observed else ""
+    since = _since(status.phase_started_at, now) or 0.0
+    return tuple(
+        PhaseView(
+            phase=phase,
+            seconds=max(length, since) if phase == present else length,
+            running=phase == present,
+        )
+        for phase, length in zip(PHASES, lengths, strict=True)
+    )
 
 
 def _belongs(weights: WeightVersion, fleet: InferenceFleet) -> bool:

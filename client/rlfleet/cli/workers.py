@@ -26,15 +26,14 @@ def workers(
 ) -> None:
     """Show each worker's pod, how many are in each state, their versions, and lagging workers."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    weights = cluster.find(objects, name)
-    fleet = cluster.existing_fleet_of(objects, weights)
+    fleet, weights = cluster.find_fleet(objects, name)
     now = cluster.now()
     try:
         pods = [pod_view(pod, fleet, now) for pod in cluster.pods_of(objects, fleet)]
     except Forbidden as error:
         show.errors().print(f"[yellow]warning:[/] the pods are not shown: {escape(str(error))}")
         pods = []
-    seen = fleet_view(fleet, [weights], now)
+    seen = fleet_view(fleet, [weights] if weights else [], now)
     found = WorkersView(**dict(seen), pods=tuple(pods))
     show.show(found, output, lambda: _render(found, wide=output is Output.WIDE))
 

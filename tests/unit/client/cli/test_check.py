@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.support.cli import Recorded, run
+from tests.support.cli import Recorded, golden, run
 
 from rlfleet.cli import kubectl
 from rlfleet.cli.check import command_for
@@ -19,8 +19,8 @@ REFUSED = {"accepted": False, "reason": "CheckpointTruncated", "message": "12 by
 FORBIDDEN = 'Error from server (Forbidden): pods "policy-0" is forbidden'
 
 
-def fleet(*, running: bool = True) -> Recorded:
-    objects = Recorded("applied")
+def fleet(situation: str = "applied", *, running: bool = True) -> Recorded:
+    objects = Recorded(situation)
     for pod in objects.pods:
         arguments = ["serve", "--model", "/m", "--weights-root", "/w", "--", "--model=x"]
         pod["spec"]["containers"] = [{"name": "worker", "args": arguments}]
@@ -30,7 +30,7 @@ def fleet(*, running: bool = True) -> Recorded:
 
 
 def checked(
-    monkeypatch: pytest.MonkeyPatch, answer: Ended, *arguments: str
+    monkeypatch: pytest.MonkeyPatch, answer: Ended, *arguments: str, situation: str = "applied"
 ) -> tuple[list[str], tuple[int, str, str]]:
     asked: list[str] = []
 
@@ -39,7 +39,7 @@ def checked(
         return answer
 
     monkeypatch.setattr(kubectl, "run", runs)
-    return asked, run(monkeypatch, fleet(), "check", "/w/3", *arguments)
+    return asked, run(monkeypatch, fleet(situation), "check", "/w/3", *arguments)
 
 
 def test_an_accepted_checkpoint_is_shown_with_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +51,15 @@ def test_an_accepted_checkpoint_is_shown_with_its_digest(monkeypatch: pytest.Mon
     assert asked[:2] == ["exec", "policy-0"]
     assert asked[-2:] == ["--max-lora-rank=0", "/w/3"]
     assert {"--against=/m", "--weights-root=/w", "--namespace=rl"} <= set(asked)
+
+
+@pytest.mark.parametrize(("word", "answer"), [("accepted", ACCEPTED), ("refused", REFUSED)])
+def test_the_result_has_its_golden_text(
+    monkeypatch: pytest.MonkeyPatch, word: str, answer: dict[str, Any]
+) -> None:
+    _, (_, out, _) = checked(monkeypatch, Ended(0, json.dumps(answer), ""))
+
+    golden(out, f"check.{word}.txt")
 
 
 def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +84,13 @@ def test_a_command_without_a_result_is_an_error(
 
     assert found == code
     assert words in " ".join(err.split())
+
+
+def test_a_fleet_that_a_trainer_drives_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Ended(0, json.dumps(ACCEPTED), "")
+    asked, (code, _, _) = checked(monkeypatch, answer, "policy", situation="external")
+
+    assert (code, asked[:2]) == (0, ["exec", "policy-0"])
 
 
 def test_a_fleet_without_a_running_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

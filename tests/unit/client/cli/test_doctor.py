@@ -31,6 +31,7 @@ Damage = Callable[[Recorded], None]
 def healthy() -> Recorded:
     """A cluster with an operator, a fleet on a claim, and an account with every right."""
     found = Recorded("applied")
+    found.moment = NOW
     assert found.fleet is not None
     claim = {"name": "weights", "persistentVolumeClaim": {"claimName": "weights"}}
     found.fleet["spec"]["weights"]["volumes"] = [claim]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.support.cli import PODS, Recorded, golden, run
+from tests.support.cli import NOW, PODS, Recorded, golden, run
 
 from rlfleet.cli.log_lines import LogLine, concerns, is_about, log_line
 from rlfleet.errors import Forbidden, RlfleetError
@@ -45,6 +45,7 @@ class Logged(Recorded):
 
     def __init__(self) -> None:
         super().__init__("staging")
+        self.moment = NOW
         operator = {
             "metadata": {"name": "rlfleet-abc", "namespace": "rlfleet-system", "uid": "o"},
             "spec": {"containers": [{"name": "operator"}]},

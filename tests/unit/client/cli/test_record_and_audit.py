@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import run
+from tests.support.cli import Recorded, golden, run
 from tests.support.fake_objects import FakeObjects
 from tests.unit.client.test_examples import REPLY
 from typer.testing import CliRunner
@@ -57,6 +57,12 @@ def test_records_are_what_the_workers_audit_reads(tmp_path: Path) -> None:
     assert records[0].logprobs == (-0.5, -0.25)
 
 
+def test_records_have_their_golden_text(tmp_path: Path) -> None:
+    _, file, _ = recorded(tmp_path, reply())
+
+    golden(file.read_text(), "record.txt")
+
+
 def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path: Path) -> None:
     without = reply()
     del without["prompt_token_ids"]
@@ -88,6 +94,22 @@ def test_labels_are_compared_with_the_digests_of_the_fleet(
 
     assert (ended, words in out) == (code, True), out
     assert f"python -m fleet_worker audit {file}" in errors
+
+
+@pytest.mark.parametrize("situation", ["external", "applied"])
+def test_the_labels_of_a_fleet_have_their_golden_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, situation: str
+) -> None:
+    objects = Recorded(situation)
+    assert objects.fleet is not None
+    (pin,) = (one for one in objects.fleet["status"]["pinned"] if one["version"] == "2")
+    digest = pin["digest"].removeprefix("sha256:")[:12]
+    _, file, _ = recorded(tmp_path, reply("2", digest), reply("2", "5" * 12), reply("9"))
+
+    code, out, _ = run(monkeypatch, objects, "audit", str(file), "policy")
+
+    assert code == CHECKS_FAILED
+    golden(out, "audit.txt")
 
 
 def test_a_version_from_two_directories_may_have_two_digests(

@@ -38,7 +38,7 @@ class Page(HTMLParser):
 def test_the_page_has_the_facts_of_the_rollout(
     monkeypatch: pytest.MonkeyPatch, situation: str
 ) -> None:
-    code, out, _ = run(monkeypatch, SITUATIONS[situation](), "report")
+    code, out, _ = run(monkeypatch, Recorded(situation), "report")
 
     assert code == 0
     page = Page(out)
@@ -47,7 +47,7 @@ def test_the_page_has_the_facts_of_the_rollout(
 
 
 def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, out, _ = run(monkeypatch, SITUATIONS["stalled"](), "report")
+    _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
 
     assert re.findall(r"(?:src|href)=|url\(|https?://|<script", out) == []
 
@@ -65,7 +65,7 @@ def test_the_timeline_is_drawn_to_scale(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_text_from_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = SITUATIONS["applied"]()
+    objects = Recorded("applied")
     bad = condition("Stalled", "WorkersFailing", 2, message="<img src=x> & more")
     assert objects.weights is not None
     objects.weights["status"]["conditions"] = [bad]
@@ -77,7 +77,7 @@ def test_text_from_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = SITUATIONS["applied"]()
+    objects = Recorded("applied")
     assert objects.weights is not None
     objects.weights["status"] = {}
     objects.fleet = None
@@ -91,9 +91,9 @@ def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPat
 def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
 
-    code, out, _ = run(monkeypatch, SITUATIONS["applied"](), "report", "--file", str(file))
+    code, out, _ = run(monkeypatch, Recorded("applied"), "report", "--file", str(file))
     wrong, _, err = run(
-        monkeypatch, SITUATIONS["applied"](), "report", "--file", str(tmp_path / "a" / "b")
+        monkeypatch, Recorded("applied"), "report", "--file", str(tmp_path / "a" / "b")
     )
 
     assert code == 0

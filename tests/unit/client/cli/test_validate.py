@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.cli import Recorded, run
+from tests.support.cli import Recorded, golden, run
 
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
@@ -82,6 +82,18 @@ def test_valid_manifests_pass(validate) -> None:
     assert [(one["result"], one["object"]) for one in checks] == [
         ("ok", "InferenceFleet rl/policy"), ("ok", "WeightVersion rl/policy"),
     ]  # fmt: skip
+
+
+def test_the_result_has_its_golden_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "objects.yaml").write_text(
+        yaml.safe_dump_all([fleet(), weights(), weights("other", source={"path": "/x"})])
+    )
+    monkeypatch.chdir(tmp_path)
+
+    code, out, _ = run(monkeypatch, Cluster(), "validate", "objects.yaml")
+
+    assert code == CHECKS_FAILED
+    golden(out, "validate.txt")
 
 
 def test_the_directory_of_the_model_is_always_allowed(validate) -> None:

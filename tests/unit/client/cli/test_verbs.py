@@ -16,22 +16,20 @@ import yaml
 from rich.console import Console
 from tests.support.cli import (
     CLI,
-    NOW,
     PODS,
     SITUATIONS,
     TRUNCATED,
     Recorded,
     golden,
     run,
-    stalled,
 )
 from tests.support.fake_objects import FakeObjects
 from typer.testing import CliRunner
 
 from rlfleet.cli.app import EXIT_CODES, app
 from rlfleet.cli.checks import CHECKS_FAILED
+from rlfleet.cli.screen import grid, screen
 from rlfleet.cli.view import fleet_view
-from rlfleet.cli.watch import grid, screen
 from rlfleet.errors import Forbidden, NotConfigured, RlfleetError
 from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
 
@@ -39,37 +37,60 @@ GOLDEN = CLI / "golden"
 ROOT = Path(__file__).parents[4]
 
 
-LOOKS = [
-    "status", "status -A -o wide", "status -o yaml", "history -o wide", "workers",
-    "workers -o wide", "explain", "explain policy -o json",
+CASES = [
+    *((look, there) for look in ("status", "workers", "explain", "history") for there in SITUATIONS),
+    *(("watch --until-applied", there) for there in ("applied", "broken-fleet", "stalled")),
+    *(
+        (look, "applied")
+        for look in (
+            "status -A -o wide", "status -o yaml", "history -o wide", "workers -o wide",
+            "explain -o json", "explain SourceUnknown",
+        )
+    ),
+    ("workers -o json", "external"),
+    *(
+        (change, "applied")
+        for change in (
+            "publish 3", "publish 3 --wait", "publish 3 -o json", "rollback 1", "undo", "retry",
+            "suspend", "resume",
+        )
+    ),
+    ("publish 3", "external"),
+    ("resume", "suspended"),
 ]  # fmt: skip
-CASES = [(look, "applied") for look in LOOKS]
-CASES += [
-    (look, there)
-    for look in ("status", "workers", "explain")
-    for there in SITUATIONS
-    if there != "applied"
-]
+SCREENS = [there for there in SITUATIONS if there != "orphaned"]
 
 
 @pytest.mark.parametrize(("command", "situation"), CASES, ids=lambda v: v)
 def test_a_verb_prints_its_golden_text(
     monkeypatch: pytest.MonkeyPatch, command: str, situation: str
 ) -> None:
-    code, out, _ = run(monkeypatch, SITUATIONS[situation](), *command.split())
+    code, out, err = run(monkeypatch, Recorded(situation), *command.split())
 
-    assert code == 0
-    golden(out, f"{command.replace(' ', '_')}.{situation}.txt")
+    end = f"{' '.join(err.split())}\nexit code {code}\n" if code else ""
+    golden(out + end, f"{command.replace(' ', '_')}.{situation}.txt")
 
 
 def test_every_golden_text_belongs_to_a_case() -> None:
     assert {f.name for f in GOLDEN.iterdir()} == {
-        f"{command.replace(' ', '_')}.{situation}.txt" for command, situation in CASES
-    } | {f"screen.{there}.txt" for there in ("applied", "paused", "stalled")} | {
+        *(f"{command.replace(' ', '_')}.{situation}.txt" for command, situation in CASES),
+        *(f"screen.{there}.txt" for there in SCREENS),
+        *(f"report.{there}.txt" for there in SITUATIONS),
         "doctor.healthy.txt",
         "doctor.no-operator.txt",
         "logs.staging.txt",
-    } | {f"report.{there}.txt" for there in SITUATIONS}
+        "validate.txt",
+        "check.accepted.txt",
+        "check.refused.txt",
+        "record.txt",
+        "audit.txt",
+    }
+
+
+def test_every_verb_has_a_golden_text() -> None:
+    verbs = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+
+    assert verbs - {re.split(r"[._]", f.name)[0] for f in GOLDEN.iterdir()} == set()
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -229,20 +250,20 @@ def test_watch_prints_each_change_until_the_version_is_applied(
 
 
 def test_watch_ends_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = run(monkeypatch, stalled(), "watch", "--until-applied")
+    code, out, err = run(monkeypatch, Recorded("stalled"), "watch", "--until-applied")
 
     assert code == 3
     assert "Stalled: CheckpointTruncated" in out
     assert TRUNCATED in " ".join(err.split())
 
 
-@pytest.mark.parametrize("situation", ["applied", "paused", "stalled"])
+@pytest.mark.parametrize("situation", SCREENS)
 def test_the_screen_of_watch_has_its_golden_text(
     monkeypatch: pytest.MonkeyPatch, situation: str
 ) -> None:
-    objects = SITUATIONS[situation]()
-    fleet = InferenceFleet.model_validate(objects.fleet)
-    found = fleet_view(fleet, [WeightVersion.model_validate(objects.weights)], NOW)
+    objects = Recorded(situation)
+    weights = [WeightVersion.model_validate(objects.weights)] if objects.weights else []
+    found = fleet_view(InferenceFleet.model_validate(objects.fleet), weights, objects.moment)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(screen(found))
 
@@ -333,7 +354,7 @@ def test_a_reason_is_explained_without_a_cluster() -> None:
     done = CliRunner().invoke(app, ["explain", "CheckpointTruncated"])
 
     assert done.exit_code == 0
-    assert "rlfleet retry NAME" in done.stdout
+    assert "Publish the next version." in done.stdout
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Durations in words: pure."""
+"""Durations and numbers in words: pure."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def seconds(value: float | None) -> str:
         return f"{hours}h{rest}m" if rest else f"{hours}h"
     days, rest = divmod(hours, 24)
     return f"{days}d{rest}h" if rest else f"{days}d"
+
+
+def plural(number: int, word: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
