@@ -82,6 +82,7 @@ class AsyncWeights:
         digest: str | None = None,
         run_id: str | None = None,
         create_for: str | None = None,
+        traceparent: str | None = None,
         wait: bool = True,
         timeout_seconds: float = 600,
     ) -> Rollout:
@@ -92,7 +93,7 @@ class AsyncWeights:
         """
         deadline = self._place.monotonic() + timeout_seconds
         spec = core.publish_patch(version, path=path, digest=digest, run_id=run_id)
-        written = _weights(await self._changes.publish(spec, create_for, deadline))
+        written = _weights(await self._changes.publish(spec, create_for, traceparent, deadline))
         return await self._result(Asked.by(written), written, deadline, timeout_seconds, wait=wait)
 
     async def wait(self, *, timeout_seconds: float = 600) -> Rollout:

@@ -10,7 +10,7 @@ from rlfleet.errors import NotFound
 from rlfleet.follow import patiently
 from rlfleet.pins import pins_of
 from rlfleet.ports import ExistsError, Json, Kind, Objects
-from rlfleet.resources import API_VERSION, RETRY, InferenceFleet, WeightVersion
+from rlfleet.resources import API_VERSION, RETRY, TRACEPARENT, InferenceFleet, WeightVersion
 
 
 class Patches:
@@ -20,14 +20,21 @@ class Patches:
         self._objects = objects
         self._name = name
 
-    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:
-        """Patch the spec, or create the object."""
+    async def publish(
+        self, spec: Json, create_for: str | None, traceparent: str | None, deadline: float | None
+    ) -> Json:
+        """Patch spec and annotation, or create the object."""
+        body = _of_span(traceparent) | {"spec": spec}
         try:
-            return await self._patch({"spec": spec}, deadline)
+            return await self._patch(body, deadline)
         except NotFound:
             if create_for is None:
                 raise
-            return await self._create(create_for, spec, deadline)
+        objects, made = self._objects, manifest(self._name, create_for, spec, traceparent)
+        try:
+            return await patiently(objects, lambda: objects.create(Kind.WEIGHTS, made), deadline)
+        except ExistsError:
+            return await self._patch(body, deadline)
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
         """Patch version and source; the source of an earlier version is what the fleet recorded."""
@@ -35,7 +42,8 @@ class Patches:
         seen = WeightVersion.model_validate(now)
         source = {"path": path} if path else await self._source_of(version, seen, deadline)
         for spec in core.rollback_patches(seen, version, source):
-            now = await self._patch({"spec": spec}, deadline)
+            more = _of_span(None) if "version" in spec else {}
+            now = await self._patch(more | {"spec": spec}, deadline)
         return now
 
     async def retry(self, deadline: float | None) -> Json:
@@ -56,13 +64,6 @@ class Patches:
             objects, lambda: objects.patch(Kind.WEIGHTS, self._name, body), deadline
         )
 
-    async def _create(self, fleet: str, spec: Json, deadline: float | None) -> Json:
-        objects, body = self._objects, manifest(self._name, fleet, spec)
-        try:
-            return await patiently(objects, lambda: objects.create(Kind.WEIGHTS, body), deadline)
-        except ExistsError:
-            return await self._patch({"spec": spec}, deadline)
-
     async def _source_of(
         self, version: str, seen: WeightVersion, deadline: float | None
     ) -> dict[str, Any] | None:
@@ -80,12 +81,18 @@ class Patches:
         )
 
 
-def manifest(name: str, fleet: str, spec: dict[str, Any]) -> dict[str, Any]:
+def _of_span(traceparent: str | None) -> Json:
+    """The part of a merge patch that writes the annotation, or removes the one of an older version."""
+    return {"metadata": {"annotations": {TRACEPARENT: traceparent}}}
+
+
+def manifest(name: str, fleet: str, spec: Json, traceparent: str | None = None) -> Json:
     """A WeightVersion to create. `spec`: of a merge patch, without `fleetRef`; nulls are left out."""
+    annotations = {"annotations": {TRACEPARENT: traceparent}} if traceparent else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "WeightVersion",
-        "metadata": {"name": name},
+        "metadata": {"name": name} | annotations,
         "spec": {"fleetRef": {"name": fleet}} | _without_nulls(spec),
     }
 

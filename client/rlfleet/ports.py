@@ -60,8 +60,17 @@ class Changes(Protocol):
     Errors of every method: NotFound, Forbidden, Unavailable, Refused.
     """
 
-    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:
-        """Ask for a version. `spec`: of a merge patch. `create_for`: the fleet of a new object."""
+    async def publish(
+        self, spec: Json, create_for: str | None, traceparent: str | None, deadline: float | None
+    ) -> Json:
+        """Ask for a version.
+
+        Args:
+            spec: Of a merge patch.
+            create_for: The fleet of a new object.
+            traceparent: Of the trainer's span; without one, that of an earlier version is removed.
+            deadline: As for every method.
+        """
         ...
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:

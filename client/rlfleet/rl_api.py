@@ -141,9 +141,16 @@ class _RlApi(ABC):
                 since = now
                 yield Change("MODIFIED", found)
 
-    async def publish(self, spec: Json, create_for: str | None, deadline: float | None) -> Json:  # noqa: ARG002 - see Changes
+    async def publish(
+        self,
+        spec: Json,
+        create_for: str | None,  # noqa: ARG002 - see Changes
+        traceparent: str | None,
+        deadline: float | None,
+    ) -> Json:
         """PUT weights. It creates no object."""
-        body = {name: value for name, value in spec.items() if value is not None}
+        given = spec | {"traceparent": traceparent}
+        body = {name: value for name, value in given.items() if value is not None}
         if "source" in body:
             body["source"] = {"path": body["source"]["path"]}
         return await self._change("PUT", "weights", body | {"wait": False}, deadline)

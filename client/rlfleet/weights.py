@@ -96,6 +96,7 @@ class Weights:
         digest: str | None = None,
         run_id: str | None = None,
         create_for: str | None = None,
+        traceparent: str | None = None,
         wait: bool = True,
         timeout_seconds: float = 600,
     ) -> Rollout:
@@ -109,6 +110,8 @@ class Weights:
             run_id: Training run; the object's stays by default.
             create_for: Name of the fleet for which the object is created if it does not exist;
                 `path` is needed then.
+            traceparent: Of the span that the rollout becomes a child of, as in W3C Trace Context.
+                Without one, that of an earlier version is removed.
             wait: Whether to wait for the outcome.
             timeout_seconds: How long to wait. The version stays desired afterwards. Where the
                 network is dead it may take up to half a minute longer.
@@ -132,6 +135,7 @@ class Weights:
                 digest=digest,
                 run_id=run_id,
                 create_for=create_for,
+                traceparent=traceparent,
                 wait=wait,
                 timeout_seconds=timeout_seconds,
             )

@@ -13,6 +13,8 @@ from fleet_api.problems import Problem
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 
 B = TypeVar("B", bound=BaseModel)
+_TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+"""Source: W3C Trace Context, "traceparent Header"."""
 
 
 class Body(BaseModel):
@@ -41,12 +43,16 @@ class Directory(Body):
 
 
 class Publication(Waiting):
-    """A version to serve. Without a source the WeightVersion's own names the files."""
+    """A version to serve. Without a source the WeightVersion's own names the files.
+
+    `traceparent`: of the span that the rollout becomes a child of.
+    """
 
     version: VersionLabel
     source: Directory | None = None
     digest: ManifestDigest | None = None
     run_id: Annotated[VersionLabel | None, Field(alias="runID")] = None
+    traceparent: Annotated[str | None, Field(pattern=_TRACEPARENT)] = None
 
 
 class Rollback(Waiting):

@@ -75,6 +75,7 @@ async def publish(weights: AsyncWeights, body: Publication) -> Rollout:
         path=body.source.path if body.source else None,
         digest=body.digest,
         run_id=body.run_id,
+        traceparent=body.traceparent,
         wait=body.wait,
         timeout_seconds=body.timeout_seconds,
     )

@@ -130,6 +130,7 @@ def test_the_client_knows_what_is_new_in_a_weight_version(model: Any) -> None:
 def test_names_are_those_of_the_operator() -> None:
     assert resources.API_VERSION == names.API_VERSION
     assert resources.RETRY == names.ANNOTATION_RETRY
+    assert resources.TRACEPARENT == names.ANNOTATION_TRACEPARENT
     assert {str(kind) for kind in ports.Kind} == {names.WEIGHTS_PLURAL, names.FLEET_PLURAL}
 
 

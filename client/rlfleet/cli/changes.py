@@ -37,6 +37,10 @@ def publish(
     create_for: Annotated[
         str | None, typer.Option(help="Create the WeightVersion for this fleet if it is missing.")
     ] = None,
+    traceparent: Annotated[
+        str | None,
+        typer.Option(help="W3C traceparent of the span that the rollout becomes a child of."),
+    ] = None,
     wait: Wait = False,
     timeout: Timeout = 600,
     namespace: Namespace = None,
@@ -57,6 +61,7 @@ def publish(
             digest=digest,
             run_id=run,
             create_for=create_for,
+            traceparent=traceparent,
             wait=wait,
             timeout_seconds=timeout,
         ),

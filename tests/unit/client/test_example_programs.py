@@ -124,4 +124,4 @@ def test_a_version_of_an_adapter_is_published(
     runpy.run_path(str(EXAMPLES / "lora/publish.py"))
 
     assert capsys.readouterr().out == "adapter sql has version 43\n"
-    assert patches(objects) == [{"spec": {"version": "43", "digest": None}}]
+    assert [body["spec"] for body in patches(objects)] == [{"version": "43", "digest": None}]

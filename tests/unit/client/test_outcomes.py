@@ -18,7 +18,7 @@ from rlfleet import (
     TimedOut,
     Unavailable,
 )
-from rlfleet.resources import WeightVersion
+from rlfleet.resources import TRACEPARENT, WeightVersion
 from rlfleet.rollout import Asked, outcome
 
 # --- publish --------------------------------------------------------------------------------------
@@ -33,13 +33,44 @@ def test_an_applied_version_returns_its_timings(call: Call) -> None:
     assert rollout.timings.model_dump(by_alias=True) == TIMINGS
     assert patches(objects) == [
         {
+            "metadata": {"annotations": {TRACEPARENT: None}},
             "spec": {
                 "version": "43",
                 "digest": None,
                 "source": {"path": "/weights/step_43", "huggingFace": None},
-            }
+            },
         }
     ]
+
+
+def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(call: Call) -> None:
+    objects = FakeObjects()
+    span = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    call(objects, "publish", "43", traceparent=span)
+    assert annotation(objects) == span
+    call(objects, "publish", "44")
+    assert annotation(objects) is None
+    call(objects, "publish", "45", traceparent=span)
+    call(objects, "rollback", "44")
+    assert annotation(objects) is None
+
+
+def test_a_created_object_begins_in_the_trace_of_its_publication(call: Call) -> None:
+    objects = FakeObjects()
+    objects.delete()
+    span = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    call(objects, "publish", "43", path="/w", create_for="policy", traceparent=span, wait=False)
+
+    (created,) = [body for request, body in objects.requests if request.startswith("create")]
+    assert created["metadata"]["annotations"] == {TRACEPARENT: span}
+
+
+def annotation(objects: FakeObjects) -> str | None:
+    assert objects.weights is not None
+    found: str | None = objects.weights["metadata"].get("annotations", {}).get(TRACEPARENT)
+    return found
 
 
 def test_the_digest_of_the_version_before_is_removed(call: Call) -> None:

@@ -29,6 +29,7 @@ from rlfleet import (
     Weights,
 )
 from rlfleet.ports import Kind
+from rlfleet.resources import TRACEPARENT
 
 Use = Callable[..., Any]
 
@@ -69,6 +70,18 @@ async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
     spec = patches(api.objects)[0]["spec"]
     assert spec["source"] == {"path": "/weights/step_43", "huggingFace": None}
     assert spec["digest"] is None
+
+
+async def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(
+    api: Api, call: Use
+) -> None:
+    span = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    await call(api, "publish", "43", traceparent=span)
+    await call(api, "publish", "44")
+
+    sent = [body["metadata"]["annotations"][TRACEPARENT] for body in patches(api.objects)]
+    assert sent == [span, None]
 
 
 async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Use) -> None:

@@ -15,7 +15,9 @@ def test_a_rollback_sets_version_and_permission(call: Call) -> None:
     objects = FakeObjects(digest="sha256:42")
 
     assert call(objects, "rollback", "41").applied
-    assert patches(objects) == [{"spec": {"version": "41", "rollbackTo": "41", "digest": None}}]
+    assert [body["spec"] for body in patches(objects)] == [
+        {"version": "41", "rollbackTo": "41", "digest": None}
+    ]
 
 
 def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call: Call) -> None:

@@ -17,6 +17,7 @@ from tests.unit.fleet_api.conftest import Api
 from fleet_api.idempotency import ANNOTATION, MOST_CONFLICTS, MOST_KEYS
 from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
+from rlfleet.resources import TRACEPARENT
 
 WEIGHTS = "/v1/rl/weights"
 CHANGES = [
@@ -78,14 +79,25 @@ async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> No
     assert (rollout["runID"], rollout["timings"]) == ("run-7", TIMINGS)
     assert patches(api) == [
         {
+            "metadata": {"annotations": {TRACEPARENT: None}},
             "spec": {
                 "version": "43",
                 "digest": None,
                 "source": {"path": "/weights/step_43", "huggingFace": None},
                 "runID": "run-7",
-            }
+            },
         }
     ]
+
+
+async def test_a_version_begins_in_the_trace_of_its_body(api: Api) -> None:
+    span = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    assert (await publish(api, traceparent=span))[0] == 200
+    status, problem = await publish(api, "44", traceparent="no span")
+
+    assert [body["metadata"]["annotations"] for body in patches(api)] == [{TRACEPARENT: span}]
+    assert (status, problem["reason"]) == (422, "InvalidBody")
 
 
 async def test_without_waiting_the_version_is_202(api: Api) -> None:

@@ -115,7 +115,7 @@ async def test_every_reference_has_a_schema(api: Api) -> None:
 async def test_a_body_has_the_field_names_of_the_resources(api: Api) -> None:
     named = api.document["components"]["schemas"]["Publication"]
 
-    assert {"version", "source", "digest", "runID", "wait", "timeoutSeconds"} == set(
+    assert {"version", "source", "digest", "runID", "traceparent", "wait", "timeoutSeconds"} == set(
         named["properties"]
     )
     assert (named["required"], named["additionalProperties"]) == (["version"], False)

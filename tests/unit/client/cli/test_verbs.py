@@ -117,6 +117,14 @@ def test_publish_returns_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> 
     assert objects.weights["spec"]["version"] == "43"
 
 
+def test_publish_begins_in_the_trace_of_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, span = FakeObjects(), f"00-{'a' * 32}-{'b' * 16}-01"
+
+    assert run(monkeypatch, objects, "publish", "43", "--traceparent", span)[0] == 0
+    assert objects.weights is not None
+    assert objects.weights["metadata"]["annotations"] == {"rlfleet.dev/traceparent": span}
+
+
 def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = FakeObjects()
     objects.delete()
