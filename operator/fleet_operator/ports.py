@@ -49,12 +49,14 @@ class WorkerAnswer:
         reason: why it refused or failed; a newer release may have other reasons. A silent answer can only
             have `Unauthorized`, which is not signed: read the token again.
         silent: there was no valid answer. A call may have taken effect.
+        size_bytes: the length of the answer.
     """
 
     state: WorkerState | None = None
     reason: Reason | Word | None = None
     message: str = ""
     silent: bool = False
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,8 @@ async def test_a_service_option_that_is_removed_without_an_operator_is_removed_b
 async def test_an_apply_that_names_no_real_version_creates_an_object_and_never_changes_one(
     stage: Stage, root: str, kind: str, manifest: Json
 ) -> None:
-    """What the first write of a child relies on: its fields can be removed by a later apply, and an object
-    that another client has created in the meantime stays as it is.
+    """The first write of a child relies on it. A later apply can remove its fields, and an object that
+    another client has created in the meantime stays as it is.
     """
     path = f"{root}/namespaces/{stage.namespace}/{kind.lower()}s/guarded"
     metadata = {"name": "guarded", "annotations": {"example.com/a": "1"}}

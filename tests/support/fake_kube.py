@@ -212,12 +212,8 @@ class FakeKube:
             raise Conflict(path)
         if uid is not None and known is not None and known["metadata"]["uid"] != uid:
             raise Terminal(f"422 {path}: metadata.uid: field is immutable")
-        asked = body["metadata"].get("resourceVersion")
-        if (
-            asked is not None
-            and known is not None
-            and known["metadata"]["resourceVersion"] != asked
-        ):
+        at = known["metadata"]["resourceVersion"] if known is not None else None
+        if at is not None and body["metadata"].get("resourceVersion", at) != at:
             raise Conflict(path)
         if not path.endswith("/status"):
             body = body | {"metadata": body["metadata"] | {"managedFields": [_managed(body)]}}

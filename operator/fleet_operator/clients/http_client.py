@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fleet_operator.clients.buffer_budget import BufferBudget
+from fleet_operator.byte_budget import ByteBudget
 from fleet_operator.clients.http_connections import (
     Address,
     Connection,
@@ -21,6 +21,8 @@ from fleet_operator.clients.http_response import HttpError, HttpResponse
 
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 """Of all unfinished answers together: an eighth of the chart's memory limit."""
+SMALL_BYTES = 8 * 1024
+"""An unfinished answer of up to this size does not count, and is never refused. A state has 2 KiB."""
 
 
 class HttpClient:
@@ -39,7 +41,9 @@ class HttpClient:
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self._max_body_bytes = max_body_bytes
-        self._budget = BufferBudget(max_buffered_bytes)
+        self._budget: ByteBudget[Connection] = ByteBudget(
+            most_bytes=max_buffered_bytes, small_bytes=SMALL_BYTES
+        )
         self._connect_timeout_seconds = connect_timeout_seconds
         self._kept = KeptConnections(max_idle)
         self._exchanges: set[Exchange] = set()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import cast
 
-from fleet_operator.clients.buffer_budget import BufferBudget
+from fleet_operator.byte_budget import ByteBudget
 from fleet_operator.clients.http_response import HttpError, HttpResponse, ResponseReader
 
 Address = tuple[str, int]
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
         self,
         address: Address,
         max_body_bytes: int,
-        budget: BufferBudget,
+        budget: ByteBudget[Connection],
         on_end: Callable[[Connection], None],
     ) -> None:
         self.address = address
@@ -94,7 +94,11 @@ class Connection(asyncio.Protocol):
             return
         if answer is None:
             self._counts = True
-            self._budget.hold(self, self._reader.received_bytes)
+            for largest in self._budget.hold(self, self._reader.received_bytes):
+                largest.refuse(
+                    "its answer has not ended, and the unfinished answers of all workers have more "
+                    f"than {self._budget.most_bytes} bytes"
+                )
             return
         if self._counts:
             self._release()

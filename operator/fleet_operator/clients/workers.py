@@ -134,11 +134,17 @@ def _parse(status: int, content: bytes) -> WorkerAnswer:
         # Measured for the worst half MiB: 280 ms of CPU instead of 20.
         document = from_json(content, allow_inf_nan=False)
         if 200 <= status < 300:
-            return WorkerAnswer(state=protocol.WorkerState.model_validate(document))
+            state = protocol.WorkerState.model_validate(document)
+            return WorkerAnswer(state=state, size_bytes=len(content))
         reply = protocol.ErrorReply.model_validate(document)
     except ValueError:
         return _silence(f"answers {status} with a body that is not of this protocol")
-    return WorkerAnswer(state=reply.state, reason=reply.error.reason, message=reply.error.message)
+    return WorkerAnswer(
+        state=reply.state,
+        reason=reply.error.reason,
+        message=reply.error.message,
+        size_bytes=len(content),
+    )
 
 
 def _unproven(status: int) -> WorkerAnswer:

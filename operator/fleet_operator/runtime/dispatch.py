@@ -217,11 +217,12 @@ class Dispatcher:
         # For the process that the decision was made on, not for its successor.
         worker = caller.addressee(pod, instance=self._worker_cache.instance(pod.uid))
         send = partial(self._workers.call, worker, action, caller.epoch)
-        ended = partial(self._call_ended, caller, work, action, pod, called, _now())
+        now = _now()
+        ended = partial(self._call_ended, caller, work, action, pod, called, now)
         failed = partial(self._has_failed, caller.key, action.kind)
         limit = None if action.lasts else self._call_limit
         flight = RequestInFlight(send, ended, self._flights, limit, failed=failed)
-        self._worker_cache.begin_call(action.pod_uid, work, flight, _now(), epoch=caller.epoch)
+        self._worker_cache.begin_call(action.pod_uid, work, flight, now, epoch=caller.epoch)
         called.add()
         flight.begin()
 

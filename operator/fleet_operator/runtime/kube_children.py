@@ -144,8 +144,8 @@ class KubeChildren:
         try:
             stored = await self._kube.apply(path, body)
         except (Conflict, Terminal):
-            # Another object may have the name now: the API server answers 422 to a wrong uid, and 409 if
-            # there is no object of it or one that must not exist yet. Read it before the next attempt.
+            # Another object may have the name now. The API server answers 422 to a wrong uid. It answers 409
+            # if the object is gone, or exists already. Read it before the next attempt.
             self._written.pop(path, None)
             raise
         self._written[path] = _Written(manifest, stored["metadata"]["uid"])

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Protocol
 
-from pydantic import BaseModel
-
+from fleet_operator.byte_budget import ByteBudget
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
+from fleet_operator.runtime.worker_states import ages, steady, weights_of
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
+MOST_LARGE_BYTES = 32 * 1024 * 1024
+"""Of all large answers together. In memory a state takes up to four times the bytes of its answer."""
+LARGE_BYTES = 16 * 1024
+"""An answer of up to this size does not count, and is always kept. It has 2 KiB, and less than 1 more for
+each adapter.
+"""
+_TOO_LARGE = WorkerAnswer(
+    silent=True,
+    message=f"its answers are long, and those of all workers have more than {MOST_LARGE_BYTES} bytes",
+)
 
 
 class Cancellable(Protocol):
@@ -70,20 +79,24 @@ class WorkerCache:
     """Entries by pod uid. Times are seconds of the event loop's clock."""
 
     _entries: dict[str, _Entry] = field(default_factory=dict)
+    _large: ByteBudget[str] = field(
+        default_factory=lambda: ByteBudget(most_bytes=MOST_LARGE_BYTES, small_bytes=LARGE_BYTES)
+    )
+    """Answers by pod uid."""
 
     def view(self, pod: PodView, now: float) -> WorkerView:
         """The worker as known at `now`. The same object while its values stay the same."""
         entry = self._entry(pod)
         if entry.view is not None and entry.view.pod is pod:
             return entry.view
-        ages = entry.state is not None and _ages(entry.state)
+        is_ageing = entry.state is not None and ages(entry.state)
         silent = 0.0
         if entry.silent_since is not None:
             silent = max(now - entry.silent_since, _SHORTEST_SILENCE_SECONDS)
         view = WorkerView(
             pod=pod,
             state=entry.state,
-            state_age_seconds=max(now - entry.answered_at, 0) if ages else 0,
+            state_age_seconds=max(now - entry.answered_at, 0) if is_ageing else 0,
             silent_seconds=silent,
             silence=entry.silence,
             call=entry.call,
@@ -91,7 +104,7 @@ class WorkerCache:
             compared=entry.compared,
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
-        entry.view = None if ages or silent else view
+        entry.view = None if is_ageing or silent else view
         return view
 
     def is_unknown(self, pod: PodView) -> bool:
@@ -151,9 +164,10 @@ class WorkerCache:
             return False  # A call ended later, and its answer is newer.
         before = entry.state if entry.silent_since is None and entry.lost_call is None else None
         self._take(entry, answer, now, term)
+        self._bound(pod.uid, answer, now)
         if before is None or answer.state is None:
             return True
-        return _steady(before) != _steady(answer.state)
+        return steady(before) != steady(answer.state)
 
     def instance(self, uid: str) -> str:
         """The process that answered last; empty before the first answer."""
@@ -200,13 +214,27 @@ class WorkerCache:
             # Another process of the pod has answered: the cached state is of the previous one.
             entry.stale = True
         self._take(entry, answer, now, entry.epoch.term if entry.epoch is not None else 0)
+        self._bound(uid, answer, now)
 
     def forget_all_but(self, uids: set[str]) -> None:
         """Forget pods that are gone."""
         for uid in self._entries.keys() - uids:
             entry = self._entries.pop(uid)
+            self._large.release(uid)
             if entry.flight is not None:
                 entry.flight.cancel()
+
+    def _bound(self, uid: str, answer: WorkerAnswer, now: float) -> None:
+        """Bound the memory of all answers. A worker whose answer is abandoned counts as silent."""
+        if answer.state is None or (
+            answer.size_bytes <= LARGE_BYTES and not self._large.held_bytes
+        ):
+            return
+        for largest in self._large.hold(uid, answer.size_bytes):
+            entry = self._entries.get(largest)
+            if entry is not None:
+                self._take(entry, _TOO_LARGE, now, 0)
+                entry.state = None
 
     def _take(self, entry: _Entry, answer: WorkerAnswer, now: float, term: int) -> None:
         entry.view = None
@@ -217,7 +245,7 @@ class WorkerCache:
             entry.answered_at = now
             return
         entry.silent_since, entry.silence, entry.lost_call = None, "", None
-        if entry.state is None or _weights_of(entry.state) != _weights_of(answer.state):
+        if entry.state is None or weights_of(entry.state) != weights_of(answer.state):
             entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.answered_at = answer.state, now
         entry.may_open = may_open_late(answer.state, lost=entry.lost_admission, term=term)
@@ -229,6 +257,7 @@ class WorkerCache:
         if entry is None or entry.restarts != pod.restarts:
             before = entry.flight if entry is not None else None
             entry = self._entries[pod.uid] = _Entry(restarts=pod.restarts)
+            self._large.release(pod.uid)
             if before is not None:
                 before.cancel()
         if entry.ready != pod.ready:
@@ -244,45 +273,5 @@ def _lose(entry: _Entry, work: Work) -> None:
         entry.lost_admission, entry.may_open = entry.epoch, True
 
 
-def _weights_of(state: WorkerState) -> tuple[str | None, ...]:
-    return state.version, state.run_id, state.digest
-
-
-_AGEING = ("operation", "pause", "stage_failure", "load_failure", "adapter_failure")
-"""Parts of a state that hold running times."""
-_ageing = attrgetter(*_AGEING)
-_lasting = attrgetter(
-    *(
-        WorkerState.model_fields.keys()
-        - {"uptime_seconds", "requests_running", "requests_held", "sessions"}
-        - {"earlier_stage_failures", "adapter_failures"}
-        - set(_AGEING)
-    )
-)
-
-
-def _steady(state: WorkerState) -> tuple[object, ...]:
-    """The part of an answer that an unchanged worker repeats."""
-    parts = (*_ageing(state), *state.earlier_stage_failures, *state.adapter_failures)
-    if any(parts):
-        parts = tuple(part and _without_times(part) for part in parts)
-    return (_lasting(state), bool(state.requests_running), bool(state.requests_held), parts)
-
-
-def _without_times(part: BaseModel) -> dict[str, object]:
-    return {name: v for name, v in vars(part).items() if not name.endswith("_seconds")}
-
-
 def _is_readable(pod: PodView) -> bool:
     return pod.running and pod.ip is not None and not pod.deleting
-
-
-def _ages(state: WorkerState) -> bool:
-    """Whether a value in it has an age or expires."""
-    failures = (state.stage_failure, state.load_failure, state.adapter_failure)
-    return (
-        state.pause is not None
-        or state.operation is not None
-        or bool(state.earlier_stage_failures)
-        or any(f is not None for f in failures)
-    )

@@ -132,6 +132,7 @@ async def test_a_valid_answer_counts(worker: HostileWorker) -> None:
     assert not answer.silent
     assert answer.state is not None
     assert answer.state.version == "41"
+    assert answer.size_bytes == len(worker.body)
 
 
 class TestCost:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.clients.buffer_budget import SMALL_BYTES, BufferBudget
-from fleet_operator.clients.http_client import HttpClient
+from fleet_operator.byte_budget import ByteBudget
+from fleet_operator.clients.http_client import SMALL_BYTES, HttpClient
 from fleet_operator.clients.http_connections import Address, Connection
 from fleet_operator.clients.http_response import MAX_HEAD_BYTES, HttpError, HttpResponse
 
@@ -64,8 +64,12 @@ class Outcome:
         return await self._found
 
 
-def connected(budget: BufferBudget | None = None) -> tuple[Connection, FakeTransport]:
-    budget, transport = budget or BufferBudget(MOST_BUFFERED), FakeTransport()
+def budget_of(most_bytes: int) -> ByteBudget[Connection]:
+    return ByteBudget(most_bytes=most_bytes, small_bytes=SMALL_BYTES)
+
+
+def connected(budget: ByteBudget[Connection] | None = None) -> tuple[Connection, FakeTransport]:
+    budget, transport = budget or budget_of(MOST_BUFFERED), FakeTransport()
     connection = Connection(("host", 1), MOST, budget, lambda _: None)
     connection.connection_made(transport)
     return connection, transport
@@ -203,7 +207,7 @@ class TestAnswers:
             await answered(answer_of(b"", *lines, b"X: \x00"))
 
 
-def begun(budget: BufferBudget, size: int) -> tuple[Connection, FakeTransport, Outcome]:
+def begun(budget: ByteBudget[Connection], size: int) -> tuple[Connection, FakeTransport, Outcome]:
     """A connection with an answer of so many bytes, of which the last one is missing."""
     (connection, transport), outcome = connected(budget), Outcome()
     connection.send(ASK, outcome.take)
@@ -215,7 +219,7 @@ class TestUnfinishedAnswers:
     """One answer is limited, and so are all of them together."""
 
     async def test_beyond_the_budget_the_largest_answer_is_refused(self) -> None:
-        budget = BufferBudget(MOST_BUFFERED)
+        budget = budget_of(MOST_BUFFERED)
         hostile = [begun(budget, size) for size in (MOST - 2, MOST - 1, MOST, MOST - 3)]
         honest, _, answer = begun(budget, 2 * SMALL_BYTES)
         refused = [outcome.is_known for _, _, outcome in hostile]
@@ -229,7 +233,7 @@ class TestUnfinishedAnswers:
         assert budget.held_bytes < MOST_BUFFERED
 
     async def test_a_small_answer_is_never_refused(self) -> None:
-        budget = BufferBudget(0)
+        budget = budget_of(0)
         connection, _, outcome = begun(budget, SMALL_BYTES // 2)
         connection.data_received(b"\x00")
 
@@ -237,7 +241,7 @@ class TestUnfinishedAnswers:
 
     @pytest.mark.parametrize("end", ["answered", "malformed", "lost", "dropped", "refused"])
     async def test_an_answer_that_has_ended_counts_no_more(self, end: str) -> None:
-        budget = BufferBudget(MOST_BUFFERED)
+        budget = budget_of(MOST_BUFFERED)
         connection, _, outcome = begun(budget, MOST)
         counted = budget.held_bytes
         match end:
@@ -261,7 +265,7 @@ class TestUnfinishedAnswers:
     async def test_an_answer_in_one_piece_does_not_count(self) -> None:
         assert len((await answered(answer_of(bytes(MOST)))).body) == MOST
 
-        (connection, _), outcome = connected(BufferBudget(0)), Outcome()
+        (connection, _), outcome = connected(budget_of(0)), Outcome()
         connection.send(ASK, outcome.take)
         connection.data_received(answer_of(bytes(MOST)))
 

@@ -12,7 +12,7 @@ from tests.support.builders import make_worker, work
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
-from fleet_operator.runtime.worker_cache import WorkerCache
+from fleet_operator.runtime.worker_cache import LARGE_BYTES, MOST_LARGE_BYTES, WorkerCache
 from fleet_worker.protocol import AdapterFailure, Epoch, Reason
 
 POD = make_worker().pod_view()
@@ -529,3 +529,57 @@ def test_the_process_that_answered_last_is_known():
     assert book.instance(POD.uid) == "i-7"
     ask(book, 6, SILENT)
     assert book.instance(POD.uid) == "i-7"
+
+
+class TestLargeAnswers:
+    """A state is kept as long as its pod is there, so that those of hostile workers add up."""
+
+    PODS = tuple(make_worker(n)._pod(ip=f"10.0.0.{n}").pod_view() for n in range(4))
+
+    def filled(self, *sizes: int) -> WorkerCache:
+        """Answers of so many bytes, one of each pod in turn."""
+        book = WorkerCache()
+        for pod, size in zip(self.PODS, sizes, strict=False):
+            book.begin_question(pod, 1)
+            book.end_question(pod, replace(says("1"), size_bytes=size), 2, term=1)
+        return book
+
+    def silent(self, book: WorkerCache) -> list[str]:
+        """Names of the workers that count as silent, of which no state is left."""
+        views = [book.view(pod, 3) for pod in self.PODS]
+        assert all((v.state is None) is bool(v.silence) for v in views if v.state or v.silence)
+        return [v.pod.name for v in views if v.silence]
+
+    def test_beyond_the_budget_the_worker_with_the_longest_answer_counts_as_silent(self):
+        half = MOST_LARGE_BYTES // 2
+        book = self.filled(half, half - 1, 2 * LARGE_BYTES)
+
+        assert self.silent(book) == ["policy-0"]
+        assert str(MOST_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
+
+    def test_the_newest_answer_can_be_the_longest(self):
+        assert self.silent(self.filled(LARGE_BYTES + 1, MOST_LARGE_BYTES)) == ["policy-1"]
+
+    def test_small_answers_do_not_count(self):
+        assert self.silent(self.filled(MOST_LARGE_BYTES, LARGE_BYTES, LARGE_BYTES)) == []
+
+    @pytest.mark.parametrize("end", ["gone", "restarted", "shorter", "called"])
+    def test_an_answer_counts_until_another_takes_its_place(self, end):
+        book = self.filled(MOST_LARGE_BYTES)
+        first, second, *_ = self.PODS
+        match end:
+            case "gone":
+                book.forget_all_but({second.uid})
+            case "restarted":
+                book.view(make_worker(0).restarted(1)._pod(ip="10.0.0.0").pod_view(), 3)
+            case "shorter":
+                book.begin_question(first, 3)
+                book.end_question(first, replace(says("1"), size_bytes=2000), 4, term=1)
+            case _:
+                call = work("load 1")
+                book.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
+                book.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
+        book.begin_question(second, 5)
+        book.end_question(second, replace(says("1"), size_bytes=MOST_LARGE_BYTES), 6, term=1)
+
+        assert book.view(second, 7).silence == ""
