@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.reference import StageRules
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import resolved, states_in
 from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
-from fleet_worker.engine.port import Clock, Engine
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import (
     PrivateAdapter,
@@ -22,8 +19,8 @@ from fleet_worker.lora.files import (
     make_private,
     open_fitting_adapter,
 )
+from fleet_worker.lora.host import Host
 from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
-from fleet_worker.lora.slots import Adapters
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
@@ -36,31 +33,6 @@ class Preparing:
     kind: str
     version: str
     started: float
-
-
-class Host(Protocol):
-    """The worker of the LoRA adapters."""
-
-    adapters: Adapters
-    asleep: bool
-    clock: Clock
-    engine: Engine
-    lock: asyncio.Lock
-
-    @property
-    def phase(self) -> Phase:
-        """The worker's phase."""
-
-    def check_holder(self, holder: str) -> None:
-        """Refuse with `HeldByAnother` while another holder's lease runs."""
-
-    def memory_left(self) -> int:
-        """The memory that is left for checkpoints and LoRA adapters, in bytes."""
-
-    def working(
-        self, kind: str, version: str | None = None, *, run_id: str | None = None
-    ) -> AbstractContextManager[None]:
-        """Show an operation in the state document while it runs."""
 
 
 class LoraCalls:
@@ -108,7 +80,8 @@ class LoraCalls:
             self._check_fits(name)
             source = await self._threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
-            if adapters.serves(name, request) and await self._is_unchanged(name, request):
+            served = adapters.served_files(name) if adapters.serves(name, request) else None
+            if served is not None and await self._is_unchanged(served, request):
                 await adapters.staged.drop(name)
             elif request.stage_only:
                 await self._stage(name, request, by_directory=by_directory)
@@ -160,7 +133,7 @@ class LoraCalls:
 
     async def _stage(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
         host = self._host
-        if host.adapters.staged.has(name, request):
+        if await self._holds(name, request):
             return
         files = await self._prepared(name, request, by_directory=by_directory)
         kept = False
@@ -176,7 +149,9 @@ class LoraCalls:
 
     async def _put(self, name: str, request: AdapterRequest, *, by_directory: bool) -> None:
         host = self._host
-        files = host.adapters.staged.take(name, request)
+        files = None
+        if await self._holds(name, request):
+            files = host.adapters.staged.take(name, request)
         if files is None:
             files = await self._prepared(name, request, by_directory=by_directory)
         kept = False
@@ -263,19 +238,23 @@ class LoraCalls:
             raise
         return files
 
-    async def _is_unchanged(self, name: str, request: AdapterRequest) -> bool:
-        """Whether the files of a served adapter are still those that the worker read.
+    async def _holds(self, name: str, request: AdapterRequest) -> bool:
+        """Whether the staged copy is of the files that the worker would read for a request now."""
+        held = self._host.adapters.staged.files_of(name, request)
+        return held is not None and await self._is_unchanged(held, request)
+
+    async def _is_unchanged(self, files: PrivateAdapter, request: AdapterRequest) -> bool:
+        """Whether the files of a copy are still those that the worker read.
 
         With a digest in the request the files are not read: the digest was compared with the
         worker's copy.
         """
-        served = self._host.adapters.served_files(name)
-        if served is None or request.digest is not None:
+        if request.digest is not None:
             return True
         roots = self._rules.roots
         try:
             await self._threads.run(
-                partial(served.check_same_source, request.source, roots),
+                partial(files.check_same_source, request.source, roots),
                 store=roots.root_of(str(request.source)),
             )
         except Refusal as refusal:

@@ -48,10 +48,10 @@ class StagedAdapters:
         """The memory that the copies take."""
         return sum(held.files.size_bytes for held in self._held.values())
 
-    def has(self, name: str, request: AdapterRequest) -> bool:
-        """Whether the worker holds the files of a request."""
+    def files_of(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
+        """The files of a request, if the worker holds them."""
         held = self._held.get(name)
-        return held is not None and held.is_of(request)
+        return held.files if held is not None and held.is_of(request) else None
 
     def state(self, name: str) -> Staged | None:
         """The staged version of a name for the state document; None without one."""
@@ -86,7 +86,10 @@ class StagedAdapters:
 
     def take(self, name: str, request: AdapterRequest) -> PrivateAdapter | None:
         """Return the files of a request, which belong to the caller from now on."""
-        return self._held.pop(name).files if self.has(name, request) else None
+        files = self.files_of(name, request)
+        if files is not None:
+            del self._held[name]
+        return files
 
     async def drop(self, name: str) -> None:
         """Delete the files of a name, if there are any."""

@@ -128,6 +128,22 @@ async def test_reused_versions_of_an_adapter_are_not_read_again(
     assert reads == ["1", "1", "2"], "another name or version is another question"
 
 
+@pytest.mark.parametrize("stage_only", [True, False])
+async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
+    lora: LoraHarness,
+    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    """A peer that reads them now gets the new files under the same version."""
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    before = staged_of(lora).digest
+    lora.write("1", seed=9)
+    await lora.put("1", path, stage_only=stage_only)
+
+    now = staged_of(lora).digest if stage_only else state_of(lora).digest
+    assert now not in (None, before)
+
+
 async def test_files_that_change_after_they_have_named_their_version_are_not_served(
     lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
