@@ -105,7 +105,10 @@ async def locked_after_lease(worker: Worker) -> AsyncIterator[None]:
         await worker.lock.acquire()
     finally:
         ending.cancel()
+        was_overdue = worker.overdue.is_set()
         worker.overdue.clear()
+    if was_overdue and worker.lease is None:
+        worker.lease_expiries += 1  # the call failed, and its lease ended with it
     try:
         yield
     finally:
@@ -120,7 +123,6 @@ async def _end_overdue_call(worker: Worker) -> None:
             continue
         if worker.work is not None and worker.work.kind == "apply":
             return
-        worker.lease_expiries += 1
         worker.overdue.set()
         _LOG.warning(
             "the lease of %s ended %.0f s ago, and the worker is still %s: it gives the engine %.0f s"

@@ -204,6 +204,22 @@ async def test_a_load_that_ends_with_its_lease_leaves_the_last_good_version_and_
     assert not serving.agent.overdue.is_set()
 
 
+async def test_a_load_that_succeeds_after_its_lease_waits_for_the_operator(
+    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(serving, load_seconds=LONG, cut_seconds=LONG, overdue_seconds=100)
+    load = await hanging_load(serving, monkeypatch)
+    serving.clock.advance(10 + 100)
+    expiry = asyncio.create_task(serving.agent.expire_lease())
+    await soon(serving.agent.overdue.is_set)
+    serving.engine.gates["load"].set()
+    await asyncio.gather(load, expiry)
+
+    state = serving.state
+    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "1")
+    assert state.lease_expiries == 1
+
+
 async def test_a_load_may_outlive_its_lease_while_the_operator_changes_its_leader(
     serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
