@@ -15,6 +15,7 @@ from fleet_worker.checkpoint.store_threads import Pulse, StoreThreads
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import (
     PrivateAdapter,
+    check_written,
     label_of,
     make_private,
     open_fitting_adapter,
@@ -232,6 +233,8 @@ class LoraCalls:
             raise
         try:
             check_digest(request.digest, files.digest, "the files")
+            if request.digest is None:
+                check_written(adapter, rules.reference)
             adapter.check_same_on_disk(rules.roots)
         except BaseException:
             files.close()

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -21,7 +21,8 @@ from fleet_worker.checkpoint.files import OpenDirectory, Roots
 from fleet_worker.checkpoint.format import CONFIG_LIMIT
 from fleet_worker.checkpoint.identity import Identity, Label
 from fleet_worker.checkpoint.opening import companions_of, config_of, specs_of
-from fleet_worker.checkpoint.reference import StageRules
+from fleet_worker.checkpoint.reading import blocks_between
+from fleet_worker.checkpoint.reference import Reference, StageRules
 from fleet_worker.checkpoint.sources import check_same_source, directory_of
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.config import (
@@ -82,6 +83,27 @@ def open_fitting_adapter(source: Source, rules: StageRules, *, max_rank: int) ->
         adapter.close()
         raise
     return adapter
+
+
+def check_written(adapter: Checkpoint, reference: Reference) -> None:
+    """Refuse an adapter with parts that were never written, after its bytes were read.
+
+    A `lora_B` is zero until its module is trained, and file systems may store zeros as holes. So holes
+    are accepted in a `lora_B` that is zero in whole.
+
+    Args:
+        adapter: The adapter.
+        reference: That of the running model.
+
+    Errors:
+        Refusal: as `Reference.check_written`.
+    """
+    zeros = adapter.zero_blocks or {}
+    specs = adapter.tensors.values()
+    sides = [spec for spec in specs if ".lora_B." in spec.name and spec.name in zeros]
+    every = blocks_between(sides, 0, max((spec.end for spec in sides), default=0))
+    untrained = {name: blocks for name, blocks in every.items() if zeros[name] == blocks}
+    replace(reference, zero_blocks=untrained).check_written(adapter)
 
 
 def holds_adapter(path: str) -> bool:

@@ -17,7 +17,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting
 from fleet_worker.errors import Refusal
-from fleet_worker.lora.files import holds_adapter, open_fitting_adapter
+from fleet_worker.lora.files import check_written, holds_adapter, open_fitting_adapter
 from fleet_worker.process.start_up import open_model, read_model
 from fleet_worker.protocol import Reason, Source
 
@@ -104,6 +104,7 @@ def _read(checkpoint: Checkpoint, rules: StageRules) -> str:
 
 def _read_adapter(adapter: Checkpoint, rules: StageRules) -> str:
     rules.inspector.read(adapter, budget=0, go_on=_go_on)
+    check_written(adapter, rules.reference)
     adapter.check_same_on_disk(rules.roots)
     return adapter.digest(_go_on)
 

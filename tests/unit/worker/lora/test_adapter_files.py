@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,13 @@ import pytest
 from tests.support import damage
 from tests.support.adapters import CONFIG_FILE, TINY_MODULES, WEIGHTS_FILE, write_adapter
 from tests.support.lora_harness import LoraHarness
+from tests.support.tiny import tiny_rules
 
+from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import OpenDirectory
+from fleet_worker.checkpoint.reading import BLOCK_BYTES
+from fleet_worker.errors import Refusal
+from fleet_worker.lora.files import check_written, open_adapter
 from fleet_worker.protocol import Reason
 
 
@@ -237,3 +243,67 @@ async def test_a_configuration_that_is_replaced_while_it_is_read_is_never_mixed(
     await lora.put("1", path)
     (adapter,) = lora.harness.agent.adapters.in_engine()
     assert json.loads((Path(adapter.path) / CONFIG_FILE).read_text())["lora_alpha"] == 64
+
+
+@pytest.mark.parametrize(
+    ("hollow", "rest_is_zero", "reason"),
+    [
+        ("lora_A", False, Reason.SOURCE_NOT_READY),
+        ("lora_B", False, Reason.SOURCE_NOT_READY),
+        ("lora_B", True, None),
+    ],
+    ids=["lora_A", "a part of lora_B", "a lora_B of zeros"],
+)
+def test_an_adapter_with_parts_that_were_never_written_is_refused(
+    tmp_path: Path,
+    hollow: str,
+    rest_is_zero: bool,  # noqa: FBT001 - a parameter of the table
+    reason: Reason | None,
+) -> None:
+    """A lora_B is zero before the first step, and file systems may store zeros as holes."""
+    rules, initial = tiny_rules(tmp_path)
+    initial.checkpoint.close()
+    path = write_adapter(tmp_path / "1", seed=1, modules=TINY_MODULES, rank=2)
+    ones = b"\x01" * (4 * BLOCK_BYTES)
+    tensors: damage.Tensors = {
+        f"base_model.model.embed.{side}.weight": ("U8", [len(ones)], ones)
+        for side in ("lora_A", "lora_B")
+    }
+    if rest_is_zero:
+        tensors[f"base_model.model.embed.{hollow}.weight"] = ("U8", [len(ones)], bytes(len(ones)))
+    file = path / WEIGHTS_FILE
+    damage.write_tensors(file, tensors)
+    content = file.read_bytes()
+    (header,) = struct.unpack("<Q", content[:8])
+    begin = 8 + header + len(ones) * (hollow == "lora_B") + BLOCK_BYTES
+    with file.open("wb") as out:
+        out.truncate(len(content))
+        out.write(content[:begin])
+        out.seek(begin + 2 * BLOCK_BYTES)
+        out.write(content[begin + 2 * BLOCK_BYTES :])
+    adapter = open_adapter(str(path), rules.roots)
+    rules.inspector.read(adapter, budget=0, go_on=lambda: None)
+    try:
+        check_written(adapter, rules.reference)
+        found = None
+    except Refusal as refusal:
+        found = refusal.reason
+    finally:
+        adapter.close()
+
+    assert found is reason
+
+
+async def test_a_digest_allows_an_adapter_with_holes(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path, stage_only=True)
+    (state,) = lora.harness.state.adapters
+    assert state.staged is not None
+    every = {"base_model.model.embed.lora_A.weight": frozenset({0})}
+    monkeypatch.setattr(Checkpoint, "hollow_blocks", lambda _: every)
+    lora.write("1")
+
+    assert (await lora.refused("1", path)).reason is Reason.SOURCE_NOT_READY
+    await lora.put("1", path, digest=state.staged.digest)
