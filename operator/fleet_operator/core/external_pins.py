@@ -31,7 +31,7 @@ _SERVES = frozenset({Standing.OPEN, Standing.HELD})
 _Key = tuple[str, str]
 """A version and its directory."""
 _STAYS = "Workers keep their weights, and no worker joins."
-_LEAVES = "They leave the Service, and join again with the weights of the others."
+_LEAVES = "Such workers leave the Service, and join again with the weights of the others."
 
 
 def external_pins_of(observed: FleetObserved) -> tuple[PinnedWeights, ...]:
