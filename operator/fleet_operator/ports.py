@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fleet_operator.core.actions import WorkerCall
@@ -56,7 +56,7 @@ class WorkerAnswer:
     reason: Reason | Word | None = None
     message: str = ""
     silent: bool = False
-    size_bytes: int = 0
+    size_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,4 +51,4 @@ def test_collections_are_seldom_and_do_not_look_through_what_the_imports_have_ma
 
     assert frozen > 50_000
     assert looked_through < 5_000
-    assert new_objects == 50_000
+    assert new_objects == 500_000
