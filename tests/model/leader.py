@@ -19,12 +19,13 @@ from tests.model.fake_state import Ticket
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import Admit, CompareFiles, PodAction, WorkerCall
+from fleet_operator.core.actions import Admit, CompareFiles, WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.pod_actions import PodAction
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError

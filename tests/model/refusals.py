@@ -27,9 +27,9 @@ from tests.model.simulator import Simulation
 
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core import decision as decisions
-from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.errors import Conflict, NotFound, Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime.kube_children import KubeChildren

@@ -40,7 +40,10 @@ from fleet_operator.api import names
 from fleet_operator.api.conditions import Condition, ConditionType, condition_of
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import (
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.decision import Decision
+from fleet_operator.core.events import fleet_events, weights_events
+from fleet_operator.core.pod_actions import (
     AdoptPod,
     BeginDrain,
     CreatePod,
@@ -49,9 +52,6 @@ from fleet_operator.core.actions import (
     PodAction,
     Quarantine,
 )
-from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.decision import Decision
-from fleet_operator.core.events import fleet_events, weights_events
 from fleet_operator.core.worker_view import PodView
 from fleet_worker.drain_names import drain_seconds_of
 

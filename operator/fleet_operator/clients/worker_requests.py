@@ -7,7 +7,8 @@ from operator import attrgetter
 from typing import Any, get_args
 
 from fleet_operator.clients.signed_request import SignedRequest
-from fleet_operator.core.actions import OnPod, WorkerAction, WorkerCall
+from fleet_operator.core.actions import WorkerAction, WorkerCall
+from fleet_operator.core.pod_actions import OnPod
 from fleet_worker import protocol
 
 QUESTION_SECONDS = 3.0

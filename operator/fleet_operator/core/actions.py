@@ -1,4 +1,4 @@
-"""The actions that the planners may ask for.
+"""The calls to workers that the planners may ask for.
 
 Each action is idempotent. Its reason goes into the log line and the event unchanged.
 """
@@ -6,10 +6,10 @@ Each action is idempotent. Its reason goes into the log line and the event uncha
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fleet_operator.api.source import WeightSource
+from fleet_operator.core.pod_actions import OnPod
 from fleet_operator.core.work import Work, WorkKind
 from fleet_worker import protocol
 
@@ -17,53 +17,6 @@ SHORT_CALL_SECONDS = 10.0
 """Timeout of a call that a worker answers at once."""
 MAX_REASON_CHARACTERS = 500
 """Of a fence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePod:
-    """Create the worker of one ordinal."""
-
-    pod_name: str
-    manifest: dict[str, Any]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnPod:
-    """Base of the actions on one pod. They have no effect on another pod with the same name."""
-
-    pod_uid: str
-    pod_name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePod(OnPod):
-    """Delete the pod. Its preStop hook lets running requests end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginDrain(OnPod):
-    """Take a pod out of the Service and mark it, so that it is deleted once its requests have ended."""
-
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndDrain(OnPod):
-    """Remove the drain mark: the pod stays, and its worker joins again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptPod(OnPod):
-    """Become the owner of a pod that has the fleet's labels and no owner."""
-
-    owner: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine(OnPod):
-    """Take a pod out of the Service for good, and record the reason on the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,4 +256,3 @@ class RemoveLora(LoraCall):
 
 SwapCall = Stage | Pause | Load | Apply | Resume | Admit
 WorkerCall = SwapCall | CompareFiles | Fence | CanaryPrompts | StageLora | PutLora | RemoveLora
-PodAction = CreatePod | DeletePod | BeginDrain | EndDrain | AdoptPod | Quarantine

@@ -16,20 +16,12 @@ from datetime import datetime
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core import lora
-from fleet_operator.core.actions import (
-    Admit,
-    Apply,
-    BeginDrain,
-    DeletePod,
-    EndDrain,
-    PodAction,
-    Quarantine,
-    WorkerCall,
-)
+from fleet_operator.core.actions import Admit, Apply, WorkerCall
 from fleet_operator.core.fallback_plan import fallback_plan, no_pod_changes
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
 from fleet_operator.core.precedence import called_only_by, one_call_per_worker
 from fleet_operator.core.problems import (
     Defect,

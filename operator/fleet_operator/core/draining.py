@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet_operator.core.actions import BeginDrain, DeletePod, EndDrain, Fence
+from fleet_operator.core.actions import Fence
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Phase
 

@@ -27,14 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fleet_operator.api.fleet_status import RecycledWorker
-from fleet_operator.core.actions import (
-    AdoptPod,
-    BeginDrain,
-    CreatePod,
-    DeletePod,
-    EndDrain,
-    Fence,
-)
+from fleet_operator.core.actions import Fence
 from fleet_operator.core.draining import Leaving, drain, is_marked, may_serve
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
 from fleet_operator.core.manifests import overlay, pods, revisions
@@ -43,6 +36,7 @@ from fleet_operator.core.manifests.templates import Pod, update_available
 from fleet_operator.core.memory import SpecCache
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
+from fleet_operator.core.pod_actions import AdoptPod, BeginDrain, CreatePod, DeletePod, EndDrain
 from fleet_operator.core.recycling import recycle
 from fleet_operator.core.surplus import (
     OUTDATED,

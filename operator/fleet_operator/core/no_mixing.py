@@ -24,10 +24,11 @@ from dataclasses import replace
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import Admit, Load, Quarantine, Resume
+from fleet_operator.core.actions import Admit, Load, Resume
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.messages import some
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.precedence import called_only_by
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView

@@ -8,19 +8,11 @@ from dataclasses import replace
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import (
-    Admit,
-    Apply,
-    Load,
-    Pause,
-    PutLora,
-    Quarantine,
-    Resume,
-    WorkerCall,
-)
+from fleet_operator.core.actions import Admit, Apply, Load, Pause, PutLora, Resume, WorkerCall
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, Named
 from fleet_operator.core.pins import Pins
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.precedence import called_only_by
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.worker_view import WorkerView

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from fleet_operator.core.actions import OnPod, Quarantine, WorkerCall
+from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.pod_actions import OnPod, Quarantine
 
 Call = TypeVar("Call", bound=OnPod)
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fleet_operator.api.fleet_status import MAX_RECYCLED, RecycledWorker
-from fleet_operator.core.actions import DeletePod
 from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import rounded_up
+from fleet_operator.core.pod_actions import DeletePod
 from fleet_operator.core.worker_view import WorkerView
 
 FIRST_WAIT_SECONDS = 10.0

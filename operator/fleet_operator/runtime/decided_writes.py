@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.runtime.background_writes import Write
 from fleet_operator.runtime.callers import TOKEN
 from fleet_operator.runtime.kube_children import KubeChildren

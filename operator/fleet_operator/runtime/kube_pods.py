@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import (
+from fleet_operator.core.pod_actions import (
     AdoptPod,
     BeginDrain,
     CreatePod,

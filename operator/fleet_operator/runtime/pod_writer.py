@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import CreatePod, PodAction
+from fleet_operator.core.pod_actions import CreatePod, PodAction
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.errors import NameTaken, Retryable, Terminal
 from fleet_operator.runtime.backoff import Backoff

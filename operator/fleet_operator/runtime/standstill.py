@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from fleet_operator.api.fleet import FleetSpec
-from fleet_operator.core.actions import Quarantine
 from fleet_operator.core.fallback_plan import fallback_plan
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.problems import Defect, kept_fleet_status, with_problems
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.callers import BUSY_SECONDS, Callers

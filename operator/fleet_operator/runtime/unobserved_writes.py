@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fleet_operator.core.actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod, EndDrain, PodAction, Quarantine
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.runtime.pod_informer import FleetKey
 

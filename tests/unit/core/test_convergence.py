@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker
 
-from fleet_operator.core.actions import BeginDrain, CreatePod, DeletePod, EndDrain
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.percentages import unavailable_and_surge
+from fleet_operator.core.pod_actions import BeginDrain, CreatePod, DeletePod, EndDrain
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
 BLOCKS = 10

@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
 
-from fleet_operator.core.actions import BeginDrain, DeletePod, Fence
+from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import decide
 from fleet_operator.core.draining import LATE_SECONDS
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.pod_actions import BeginDrain, DeletePod
 from fleet_operator.core.worker_view import Standing
 
 IMAGE = "rlfleet/worker:1"

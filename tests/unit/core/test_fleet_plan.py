@@ -8,8 +8,8 @@ import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
 
 from fleet_operator.core import fleet_plan
-from fleet_operator.core.actions import CreatePod, DeletePod
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.pod_actions import CreatePod, DeletePod
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision

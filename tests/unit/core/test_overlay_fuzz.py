@@ -17,10 +17,10 @@ from tests.support.builders import NOW, make_fleet, make_worker
 
 from fleet_operator.api import names
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import CreatePod
 
 IMAGE = "rlfleet/worker:1"
 OWN_KEYS = ("args", "ports", "readinessProbe", "lifecycle")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.support.builders import make_spec, make_worker, target
 
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import PutLora, Quarantine
+from fleet_operator.core.actions import PutLora
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.precedence import called_only_by, one_call_per_worker
 
 HOW = make_spec().rollout

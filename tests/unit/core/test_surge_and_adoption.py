@@ -8,8 +8,8 @@ import pytest
 from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, texts_of
 
 from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
-from fleet_operator.core.actions import AdoptPod, BeginDrain
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
+from fleet_operator.core.pod_actions import AdoptPod, BeginDrain
 from fleet_operator.core.pod_waits import Awaited, PodWait
 
 IMAGE = "rlfleet/worker:1"

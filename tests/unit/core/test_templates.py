@@ -9,11 +9,11 @@ import pytest
 from tests.support.builders import NOW, make_fleet, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import CreatePod
 
 
 def recorded(observed: FleetObserved, *, image: str = "worker:1", **pod: Any) -> FleetObserved:

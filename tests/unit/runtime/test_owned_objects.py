@@ -12,7 +12,11 @@ from tests.support.builders import FLEET_UID, NOW, make_fleet, make_worker, targ
 from tests.support.fake_kube import FakeCluster
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import (
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.manifests.pod_view import pod_view
+from fleet_operator.core.manifests.pods import build_pod, owner_reference
+from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.pod_actions import (
     AdoptPod,
     BeginDrain,
     CreatePod,
@@ -20,10 +24,6 @@ from fleet_operator.core.actions import (
     EndDrain,
     Quarantine,
 )
-from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.manifests.pod_view import pod_view
-from fleet_operator.core.manifests.pods import build_pod, owner_reference
-from fleet_operator.core.observed import FleetObserved
 from fleet_operator.errors import Conflict, NameTaken, Terminal
 from fleet_operator.runtime.kube_children import KubeChildren
 from fleet_operator.runtime.kube_pods import KubePods

@@ -13,7 +13,7 @@ from tests.support.rig import FLEET_PATH, PODS_PATH, Rig
 from tests.support.virtual_time import now
 
 from fleet_operator.api import names
-from fleet_operator.core.actions import CreatePod, DeletePod
+from fleet_operator.core.pod_actions import CreatePod, DeletePod
 from fleet_operator.errors import FleetError, Retryable, Terminal
 from fleet_operator.runtime.kube_pods import KubePods
 from fleet_operator.runtime.metrics import Metrics

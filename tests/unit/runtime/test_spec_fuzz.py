@@ -20,8 +20,8 @@ from tests.support.builders import NOW, make_fleet, make_worker, with_template
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import CreatePod
 from fleet_operator.core.decision import decide
+from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.core.unreadable import report_undecided
 from fleet_operator.runtime.store import FleetRecord, Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import NOW, make_worker
 
-from fleet_operator.core.actions import AdoptPod, BeginDrain, DeletePod, EndDrain, Quarantine
+from fleet_operator.core.pod_actions import AdoptPod, BeginDrain, DeletePod, EndDrain, Quarantine
 from fleet_operator.core.worker_view import PodView
 from fleet_operator.runtime.unobserved_writes import UnobservedWrites
 

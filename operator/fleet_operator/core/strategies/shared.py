@@ -9,13 +9,14 @@ from dataclasses import replace
 from fleet_operator.api.source import WeightSource, from_protocol
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls
-from fleet_operator.core.actions import Quarantine, WorkerCall
+from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import WeightsId, fill_digests, same_weights
 from fleet_operator.core.joining import Admission, comes_in_meanwhile, join
 from fleet_operator.core.messages import problem_of
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.worker_view import Standing, WorkerView

@@ -1,0 +1,86 @@
+"""Reads from the failures that a worker reports why it cannot take weights, and when to call it again."""
+
+from __future__ import annotations
+
+import math
+
+from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.identity import Named
+from fleet_operator.core.worker_view import WorkerView
+from fleet_worker.protocol import Failure, Reason
+
+RETRY_SECONDS = 10.0
+"""Wait after a refusal before the next attempt: a file may be missing only for a moment."""
+LONGEST_RETRY_SECONDS = 300.0
+"""Upper limit for the wait that a worker asks for."""
+WAIT_SECONDS = 1.0
+"""Wait after a temporary failure before the next attempt."""
+_TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
+
+
+def failure_of(
+    worker: WorkerView, weights: Named, *, within_seconds: float = math.inf
+) -> Failure | None:
+    """Returns why this worker failed to take these weights in the last `within_seconds`, if it did.
+
+    Temporary states do not count: a source that is still being written or does not exist yet, or an
+    adapter slot that requests still use.
+    """
+    failure = last_failure(worker, weights)
+    if failure is None or _is_temporary(failure, weights):
+        return None
+    age_seconds = failure.age_seconds + worker.state_age_seconds
+    return failure if age_seconds < within_seconds else None
+
+
+def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
+    """Returns the last failure of this worker with these weights, if there is one.
+
+    A failure with a version of another run does not count. A refusal stays known when other weights
+    are refused after it.
+    """
+    state = worker.state
+    if state is None or not worker.facts.refuses:
+        return None
+    known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+    said = [f for f in known if f is not None and is_about(f, weights)]
+    return min(said, key=lambda f: f.age_seconds, default=None)
+
+
+def is_about(failure: Failure, weights: Named) -> bool:
+    """Whether a failure is about these weights."""
+    return failure.version == weights.version and failure.run_id in {None, weights.run_id}
+
+
+def pending_failure(worker: WorkerView, weights: Named) -> Failure | None:
+    """Returns the temporary failure that this worker waits out before it can take these weights."""
+    said = last_failure(worker, weights)
+    return said if said is not None and _is_temporary(said, weights) else None
+
+
+def finds_no_source(worker: WorkerView, weights: Named) -> bool:
+    """Whether this worker waits for a directory that does not exist yet."""
+    said = pending_failure(worker, weights)
+    return said is not None and said.reason is Reason.SOURCE_ABSENT
+
+
+def _is_temporary(failure: Failure, weights: Named) -> bool:
+    awaited = isinstance(weights, Checkpoint) and weights.awaited
+    return failure.reason in _TEMPORARY or (awaited and failure.reason is Reason.SOURCE_ABSENT)
+
+
+def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
+    """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
+    failure = last_failure(worker, weights)
+    if failure is None or failure.age_seconds + worker.state_age_seconds >= within_seconds:
+        return False
+    return retry_in_seconds(worker, failure) > 0
+
+
+def retry_in_seconds(worker: WorkerView, failure: Failure) -> float:
+    """Returns the seconds until the next attempt; negative when it is due."""
+    pause_seconds = WAIT_SECONDS if failure.reason in _TEMPORARY else RETRY_SECONDS
+    if failure.retry_after_seconds is not None:
+        # A worker may delay only its own retries, and only up to a limit.
+        pause_seconds = min(max(failure.retry_after_seconds, WAIT_SECONDS), LONGEST_RETRY_SECONDS)
+    return pause_seconds - failure.age_seconds - worker.state_age_seconds
