@@ -281,7 +281,7 @@ MUTANTS = [
     Mutant(
         6,
         "what was refused before the last refusal is forgotten",
-        "core/failures.py",
+        "core/worker_failures.py",
         "state.stage_failure, *state.earlier_stage_failures)",
         "state.stage_failure)",
         story="a_fleet_without_a_good_version",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import CompareFiles
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
@@ -100,7 +100,9 @@ def _problem_of(serving: Workers, view: RolloutView, goal: Checkpoint) -> Rollou
 def _reader(serving: Workers, view: RolloutView, goal: Checkpoint) -> WorkerView | None:
     """The worker to call, always the same one while it can be: each may read the whole checkpoint."""
     begun = [
-        w for w in serving if w.call == _work(goal) or failures.last_failure(w, goal) is not None
+        w
+        for w in serving
+        if w.call == _work(goal) or worker_failures.last_failure(w, goal) is not None
     ]
     reader = (begun or serving)[0]
     return None if view.failed_lately(reader, goal) else reader

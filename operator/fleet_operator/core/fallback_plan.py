@@ -7,7 +7,7 @@ possible, because the real plan has just failed on the same fleet.
 from __future__ import annotations
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures, worker_calls
+from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.fleet_plan import FleetPlan
 from fleet_operator.core.observed import FleetObserved
@@ -51,7 +51,7 @@ def fallback_plan(observed: FleetObserved) -> RolloutPlan:
             actions=renewed,
             note=_NOTE,
             holds_requests=bool(held),
-            requeue_after_seconds=failures.WAIT_SECONDS,
+            requeue_after_seconds=worker_failures.WAIT_SECONDS,
         ),
     )
 

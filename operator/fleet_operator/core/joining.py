@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures, worker_calls
+from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.lora_goals import LoraGoal
@@ -89,8 +89,10 @@ def join(joining: tuple[WorkerView, ...], admission: Admission, settings: Rollou
             continue  # waits until the members have these weights, or for other ones
         elif worker.is_doing("load") or worker.is_doing("fence"):
             continue
-        elif (failure := failures.failure_of(worker, own)) and failures.failed_lately(worker, own):
-            retries.append(failures.retry_in_seconds(worker, failure))
+        elif (failure := worker_failures.failure_of(worker, own)) and worker_failures.failed_lately(
+            worker, own
+        ):
+            retries.append(worker_failures.retry_in_seconds(worker, failure))
         elif worker.has_staged(own):
             actions.append(worker_calls.load(worker, own, settings, reason="it joins the fleet"))
         elif not worker.is_doing("stage", own):
@@ -130,8 +132,8 @@ def _goal(
     goal = admission.goal
     if not admission.no_members or any(w.has_loaded(goal) for w in ready):
         return goal, None
-    refused = [w for w in ready if failures.failure_of(w, goal)]
-    absent = [w for w in ready if failures.finds_no_source(w, goal)]
+    refused = [w for w in ready if worker_failures.failure_of(w, goal)]
+    absent = [w for w in ready if worker_failures.finds_no_source(w, goal)]
     others = len(ready) - len(refused) - len(absent)
     if others and len(refused) <= admission.may_fail:
         return goal, None
@@ -155,11 +157,11 @@ def _problem_of_stuck(
     """
     last = admission.fallback  # tried only after the goal has failed
     outside = [w for w in joining if not (w.has_loaded(goal) or w.has_loaded(last))]
-    out = [w for w in outside if failures.failure_of(w, last)]
+    out = [w for w in outside if worker_failures.failure_of(w, last)]
     if out:
         return problem_of_joiners(out, last)
     loads = ((w, w.state.load_failure) for w in outside if w.state)
-    broke = [w for w, failure in loads if failure and failures.is_about(failure, goal)]
+    broke = [w for w, failure in loads if failure and worker_failures.is_about(failure, goal)]
     return problem_of_joiners(broke, goal) if broke else None
 
 
@@ -190,11 +192,17 @@ def _own_goal(worker: WorkerView, goal: Checkpoint, admission: Admission) -> Che
     the wait for the goal, and would start repeatedly.
     """
     other = admission.fallback if goal != admission.fallback else admission.goal
-    if admission.allows_mixing and worker.has_loaded(other) and failures.failure_of(worker, goal):
+    if (
+        admission.allows_mixing
+        and worker.has_loaded(other)
+        and worker_failures.failure_of(worker, goal)
+    ):
         return other  # admitted with what it has
     if goal.is_transferred or other.is_transferred:
         return other if goal.is_transferred and not worker.has_loaded(goal) else goal
-    if worker.is_doing("stage", other) and failures.last_failure(worker, goal) is not None:
+    if worker.is_doing("stage", other) and worker_failures.last_failure(worker, goal) is not None:
         return other
     failed = (goal, other)
-    return other if any(failures.failed_lately(worker, weights) for weights in failed) else goal
+    return (
+        other if any(worker_failures.failed_lately(worker, weights) for weights in failed) else goal
+    )

@@ -12,9 +12,9 @@ from fleet_operator.api.base import renewed
 from fleet_operator.api.fleet_status import MAX_LAGGARDS, Laggard
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
-from fleet_operator.core.failures import is_about
 from fleet_operator.core.messages import why
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.worker_failures import is_about
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Failure, Phase
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, PinnedAdapter
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures, worker_calls
+from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import counted, counted_of
@@ -77,7 +77,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
     members = observed.workers.where(lambda f: f.standing in {Standing.OPEN, Standing.HELD})
     joining = observed.workers.where(lambda f: f.standing is Standing.CLOSED)
     behind = members.where(lambda f: not f.has_loaded(goal))
-    failed = [w for w in behind.where(lambda f: f.refuses) if failures.failure_of(w, goal)]
+    failed = [w for w in behind.where(lambda f: f.refuses) if worker_failures.failure_of(w, goal)]
     problem: RolloutProblem | None = refused
     may_fail = rounded_down(settings.max_failures, observed.expected_workers)
     if problem is None and len(failed) > may_fail:
@@ -126,13 +126,13 @@ def _problem_of_joiners(
     with which they could be. They try the applied version after the goal.
     """
     out = joining.where(lambda f: f.refuses and not (f.has_loaded(goal) or f.has_loaded(recorded)))
-    failed = [w for w in out if failures.failure_of(w, recorded)]
+    failed = [w for w in out if worker_failures.failure_of(w, recorded)]
     if not failed:
         tried = [w for w in out if not _remembers_all(w)]
-        failed = [w for w in tried if failures.failure_of(w, goal)]
+        failed = [w for w in tried if worker_failures.failure_of(w, goal)]
         return problem_of_joiners(failed, goal) if failed else None
     problem = problem_of_joiners(failed, recorded)
-    refused = [(w, f) for w in failed if (f := failures.last_failure(w, goal))]
+    refused = [(w, f) for w in failed if (f := worker_failures.last_failure(w, goal))]
     if not refused or same_weights(goal, recorded):
         return problem
     worker, first = refused[0]
@@ -237,11 +237,11 @@ def _next_call(
         return None
     own = goal
     if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):
-        if not _remembers_all(worker) and failures.failed_lately(worker, recorded):
+        if not _remembers_all(worker) and worker_failures.failed_lately(worker, recorded):
             return None  # it refused the goal before: both wait
-        if failures.failed_lately(worker, goal):
+        if worker_failures.failed_lately(worker, goal):
             own = recorded  # the applied version admits it, too
-    if worker.has_loaded(own) or failures.failed_lately(worker, own):
+    if worker.has_loaded(own) or worker_failures.failed_lately(worker, own):
         return None
     name = weights.spec.adapter
     if worker.has_staged(own) or pins.is_stored(own):

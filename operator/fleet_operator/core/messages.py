@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree, counted
 from fleet_operator.core.facts import Workers
@@ -34,7 +34,7 @@ def problem_of(
     remedy = (
         "The version is abandoned: publish another version."
         if halt
-        else f"The operator retries every {failures.RETRY_SECONDS:.0f} s; repair the source or "
+        else f"The operator retries every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or "
         "publish another version."
     )
     many = len(failed) > may_fail
@@ -99,7 +99,7 @@ def _problem_of_some(failed: Sequence[WorkerView], goal: Checkpoint, what: str) 
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=False)
     message = (
         f"{counted(len(failed), 'worker')} {what}. {_causes(failed, goal)}. The operator retries "
-        f"every {failures.RETRY_SECONDS:.0f} s; repair the source or publish another version."
+        f"every {worker_failures.RETRY_SECONDS:.0f} s; repair the source or publish another version."
     )
     if reason is ConditionReason.FAILURE_BUDGET_EXCEEDED:
         reason = ConditionReason.WORKERS_FAILING
@@ -117,7 +117,7 @@ def _rewritten(failed: Sequence[WorkerView], goal: Checkpoint) -> str:
 
 def why(worker: WorkerView, goal: Checkpoint) -> str:
     """Why this worker does not load the goal."""
-    failure = failures.last_failure(worker, goal)
+    failure = worker_failures.last_failure(worker, goal)
     if failure is not None:
         return f"{failure.reason}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
@@ -129,7 +129,7 @@ def why(worker: WorkerView, goal: Checkpoint) -> str:
 def unready(workers: Sequence[WorkerView], goal: Checkpoint) -> str:
     """The part of a note that names what workers wait for before they can stage; may be empty."""
     refuse = Workers.of(workers).where(lambda f: f.refuses)
-    waiting = [(w, answer) for w in refuse if (answer := failures.pending_failure(w, goal))]
+    waiting = [(w, answer) for w in refuse if (answer := worker_failures.pending_failure(w, goal))]
     if not waiting:
         return ""
     first = waiting[0][1]
@@ -158,7 +158,7 @@ def names(workers: Sequence[WorkerView]) -> tuple[str, ...]:
 
 
 def _reason(failed: Sequence[WorkerView], goal: Checkpoint, phase: RolloutPhase) -> ConditionReason:
-    failures = [f for w in failed if (f := failures.failure_of(w, goal))]
+    failures = [f for w in failed if (f := worker_failures.failure_of(w, goal))]
     if not failures:
         return ConditionReason.DEADLINE_EXCEEDED
     reasons = {f.reason for f in failures}

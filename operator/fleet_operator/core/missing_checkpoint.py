@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
@@ -39,7 +39,7 @@ def is_missing(workers: Workers, goal: Checkpoint) -> bool:
     """Whether a worker has looked for the goal's directory and none has found it yet."""
     if workers.any(lambda f: f.has_loaded(goal) or f.has_staged(goal)):
         return False
-    return any(failures.finds_no_source(w, goal) for w in workers.where(lambda f: f.refuses))
+    return any(worker_failures.finds_no_source(w, goal) for w in workers.where(lambda f: f.refuses))
 
 
 def wait_for_source(

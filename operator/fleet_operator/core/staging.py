@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleet_operator.api.fleet import Rollout
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.percentages import at_most
@@ -86,15 +86,15 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
 
 
 def _has_just_looked(worker: WorkerView, call: Reading) -> bool:
-    answer = failures.last_failure(worker, _weights_of(call))
+    answer = worker_failures.last_failure(worker, _weights_of(call))
     if answer is None or answer.reason not in _UNWRITTEN:
         return False
-    return answer.age_seconds + worker.state_age_seconds < failures.WAIT_SECONDS
+    return answer.age_seconds + worker.state_age_seconds < worker_failures.WAIT_SECONDS
 
 
 def _comes_later(worker: WorkerView, call: Reading) -> tuple[bool, bool, bool]:
     reads_another = worker.is_doing("stage")
-    has_failed = failures.last_failure(worker, _weights_of(call)) is not None
+    has_failed = worker_failures.last_failure(worker, _weights_of(call)) is not None
     return worker.pod.drains_since is not None, not reads_another, has_failed
 
 

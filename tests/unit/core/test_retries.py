@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import make_worker
 
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_worker.protocol import Failure, Reason
 
 
@@ -28,4 +28,4 @@ def test_a_worker_is_called_again_at_its_retry_after_within_limits(
     )
     worker = make_worker().serving("41").heard(0.25).view()
 
-    assert failures.retry_in_seconds(worker, failure) == seconds - 0.5
+    assert worker_failures.retry_in_seconds(worker, failure) == seconds - 0.5

@@ -9,7 +9,7 @@ from math import ceil
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
-from fleet_operator.core import failures
+from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
@@ -74,11 +74,11 @@ class RolloutView:
 
     def failure_of(self, worker: WorkerView, goal: Checkpoint) -> Failure | None:
         """Why a worker could not take the goal in this attempt, if it could not."""
-        return failures.failure_of(worker, goal, within_seconds=self.rollout_seconds)
+        return worker_failures.failure_of(worker, goal, within_seconds=self.rollout_seconds)
 
     def failed_lately(self, worker: WorkerView, goal: Checkpoint) -> bool:
         """Whether the worker rests after a failure in this attempt."""
-        return failures.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
+        return worker_failures.failed_lately(worker, goal, within_seconds=self.rollout_seconds)
 
     @property
     def may_fail(self) -> int:
