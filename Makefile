@@ -145,7 +145,7 @@ lint: docs ## Style, imports between layers, generated files, language, workflow
 	@$$($(ENVS) dashboards) -m dashboards --check
 	@$(PYTHON) -m pictures --check
 	@$(PYTHON) tools/compatibility.py --check
-	@$(PYTHON) -m checkers
+	@$(PYTHON) -m checkers workflows alerts
 	@$(PYTHON) -m prose
 
 .PHONY: type

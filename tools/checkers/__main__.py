@@ -1,10 +1,11 @@
-"""Check the workflows and the alerts: `python -m checkers [workflows|alerts|build]`; by default both.
+"""Check the workflows and the alerts: `python -m checkers workflows alerts`.
 
 `build` makes the programs alone. Exit code 0 without a finding, 1 with one.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 
@@ -42,12 +43,10 @@ CHECKS = {"workflows": workflows, "alerts": alerts, "build": build}
 
 def main() -> int:
     """Run the named checks. Returns: the exit code."""
-    failed = [
-        done
-        for name in sys.argv[1:] or ("workflows", "alerts")
-        for done in CHECKS[name]()
-        if done.returncode
-    ]
+    parser = argparse.ArgumentParser(prog="checkers", description="Check workflows and alerts.")
+    parser.add_argument("checks", nargs="+", choices=CHECKS)
+    named = parser.parse_args().checks
+    failed = [done for name in named for done in CHECKS[name]() if done.returncode]
     for done in failed:
         print(f"{' '.join(done.args)}\n{done.stdout}{done.stderr}", file=sys.stderr)
     return bool(failed)
