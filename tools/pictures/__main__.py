@@ -1,6 +1,6 @@
-"""Write the diagrams of the documents.
+"""Write the diagrams of the documents, and the pictures of commands.
 
-python3 -m pictures            write docs/images/NAME-light.svg and NAME-dark.svg
+python3 -m pictures            write docs/images/NAME-light.svg and NAME-dark.svg, watch.svg, report.svg
 python3 -m pictures --check    exit 1 if a file is out of date
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pictures import architecture, way_of_a_rollout
+from pictures import architecture, commands, way_of_a_rollout
 from pictures.shapes import DARK, LIGHT
 
 FOLDER = Path(__file__).parents[2] / "docs/images"
@@ -26,6 +26,7 @@ def main() -> None:
         for name, draw in drawings.items()
         for theme in (LIGHT, DARK)
     }
+    texts |= {FOLDER / "watch.svg": commands.watch(), FOLDER / "report.svg": commands.report()}
     stale = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
     if "--check" in sys.argv:
         if stale:

@@ -1,0 +1,179 @@
+"""The calls to each worker in a report: which log lines they come from, and how they are drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import PODS, Recorded, run
+from tests.support.situations import WORKED_SECONDS
+
+from rlfleet.cli.log_lines import LogLine, log_line
+from rlfleet.cli.spans import Span, spans
+from rlfleet.cli.waterfall import MOST_WORKERS, worker_rows
+from rlfleet.errors import Forbidden
+from rlfleet.resources import WeightVersion
+
+OPERATOR_LOG = "GET /api/v1/namespaces/rlfleet-system/pods/rlfleet-abc/log"
+
+
+def weights_of(objects: Recorded) -> WeightVersion:
+    return WeightVersion.model_validate(objects.weights)
+
+
+def lines_of(objects: Recorded) -> list[LogLine]:
+    return [log_line(raw, "rlfleet-abc") for raw in objects.answers[OPERATOR_LOG].splitlines()]
+
+
+def found_in(objects: Recorded) -> list[Span]:
+    return list(spans(lines_of(objects), weights_of(objects), objects.moment))
+
+
+def call(objects: Recorded, after_seconds: float, **fields: Any) -> LogLine:
+    """A line of the operator, so long after the start of the rollout."""
+    started = weights_of(objects).status.started_at
+    assert started is not None
+    return LogLine(
+        time=started + timedelta(seconds=after_seconds),
+        pod="rlfleet-abc",
+        level="DEBUG",
+        message="",
+        fields={"event": "call", "outcome": "done", "seconds": 0.5} | fields,
+    )
+
+
+def test_each_worker_has_the_calls_of_the_rollout() -> None:
+    found = found_in(Recorded("applied"))
+
+    assert {
+        pod: [s.operation for s in found if s.pod == pod] for pod in {s.pod for s in found}
+    } == {f"policy-{n}": ["stage", "pause", "load", "resume"] for n in range(4)}
+    stages = sorted((s for s in found if s.operation == "stage"), key=lambda s: s.pod)
+    took = [(s.ended_at - s.began_at).total_seconds() for s in stages]
+    assert took == pytest.approx(WORKED_SECONDS, abs=0.05)
+
+
+def test_calls_of_the_version_before_are_left_out() -> None:
+    objects = Recorded("staging")
+
+    assert [(s.pod, s.operation) for s in found_in(objects)] == [
+        ("policy-2", "stage"),
+        ("policy-3", "stage"),
+    ]
+    assert len([one for one in lines_of(objects) if one.fields.get("event") == "call"]) > 4
+
+
+def test_a_renewal_of_a_pause_is_no_second_pause() -> None:
+    objects = Recorded("applied")
+    pause = {"pod": "policy-0", "operation": "pause"}
+    lines = [call(objects, 1, **pause), call(objects, 2, **pause)]
+    lines += [call(objects, 3, pod="policy-0", operation="resume"), call(objects, 4, **pause)]
+
+    found = spans(lines, weights_of(objects), objects.moment)
+
+    assert [s.operation for s in found] == ["pause", "resume", "pause"]
+
+
+def test_a_load_that_only_the_worker_has_logged_is_shown_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = Recorded("applied")
+    quiet = [raw for raw in objects.answers[OPERATOR_LOG].splitlines() if '"DEBUG"' not in raw]
+    logged = {"message": "loaded", "event": "loaded", "version": "2", "seconds": 2.0}
+    text = f"2026-01-01T00:16:50Z {json.dumps(logged)}\n"
+    objects.answers[f"GET {PODS}/policy-1/log"] = text
+
+    _, with_debug, _ = run(monkeypatch, objects, "report")
+    objects.answers[OPERATOR_LOG] = "\n".join(quiet)
+    _, without, _ = run(monkeypatch, objects, "report")
+
+    assert workers_in(with_debug) == [f"policy-{n}" for n in range(4)]
+    assert workers_in(without) == ["policy-1"]
+
+
+def workers_in(page: str) -> list[str]:
+    return re.findall(r">(policy-\d)</text>", page)
+
+
+def test_a_call_that_failed_is_drawn_in_another_colour_with_its_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
+
+    assert out.count("fill: var(--halted)") >= 2
+    assert "CheckpointTruncated</text>" in out
+
+
+def test_bars_are_to_scale() -> None:
+    objects = Recorded("applied")
+    lines = [
+        call(objects, 2, pod="policy-0", operation="stage", seconds=2.0),
+        call(objects, 4, pod="policy-0", operation="load", seconds=1.0),
+    ]
+
+    (row,) = worker_rows(spans(lines, weights_of(objects), objects.moment))
+
+    assert [(bar.begin, bar.length) for bar in row.bars] == [(0.0, 0.5), (0.75, 0.25)]
+    assert row.value == "4.00s"
+
+
+def test_of_a_large_fleet_the_workers_that_ended_last_are_drawn() -> None:
+    objects = Recorded("applied")
+    lines = [call(objects, 1 + n / 100, pod=f"policy-{n}", operation="stage") for n in range(100)]
+
+    rows = worker_rows(spans(lines, weights_of(objects), objects.moment))
+
+    assert [row.label for row in rows] == [f"policy-{n}" for n in range(100 - MOST_WORKERS, 100)]
+
+
+def test_without_the_right_to_read_logs_the_report_has_no_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = Recorded("applied")
+    objects.answers["GET /api/v1/pods"] = Forbidden("pods is forbidden")
+    objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden; the account needs list")
+
+    code, out, err = run(monkeypatch, objects, "report")
+
+    assert (code, workers_in(out)) == (0, [])
+    assert "the account needs list" in " ".join(err.split())
+    assert "--log-level=DEBUG" in out
+
+
+def test_without_logs_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = Recorded("applied")
+
+    _, out, _ = run(monkeypatch, objects, "report", "--no-logs")
+
+    assert workers_in(out) == []
+    assert not [request for request, _ in objects.requests if request.endswith("/log")]
+
+
+@pytest.mark.parametrize("by", ["the name of the file", "the option"])
+def test_the_waterfall_is_a_picture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
+) -> None:
+    file = tmp_path / "rollout.svg"
+    if by == "the option":
+        _, text, _ = run(monkeypatch, Recorded("applied"), "report", "--format", "svg")
+    else:
+        run(monkeypatch, Recorded("applied"), "report", "--file", str(file))
+        text = file.read_text()
+
+    picture = ET.fromstring(text)  # noqa: S314 - made here
+
+    texts = ["".join(one.itertext()) for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"policy: version 2", "Staging", "Resuming", "policy-3"} <= set(texts)
+    assert re.findall(r"(?:src|href)=|url\(|<script", text) == []
+
+
+def test_a_fleet_without_a_rollout_has_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run(monkeypatch, Recorded("external"), "report", "--format", "svg")
+
+    assert code == 2
+    assert "no waterfall" in " ".join(err.split())

@@ -1,0 +1,66 @@
+"""Pictures of `rlfleet watch` and `rlfleet report`, drawn by their own code.
+
+The situations are recordings of the simulator, which the tests of the command line read, too.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from rlfleet.cli.log_lines import log_line
+from rlfleet.cli.page import subtitle
+from rlfleet.cli.screen import screen
+from rlfleet.cli.spans import spans
+from rlfleet.cli.view import fleet_view, rollout_view
+from rlfleet.cli.waterfall import picture
+from rlfleet.resources import InferenceFleet, WeightVersion
+
+RECORDINGS = Path(__file__).parents[2] / "tests/unit/client/cli/recorded"
+COLUMNS = 84
+SHOWN = {
+    "staging": "workers check version 3 and read it into memory, while they serve",
+    "paused": "all workers hold their requests, and load",
+    "stalled": "two workers have refused the files of version 3",
+    "applied": "after a rollout",
+    "external": "a fleet that a trainer drives",
+}
+"""Situation → its caption."""
+
+
+def watch() -> str:
+    """The screen of `rlfleet watch` in several situations."""
+    paper = Console(record=True, width=COLUMNS, file=io.StringIO())
+    for name, caption in SHOWN.items():
+        now, fleet, weights, _ = _recorded(name)
+        paper.print(Text(f"── {caption}", "dim"))
+        paper.print(screen(fleet_view(fleet, [weights] if weights else [], now)))
+        paper.print()
+    drawn = paper.export_svg(title="rlfleet watch policy", unique_id="rlfleet-watch")
+    # The fonts are of another host; the reader's own monospaced one does.
+    return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+
+
+def report() -> str:
+    """The picture that `rlfleet report --format svg` writes after a rollout."""
+    now, _, weights, log = _recorded("applied")
+    if weights is None:
+        raise ValueError("the recording 'applied' has no WeightVersion; record it again")
+    view = rollout_view(weights, now)
+    calls = spans((log_line(raw, "operator") for raw in log), weights, now)
+    title = f"{view.name}: version {view.desired}"
+    return picture(title, subtitle(view, weights, now), view.phases, calls)
+
+
+def _recorded(name: str) -> tuple[datetime, InferenceFleet, WeightVersion | None, list[str]]:
+    found: dict[str, Any] = yaml.safe_load((RECORDINGS / f"{name}.yaml").read_text())
+    weights = WeightVersion.model_validate(found["weights"]) if found["weights"] else None
+    fleet = InferenceFleet.model_validate(found["fleet"])
+    return datetime.fromisoformat(found["now"]), fleet, weights, found["log"]
