@@ -61,6 +61,45 @@ def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel: Path) -> None
     assert "rlfleet/py.typed" in files
 
 
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheel's programs."""
+    folder = tmp_path_factory.mktemp("installed")
+    install = [envs._uv(), "pip", "install", "-q", "--offline", "--no-deps", "--no-cache"]
+    python = envs.interpreter_of("dev")
+    subprocess.run([*install, "--python", python, "--target", folder, wheel], check=True)
+    return folder / "bin"
+
+
+def shell(programs: Path, command: str) -> str:
+    """The output of a command of bash that has the wheel's programs and nothing of the repository."""
+    variables = {"PYTHONPATH": str(programs.parent), "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=programs,
+        env=variables | {"HOME": str(programs)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", ["rlfleet", "kubectl-rlfleet"])
+def test_a_program_of_the_wheel_prints_its_release(programs: Path, program: str) -> None:
+    """kubectl runs `kubectl-rlfleet` with the arguments after `kubectl rlfleet`."""
+    assert shell(programs, f"{program} --version") == f"rlfleet {PROJECT['version']}\n"
+
+
+def test_bash_completes_verbs_with_the_printed_script(programs: Path) -> None:
+    words = "COMP_WORDS=(rlfleet wat) COMP_CWORD=1; _rlfleet_completion rlfleet"
+
+    found = shell(programs, f'source <(rlfleet completion bash); {words}; echo "${{COMPREPLY[@]}}"')
+
+    assert found == "watch\n"
+
+
 def test_the_two_distributions_have_two_names_and_one_version() -> None:
     assert (PROJECT["name"], SERVER["name"]) == ("rlfleet", "rlfleet-server")
     assert PROJECT["version"] == SERVER["version"]

@@ -12,6 +12,7 @@ from rlfleet.cli import rl_api, show
 from rlfleet.cli.audit import audit
 from rlfleet.cli.changes import publish, retry, rollback, undo
 from rlfleet.cli.check import check
+from rlfleet.cli.completion import completion
 from rlfleet.cli.doctor import doctor
 from rlfleet.cli.explain import explain
 from rlfleet.cli.history import history
@@ -83,5 +84,6 @@ for verb in (
     check,
     record,
     audit,
+    completion,
 ):
     app.command()(verb)

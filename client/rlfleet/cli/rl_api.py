@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
 from typing import Annotated
 
 import typer
@@ -27,6 +29,17 @@ class Named:
 _NAMED: ContextVar[Named | None] = ContextVar("named", default=None)
 
 
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        found = distribution_version("rlfleet")
+    except PackageNotFoundError:
+        found = "from its sources"
+    print(f"rlfleet {found}")  # noqa: T201 - rich would colour it
+    raise typer.Exit
+
+
 def options(
     context: typer.Context,
     url: Annotated[
@@ -39,6 +52,9 @@ def options(
     ca: Annotated[
         str | None, typer.Option(help="Authority of the RL API; by default $RLFLEET_API_CA_FILE.")
     ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback ends the command
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     """Publish weights to inference fleets, and see what the fleets do."""
     found = Named(url, token_file, ca)

@@ -89,6 +89,7 @@ def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # Typer draws a frame, which cuts words
     file = tmp_path / "report.html"
 
     code, out, _ = run(monkeypatch, Recorded("applied"), "report", "--file", str(file))

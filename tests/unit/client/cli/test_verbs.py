@@ -57,6 +57,7 @@ CASES = [
     ),
     ("publish 3", "external"),
     ("resume", "suspended"),
+    ("completion bash", "applied"),
 ]  # fmt: skip
 SCREENS = [there for there in SITUATIONS if there != "orphaned"]
 
