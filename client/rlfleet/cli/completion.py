@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer.completion import get_completion_script
+from typer._completion_shared import get_completion_script
 
 _VARIABLE = "_RLFLEET_COMPLETE"
 """Typer reads what a shell asks for from this variable: that of a program named `rlfleet`."""

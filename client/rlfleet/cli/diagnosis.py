@@ -66,35 +66,35 @@ RIGHTS = (
 def cluster_check(answer: Answer) -> Check:
     """The version of Kubernetes."""
     if isinstance(answer, RlfleetError):
-        return _unread("cluster", answer)
+        return unread("cluster", answer)
     version = answer.get("gitVersion", "")
     found = re.match(r"v?(\d+)\.(\d+)", version)
     oldest = ".".join(map(str, OLDEST_KUBERNETES))
     if found and (int(found[1]), int(found[2])) < OLDEST_KUBERNETES:
         message = f"Kubernetes {version} is older than {oldest}"
-        return _fail("cluster", message, f"upgrade the cluster to {oldest} or later")
-    return _ok("cluster", f"Kubernetes {version}")
+        return fail("cluster", message, f"upgrade the cluster to {oldest} or later")
+    return ok("cluster", f"Kubernetes {version}")
 
 
 def kinds_checks(answer: Answer, crds: Mapping[Kind, Answer]) -> Iterator[Check]:
     """The kinds that the API server serves. `crds`: definitions by plural, if they can be read."""
     if isinstance(answer, NotFound):
-        yield _fail("kinds", f"the API server does not serve {API_VERSION}", INSTALL)
+        yield fail("kinds", f"the API server does not serve {API_VERSION}", INSTALL)
         return
     if isinstance(answer, RlfleetError):
-        yield _unread("kinds", answer)
+        yield unread("kinds", answer)
         return
     served = {one["name"] for one in answer.get("resources") or ()}
     for kind in Kind:
         if kind not in served:
-            yield _fail("kinds", f"{kind} of {API_VERSION} is missing", INSTALL)
+            yield fail("kinds", f"{kind} of {API_VERSION} is missing", INSTALL)
             continue
         crd = crds.get(kind)
         versions = ""
         if isinstance(crd, dict):
             names = [v["name"] for v in crd["spec"]["versions"] if v.get("served")]
             versions = f", served versions: {', '.join(names)}"
-        yield _ok("kinds", f"{kind} of {API_VERSION}{versions}")
+        yield ok("kinds", f"{kind} of {API_VERSION}{versions}")
 
 
 def operator_checks(
@@ -102,10 +102,10 @@ def operator_checks(
 ) -> Iterator[Check]:
     """Operators that run. `leases`: of each Deployment, by namespace and Deployment."""
     if isinstance(answer, RlfleetError):
-        yield _unread("operator", answer)
+        yield unread("operator", answer)
         return
     if not answer["items"]:
-        yield _fail("operator", "there is no Deployment of rlfleet's operator", INSTALL)
+        yield fail("operator", "there is no Deployment of rlfleet's operator", INSTALL)
     for one in answer["items"]:
         where, name = one["metadata"]["namespace"], one["metadata"]["name"]
         ready = (one.get("status") or {}).get("readyReplicas", 0)
@@ -113,14 +113,14 @@ def operator_checks(
         image = one["spec"]["template"]["spec"]["containers"][0].get("image", "")
         message = f"{ready} of {wanted} replicas of {where}/{name} are ready, image {image}"
         if ready:
-            yield _ok("operator", message)
+            yield ok("operator", message)
         else:
-            yield _fail("operator", message, f"kubectl -n {where} describe deployment {name}")
+            yield fail("operator", message, f"kubectl -n {where} describe deployment {name}")
         watched = argument(one, "--namespaces")
         if watched and namespace not in watched.split(","):
             message = f"{where}/{name} does not follow namespace {namespace!r}, only {watched}"
             remedy = f"add {namespace!r} to watchNamespaces of the chart, or use one of {watched}"
-            yield _warn("operator", message, remedy)
+            yield warn("operator", message, remedy)
         yield _lease_check(leases[where, name], f"{where}/{name}", now)
 
 
@@ -134,35 +134,35 @@ def argument(deployment: Json, name: str) -> str:
 def _lease_check(answer: Answer, operator: str, now: datetime) -> Check:
     logs = f"read its log: kubectl -n {operator.replace('/', ' logs deployment/')}"
     if isinstance(answer, NotFound):
-        return _fail("leader", f"no process of {operator} has become the leader", logs)
+        return fail("leader", f"no process of {operator} has become the leader", logs)
     if isinstance(answer, RlfleetError):
-        return _unread("leader", answer)
+        return unread("leader", answer)
     spec = answer.get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
-        return _fail("leader", f"no process of {operator} is the leader", logs)
+        return fail("leader", f"no process of {operator} is the leader", logs)
     age = now - datetime.fromisoformat(renewed)
     if age > timedelta(seconds=2 * spec.get("leaseDurationSeconds", 15)):
         message = f"the leader {holder} has not renewed its Lease for {age.total_seconds():.0f} s"
-        return _fail("leader", message, f"compare the clocks, then {logs}")
-    return _ok("leader", f"{holder} leads {operator}")
+        return fail("leader", message, f"compare the clocks, then {logs}")
+    return ok("leader", f"{holder} leads {operator}")
 
 
 def rights_checks(allowed: Mapping[Right, bool | RlfleetError], namespace: str) -> Iterator[Check]:
     """Rights of this account in the namespace."""
     errors = [answer for answer in allowed.values() if isinstance(answer, RlfleetError)]
     if errors:
-        yield _unread("rights", errors[0])
+        yield unread("rights", errors[0])
         return
     granted: dict[str, list[str]] = {}
     for right in (right for right, allows in allowed.items() if allows):
         granted.setdefault(right.resource, []).append(right.verb)
     if granted:
         each = (f"{', '.join(verbs)} {resource}" for resource, verbs in granted.items())
-        yield _ok("rights", f"in namespace {namespace!r}: {'; '.join(each)}")
+        yield ok("rights", f"in namespace {namespace!r}: {'; '.join(each)}")
     for right, allows in allowed.items():
         if not allows:
-            make = _fail if right.needed else _warn
+            make = fail if right.needed else warn
             message = f"this account may not {right} in namespace {namespace!r}"
             yield make("rights", message, f"grant it: {right.serves} needs it")
 
@@ -191,58 +191,58 @@ def storage_checks(
     if not used and known is not None:
         names = ", ".join(known)
         if names:
-            yield _ok("storage", f"storage classes: {names}")
+            yield ok("storage", f"storage classes: {names}")
         else:
             remedy = "name existing volumes in the fleet (nfs, csi, or a claim of a static volume)"
-            yield _warn("storage", "the cluster has no storage class", remedy)
+            yield warn("storage", "the cluster has no storage class", remedy)
 
 
 def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | None) -> Check:
     what = f"claim {name} of fleet {fleet['metadata']['name']}"
     namespace = fleet["metadata"]["namespace"]
     if isinstance(answer, NotFound):
-        return _fail("storage", f"{what} does not exist", f"create it in namespace {namespace!r}")
+        return fail("storage", f"{what} does not exist", f"create it in namespace {namespace!r}")
     if isinstance(answer, RlfleetError):
-        return _unread("storage", answer)
+        return unread("storage", answer)
     phase, spec = answer.get("status", {}).get("phase", "Pending"), answer["spec"]
     wanted = spec.get("storageClassName")
     if phase != "Bound" and wanted and classes is not None and wanted not in classes:
         message = f"{what} names the storage class {wanted!r}, which does not exist"
-        return _fail("storage", message, f"use one of: {', '.join(classes) or 'none exists'}")
+        return fail("storage", message, f"use one of: {', '.join(classes) or 'none exists'}")
     if phase != "Bound":
-        make = _fail if phase == "Lost" else _warn
+        make = fail if phase == "Lost" else warn
         remedy = f"kubectl -n {namespace} describe pvc {name}"
         return make("storage", f"{what} is {phase}", remedy)
     modes = spec.get("accessModes") or []
     if fleet["spec"].get("replicas", 1) > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & {*modes}:
         message = f"{what} is {', '.join(modes)}: workers on several nodes cannot mount it"
-        return _warn("storage", message, "use a volume with ReadWriteMany or ReadOnlyMany")
-    return _ok("storage", f"{what} is bound")
+        return warn("storage", message, "use a volume with ReadWriteMany or ReadOnlyMany")
+    return ok("storage", f"{what} is bound")
 
 
 def fleet_checks(fleets: Iterable[Json], namespace: str) -> Iterator[Check]:
     """Fleets that need attention."""
     found = list(fleets)
     if not found:
-        yield _ok("fleets", f"namespace {namespace!r} has none yet")
+        yield ok("fleets", f"namespace {namespace!r} has none yet")
     for fleet in found:
         name = fleet["metadata"]["name"]
         conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
         stalled = conditions.get("Stalled", {})
         if stalled.get("status") == "True":
             message = f"{name} is stalled, {stalled['reason']}: {stalled['message']}"
-            yield _fail("fleets", message, f"rlfleet explain {stalled['reason']}")
+            yield fail("fleets", message, f"rlfleet explain {stalled['reason']}")
         elif not conditions:
             remedy = "see the lines about the operator"
-            yield _warn("fleets", f"no operator has looked at {name} yet", remedy)
+            yield warn("fleets", f"no operator has looked at {name} yet", remedy)
         else:
-            yield _ok("fleets", f"{name} is not stalled")
+            yield ok("fleets", f"{name} is not stalled")
 
 
 def event_checks(events: Answer, pods: Answer, namespace: str) -> Iterator[Check]:
     """Workers that cannot start, by their Events. `pods`: the workers of the namespace."""
     if isinstance(pods, RlfleetError) or isinstance(events, RlfleetError):
-        yield _unread("workers", pods if isinstance(pods, RlfleetError) else events)
+        yield unread("workers", pods if isinstance(pods, RlfleetError) else events)
         return
     waiting = {
         p["metadata"]["uid"]: p["metadata"]["name"] for p in pods["items"] if not _is_ready(p)
@@ -257,9 +257,9 @@ def event_checks(events: Answer, pods: Answer, namespace: str) -> Iterator[Check
         remedy = f"kubectl -n {namespace} describe pod {pod}"
         if reason == "Failed" and images:
             remedy = "check spec.engine.image of the fleet and spec.pod.imagePullSecrets"
-        yield _fail("workers", f"{pod} cannot start, {reason}: {message}", remedy)
+        yield fail("workers", f"{pod} cannot start, {reason}: {message}", remedy)
     if not last and pods["items"]:
-        yield _ok("workers", f"no Event reports a worker of {namespace!r} that cannot start")
+        yield ok("workers", f"no Event reports a worker of {namespace!r} that cannot start")
 
 
 def _is_ready(pod: Json) -> bool:
@@ -267,19 +267,22 @@ def _is_ready(pod: Json) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _ok(subject: str, message: str) -> Check:
+def ok(subject: str, message: str) -> Check:
+    """A fact as it should be."""
     return Check(result=Result.OK, subject=subject, message=message)
 
 
-def _warn(subject: str, message: str, remedy: str) -> Check:
+def warn(subject: str, message: str, remedy: str) -> Check:
+    """A fact that may be meant."""
     return Check(result=Result.WARN, subject=subject, message=message, remedy=remedy)
 
 
-def _fail(subject: str, message: str, remedy: str) -> Check:
+def fail(subject: str, message: str, remedy: str) -> Check:
+    """A fact that stops fleets."""
     return Check(result=Result.FAIL, subject=subject, message=message, remedy=remedy)
 
 
-def _unread(subject: str, error: Answer) -> Check:
+def unread(subject: str, error: Answer) -> Check:
     """A fact that this account cannot see. It says nothing about the cluster."""
     message, _, remedy = str(error).partition("; ")
-    return _warn(subject, f"cannot be checked: {message}", remedy or "try again")
+    return warn(subject, f"cannot be checked: {message}", remedy or "try again")

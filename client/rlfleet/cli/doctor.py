@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlfleet.cli import checklist, cluster, diagnosis
+from rlfleet.cli import checklist, cluster, diagnosis, first_fleet
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import RIGHTS, Answer, Right
@@ -47,6 +47,9 @@ def _checks(api: Api) -> Iterator[Check]:
 
     allowed = {right: _may(api, right) for right in RIGHTS}
     yield from diagnosis.rights_checks(allowed, namespace)
+    yield from first_fleet.image_checks(operators)
+    if (check := first_fleet.fleet_check(_tried(api), namespace)) is not None:
+        yield check
 
     fleets = _fleets(api)
     core = f"/api/v1/namespaces/{namespace}"
@@ -95,6 +98,15 @@ def _may(api: Api, right: Right) -> bool | RlfleetError:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     try:
         return bool(api.call("POST", path, None, body)["status"]["allowed"])
+    except RlfleetError as error:
+        return error
+
+
+def _tried(api: Api) -> Answer:
+    """The answer to a fleet that the API server checks and does not store."""
+    path = f"/apis/{API_VERSION}/namespaces/{api.namespace}/{Kind.FLEETS}"
+    try:
+        return api.call("POST", path, {"dryRun": "All"}, first_fleet.MINIMAL)
     except RlfleetError as error:
         return error
 

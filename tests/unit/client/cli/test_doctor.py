@@ -12,10 +12,11 @@ import yaml
 from tests.support.cli import NOW, Recorded, golden, run
 from tests.support.pages import ROOT
 
+from fleet_operator.api.fleet import FleetSpec
 from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.diagnosis import OLDEST_KUBERNETES
 from rlfleet.cli.pods import OPERATOR
-from rlfleet.errors import Forbidden, NotFound, Unavailable
+from rlfleet.errors import Forbidden, NotFound, Refused, Unavailable
 
 GROUP = "/apis/rlfleet.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -24,6 +25,8 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/rlfleet-system/leases/rlfleet"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 CLAIM = "/api/v1/namespaces/rl/persistentvolumeclaims/weights"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+FLEETS = f"{GROUP}/namespaces/rl/inferencefleets"
+IMAGE = "--default-image=rlfleet/worker:0.1.0"
 EVENTS = "/api/v1/namespaces/rl/events"
 Damage = Callable[[Recorded], None]
 
@@ -41,7 +44,7 @@ def healthy() -> Recorded:
     found.answers |= {
         "GET /version": {"gitVersion": "v1.34.2"},
         f"GET {GROUP}": {"resources": kinds},
-        f"GET {DEPLOYMENTS}": {"items": [deployment()]},
+        f"GET {DEPLOYMENTS}": {"items": [deployment(IMAGE)]},
         f"GET {LEASE}": lease(),
         f"POST {REVIEWS}": {"status": {"allowed": True}},
         f"GET {CLAIM}": {
@@ -50,6 +53,7 @@ def healthy() -> Recorded:
         },
         f"GET {CLASSES}": {"items": [{"metadata": {"name": "nfs"}}]},
         f"GET {EVENTS}": {"items": []},
+        f"POST {FLEETS}": dry_run,
     }
     for kind in kinds:
         path = f"GET {CRDS}/{kind['name']}.rlfleet.dev"
@@ -84,6 +88,13 @@ def claim(phase: str, mode: str, storage_class: str = "nfs") -> dict[str, Any]:
 def answer(key: str, found: Any) -> Damage:
     """Another answer for one request."""
     return lambda objects: objects.answers.update({key: found})
+
+
+def dry_run(params: dict[str, str], body: dict[str, Any] | None) -> dict[str, Any]:
+    assert params == {"dryRun": "All"}
+    assert body is not None
+    FleetSpec.model_validate(body["spec"])
+    return body
 
 
 def may_not_patch(_: dict[str, str], review: dict[str, Any] | None) -> dict[str, Any]:
@@ -144,11 +155,11 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     ),
     "no operator": (answer(f"GET {DEPLOYMENTS}", {"items": []}), "fail", "operator", ("helm",)),
     "operator not ready": (
-        answer(f"GET {DEPLOYMENTS}", {"items": [deployment(ready=0)]}),
+        answer(f"GET {DEPLOYMENTS}", {"items": [deployment(IMAGE, ready=0)]}),
         "fail", "operator", ("0 of 2", "describe deployment rlfleet"),
     ),
     "operator elsewhere": (
-        answer(f"GET {DEPLOYMENTS}", {"items": [deployment("--namespaces=a,b")]}),
+        answer(f"GET {DEPLOYMENTS}", {"items": [deployment("--namespaces=a,b", IMAGE)]}),
         "warn", "operator", ("'rl'", "a,b", "watchNamespaces"),
     ),
     "operators hidden": (
@@ -186,6 +197,22 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
     ),
     "no storage class": (no_fleet, "warn", "storage", ("no storage class",)),
     "a stalled fleet": (stalled, "fail", "fleets", ("NameTaken", "rlfleet explain NameTaken")),
+    "no default image": (
+        answer(f"GET {DEPLOYMENTS}", {"items": [deployment()]}),
+        "warn", "image", ("no default image", "spec.engine.image"),
+    ),
+    "a policy": (
+        answer(f"POST {FLEETS}", Refused("", "Denied", "label team is missing")),
+        "fail", "fleet", ("label team is missing", "policy"),
+    ),
+    "no namespace": (
+        answer(f"POST {FLEETS}", NotFound('namespaces "rl" not found')),
+        "fail", "fleet", ("kubectl create namespace rl",),
+    ),
+    "fleets forbidden": (
+        answer(f"POST {FLEETS}", Forbidden("inferencefleets is forbidden; give create")),
+        "warn", "fleet", ("give create",),
+    ),
     "an image": (cannot_pull, "fail", "workers", ("policy-1", "nowhere/worker:1", "imagePullSecrets")),
     "events hidden": (
         answer(f"GET {EVENTS}", Forbidden("events is forbidden")), "warn", "workers", ("forbidden",),

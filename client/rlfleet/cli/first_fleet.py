@@ -1,0 +1,58 @@
+"""The checks of `rlfleet doctor` about the first fleet, before it exists: pure, as `diagnosis`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlfleet.cli.checks import Check
+from rlfleet.cli.diagnosis import Answer, argument, fail, ok, unread, warn
+from rlfleet.errors import NotFound, Refused, RlfleetError
+from rlfleet.ports import Json
+from rlfleet.resources import API_VERSION
+
+MINIMAL: Json = {
+    "apiVersion": API_VERSION,
+    "kind": "InferenceFleet",
+    "metadata": {"name": "rlfleet-doctor"},
+    "spec": {
+        "replicas": 1,
+        "model": {"name": "policy", "source": {"path": "/models/policy"}},
+        "weights": {"roots": ["/weights"]},
+    },
+}
+"""The smallest fleet. Its image is the operator's default one, its engine has no flags of its own."""
+
+
+def image_checks(operators: Answer) -> Iterator[Check]:
+    """The worker image of fleets that name none."""
+    if isinstance(operators, RlfleetError):
+        return
+    for one in operators["items"]:
+        operator = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+        if image := argument(one, "--default-image"):
+            message = f"{operator} starts workers with {image} where a fleet names no image"
+            yield ok("image", message)
+        else:
+            message = f"{operator} has no default image for workers"
+            yield warn("image", message, "name spec.engine.image in each fleet")
+
+
+def fleet_check(answer: Answer, namespace: str) -> Check | None:
+    """Whether the API server takes a fleet. None if it lacks the kind, which another check reports."""
+    if isinstance(answer, NotFound):
+        if "namespaces " not in str(answer):
+            return None
+        remedy = f"kubectl create namespace {namespace}"
+        return fail("fleet", f"there is no namespace {namespace!r}", remedy)
+    if isinstance(answer, Refused):
+        message = (
+            f"the API server refuses a minimal fleet in namespace {namespace!r}: {answer.message}"
+        )
+        return fail("fleet", message, "correct the policy, webhook or quota that refuses it")
+    if isinstance(answer, RlfleetError):
+        return unread("fleet", answer)
+    message = (
+        f"the API server takes a minimal fleet in namespace {namespace!r} (dry run); "
+        "for yours, with its engine flags: rlfleet validate FILE"
+    )
+    return ok("fleet", message)
