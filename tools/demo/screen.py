@@ -19,6 +19,7 @@ from rich.text import Text
 
 from demo.sampler import Samples
 from demo.watch import Look
+from rlfleet.cli.screen import screen
 
 REFRESH_SECONDS = 0.25
 LINES_KEPT = 14
@@ -81,7 +82,7 @@ class Screen:
         for line, style in self._story:
             paper.print(Text(line, style))
         if self.look is not None:
-            paper.print("", self._rollout(self.look), self._workers(self.look), "")
+            paper.print("", *self._state(self.look), "")
         for line in verdict:
             paper.print(Text(line))
         drawn = paper.export_svg(title="make demo")
@@ -89,30 +90,19 @@ class Screen:
         target.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))
 
     def _draw(self) -> Group:
-        parts: list[Table | Panel] = []
+        parts: list[Table | Panel | Group] = []
         if self.look is not None:
-            parts.append(self._rollout(self.look))
-            parts.append(self._workers(self.look))
+            parts += self._state(self.look)
         if self.samples is not None and self.samples.tokens:
             parts.append(self._tokens(self.samples))
         story = Text("\n").join(Text(text, style=style) for text, style in self._lines)
         parts.append(Panel(story, title="rlfleet demo", title_align="left"))
         return Group(*parts)
 
-    @staticmethod
-    def _rollout(look: Look) -> Table:
-        table = Table.grid(padding=(0, 3))
-        pause = look.weights.get("timings", {}).get("maxWorkerPauseSeconds", 0)
-        stalled = look.condition("Stalled")
-        table.add_row(
-            Text(f"desired {look.desired or '-'}", "bold"),
-            Text(f"applied {look.applied}", "bold green"),
-            f"phase {look.phase}",
-            f"workers {look.weights.get('workersApplied', '-')}",
-            f"longest pause {pause:.3f} s",
-            Text(f"Stalled: {stalled['reason']}", "bold red") if stalled else "",
-        )
-        return table
+    def _state(self, look: Look) -> list[Table | Group]:
+        """The fleet as `rlfleet watch` draws it, and what only its workers show."""
+        fleet = [] if look.view is None else [screen(look.view)]
+        return [*fleet, self._workers(look)]
 
     @staticmethod
     def _workers(look: Look) -> Table:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from demo.place import FLEET, WEIGHTS, CommandError, Place, kubectl
+from rlfleet.cli.view import FleetView, fleet_view
+from rlfleet.resources import InferenceFleet, WeightVersion
 
 PERIOD_SECONDS = 0.4
 
@@ -28,8 +32,9 @@ class WorkerLook:
 
 @dataclass
 class Look:
-    """Everything that the screen shows of the cluster."""
+    """Everything that the screen shows of the cluster. `view`: as `rlfleet watch` shows the fleet."""
 
+    view: FleetView | None = None
     weights: dict[str, Any] = field(default_factory=dict)
     generation: int = 0
     desired: str = ""
@@ -59,6 +64,15 @@ class Look:
         return ready is not None and ready["status"] == "True"
 
 
+def view_of(items: Sequence[dict[str, Any]], now: datetime) -> FleetView | None:
+    """The demo's fleet with its rollout; None until both exist."""
+    found = {item["kind"]: item for item in items if item["metadata"]["name"] in {FLEET, WEIGHTS}}
+    if not {"InferenceFleet", "WeightVersion"} <= found.keys():
+        return None
+    fleet = InferenceFleet.model_validate(found["InferenceFleet"])
+    return fleet_view(fleet, [WeightVersion.model_validate(found["WeightVersion"])], now)
+
+
 class Watcher:
     """Keeps a `Look` up to date."""
 
@@ -78,11 +92,13 @@ class Watcher:
     def _read_cluster(self) -> dict[str, str]:
         """Take over the objects. Returns: addresses of the workers' pods by name."""
         try:
-            told = kubectl(self._place, "get", "wv,pods", "-o", "json")
+            told = kubectl(self._place, "get", "ifl,wv,pods", "-o", "json")
         except CommandError:
             return {}
         addresses: dict[str, str] = {}
-        for item in json.loads(told.stdout)["items"]:
+        items = json.loads(told.stdout)["items"]
+        self.look.view = view_of(items, datetime.now(UTC))
+        for item in items:
             name = item["metadata"]["name"]
             if item["kind"] == "WeightVersion" and name == WEIGHTS:
                 self.look.weights = item.get("status", {})
