@@ -30,6 +30,8 @@ REVIEWS_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCEPTED_SECONDS = 20.0
 """The API server itself keeps an accepted token for 10 s, so a revoked one works for 30 s at most."""
 REFUSED_SECONDS = 5.0
+SEEN_SECONDS = 3600.0
+"""So long a token that was accepted is no unknown one, whatever other clients of its address send."""
 MOST_REVIEWS = 4096
 MOST_REVIEWS_AT_ONCE = 32
 """Requests to the API server that any number of clients cause at the same time."""
@@ -87,6 +89,7 @@ class Authenticator:
         # Apart: a flood of unknown tokens must not push out those of callers.
         self._accepted: TtlCache[bytes, Caller] = TtlCache(MOST_REVIEWS, monotonic)
         self._refused: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
+        self._seen: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
         self._flights: Flights[bytes, Caller | str] = Flights()
         self._places = asyncio.Semaphore(MOST_REVIEWS_AT_ONCE)
         self._unknown = Rate(
@@ -157,10 +160,12 @@ class Authenticator:
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
         async with self._places:
-            self._unknown.check(address)
+            if self._seen.get(digest) is None:
+                self._unknown.check(address)
             known = await self._review(token)
             if isinstance(known, Caller):
                 self._accepted.put(digest, known, ACCEPTED_SECONDS)
+                self._seen.put(digest, known.name, SEEN_SECONDS)
             else:
                 self._refused.put(digest, known, REFUSED_SECONDS)
                 self._unknown.count(address)

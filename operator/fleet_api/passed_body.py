@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -31,14 +31,25 @@ class Room:
 class PassedBody:
     """The body of a request, up to a limit. It keeps the parts as long as there is room.
 
+    Args:
+        may_need: Whether this content may have to be sent again. Otherwise it is kept until its end only.
+
     Fields:
         fault: why the client's body could not be sent on.
     """
 
-    def __init__(self, request: web.Request, most_bytes: int, room: Room) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        most_bytes: int,
+        *,
+        room: Room,
+        may_need: Callable[[bytearray], bool],
+    ) -> None:
         self._request = request
         self._most_bytes = most_bytes
         self._room = room
+        self._may_need = may_need
         self._kept: bytearray | None = bytearray()
         self._is_whole = not request.body_exists
         self.fault: Exception | None = None
@@ -59,6 +70,8 @@ class PassedBody:
             self.fault = error
             raise
         self._is_whole = True
+        if self._kept is not None and not self._may_need(self._kept):
+            self.forget()
 
     @property
     def again(self) -> bytes | None:

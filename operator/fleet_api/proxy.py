@@ -30,13 +30,22 @@ from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
 from fleet_api.upstream import UPSTREAM_AUTHORIZATION, Upstream, reply_headers, request_headers
-from fleet_worker.protocol import DATA_ROUTES, READING_TEXT_ROUTES, TEXT_ROUTES
+from fleet_worker.protocol import (
+    DATA_ROUTES,
+    HEADER_RUN,
+    HEADER_VERSION_EXACT,
+    HEADER_VERSION_MIN,
+    READING_TEXT_ROUTES,
+    TEXT_ROUTES,
+)
 
 CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
 """Before each repetition of a request with an unmet demand. Clients repeat it over a longer time."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""Of all bodies that wait for the first byte of their reply. A body beyond that is not sent again."""
+"""Of all bodies with a demand that wait for the first byte of their reply. One beyond that is not sent again."""
+_DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
+_DEMAND_FIELDS = (b"weight_version_exact", b"weight_version_min", b"weight_run")
 FINISH_PATH = "/finish_session"
 _PROXIED = Contract({}, frozenset({400, 413, 422}), is_open=True)
 _FINISHED = Contract({200: AnyDocument}, frozenset({400, 413, 422}), is_open=True)
@@ -95,10 +104,17 @@ class Proxy:
         Errors: Problem 413 for a body that is too long, 401 for a key that the workers refuse, 503 without a
         reply.
         """
-        body = PassedBody(call.request, self._most_bytes, self._room)
+        key = self._keys.of(call.fleet.namespace, call.fleet.name)
+        headers = request_headers(call.request, key)
+        body = PassedBody(
+            call.request,
+            self._most_bytes,
+            room=self._room,
+            may_need=lambda content: _may_be_sent_again(call, headers, content),
+        )
         response: web.StreamResponse | None = None
         try:
-            async with self._reply(call, body) as reply:
+            async with self._reply(call, headers, body) as reply:
                 if reply.status == HTTPStatus.UNAUTHORIZED:
                     raise _key_refused(call.fleet)
                 response = web.StreamResponse(
@@ -126,11 +142,10 @@ class Proxy:
             body.forget()
 
     @asynccontextmanager
-    async def _reply(self, call: Call, body: PassedBody) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _reply(
+        self, call: Call, headers: CIMultiDict[str], body: PassedBody
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The first reply of a worker that meets the request's demand, or else the last one."""
-        headers = request_headers(
-            call.request, self._keys.of(call.fleet.namespace, call.fleet.name)
-        )
         parts = body.parts() if call.request.body_exists else None
         reply = await self._send(call, self._upstream(call.fleet), headers, parts)
         try:
@@ -184,6 +199,20 @@ class Proxy:
         return self._sessions[is_new]
 
 
+def _may_be_sent_again(call: Call, headers: CIMultiDict[str], content: bytearray) -> bool:
+    """Whether an answer to this request may be one of those below."""
+    return (
+        _may_lose_its_key(call.fleet, headers)
+        or any(name in headers for name in _DEMAND_HEADERS)
+        or any(name in content for name in _DEMAND_FIELDS)
+    )
+
+
+def _may_lose_its_key(fleet: Fleet, headers: CIMultiDict[str]) -> bool:
+    """A router drops the key on routes that it does not know."""
+    return fleet.spec.router is not None and "Authorization" in headers
+
+
 def _may_differ_elsewhere(
     reply: aiohttp.ClientResponse, fleet: Fleet, headers: CIMultiDict[str]
 ) -> bool:
@@ -193,8 +222,7 @@ def _may_differ_elsewhere(
             # A version demand that this worker does not meet, by headers or by the body.
             return "Retry-After" in reply.headers
         case HTTPStatus.UNAUTHORIZED:
-            # A router drops the key on routes that it does not know.
-            return fleet.spec.router is not None and "Authorization" in headers
+            return _may_lose_its_key(fleet, headers)
         case _:
             return False
 

@@ -241,6 +241,22 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
     assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
 
 
+async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy() -> None:
+    now, cluster = [0.0], FakeCluster()
+    known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: now[0])
+    await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
+    statuses = set()
+    for number in range(500):
+        now[0] += 0.05
+        with pytest.raises(Problem) as refused:
+            await known.caller(f"Bearer junk-{number}", "rl", "policy", "proxy")
+        statuses.add(refused.value.status)
+        # Its review has ended after 20 s, and is made once more.
+        await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
+
+    assert (now[0] > ACCEPTED_SECONDS, statuses) == (True, {401, 429})
+
+
 async def test_good_tokens_of_one_address_are_not_limited() -> None:
     cluster = FakeCluster()
     known = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0, unknown_per_second=1)

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import READER
 from tests.support.fake_objects import condition
 from tests.support.prime_rl import PrimeRl
+from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
 from fleet_api.proxy import PAUSES_SECONDS
@@ -28,6 +29,8 @@ class Workers:
     def __init__(self, *versions: int, key: str = "") -> None:
         self.versions = list(versions)
         self.key = key
+        self.holds: asyncio.Event | None = None
+        """Until then no completion is answered."""
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections: list[Any] = []
         app = web.Application(client_max_size=64 * 1024 * 1024)
@@ -44,6 +47,8 @@ class Workers:
         self.requests.append((request.path_qs, headers, content))
         if request.transport not in self.connections:
             self.connections.append(request.transport)
+        if self.holds is not None and request.path == "/v1/completions":
+            await self.holds.wait()
         if self.key and headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
         if request.path == "/v1/models":
@@ -143,6 +148,21 @@ async def test_bodies_are_kept_within_a_bound_for_all_requests_together(
 
     del body["prompt"]
     assert (await api.send("POST", CHAT, json=body))[0] == 200, "the room is free again"
+
+
+async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
+    api: Api, router: Workers, behind: Workers
+) -> None:
+    router.holds = asyncio.Event()
+    large = {"prompt": "x" * 10_000_000}
+    content = io.BytesIO(json.dumps(large).encode())
+    slow = asyncio.ensure_future(api.send("POST", "/v1/completions", data=content))
+    await soon(lambda: router.requests)
+
+    content = io.BytesIO(json.dumps({"weight_version_min": 43} | large).encode())
+    assert (await api.send("POST", CHAT, data=content))[0] == 200
+    router.holds.set()
+    assert (await slow)[0] == 200
 
 
 # --- the key of the public port -------------------------------------------------------------------
