@@ -102,6 +102,21 @@ async def test_a_row_has_what_both_kinds_of_dynamo_clients_read(api: Api) -> Non
     assert "error" not in first
 
 
+@pytest.mark.parametrize("flags", [["--external-fleets=rl/policy"]])
+async def test_workers_that_the_rl_api_calls_have_addresses_as_the_client_reaches_it(
+    api: Api,
+) -> None:
+    headers = {"Host": "rl.example.com", "X-Forwarded-Proto": "https"}
+    _, page = await api.get("/v1/rl/workers", headers=headers)
+    assert page["workers"][0]["system_url"] == "http://10.0.0.1:8081", "the operator manages it"
+
+    api.cluster.fleet["spec"]["weights"]["management"] = "External"
+    _, page = await api.get("/v1/rl/workers", headers=headers)
+    root = "https://rl.example.com/fleets/rl/policy/workers"
+    for row in page["workers"]:
+        assert row["system_url"] == row["admin_base_url"] == f"{root}/{row['pod']}"
+
+
 async def test_integers_are_integers_for_clients_that_check(api: Api) -> None:
     for row in await workers(api):
         assert type(row["instance_id"]) is int

@@ -157,12 +157,13 @@ async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
     large = {"prompt": "x" * 10_000_000}
     content = io.BytesIO(json.dumps(large).encode())
     slow = asyncio.ensure_future(api.send("POST", "/v1/completions", data=content))
-    await soon(lambda: router.requests)
-
-    content = io.BytesIO(json.dumps({"weight_version_min": 43} | large).encode())
-    assert (await api.send("POST", CHAT, data=content))[0] == 200
-    router.holds.set()
-    assert (await slow)[0] == 200
+    try:
+        await soon(lambda: router.requests)
+        content = io.BytesIO(json.dumps({"weight_version_min": 43} | large).encode())
+        assert (await api.send("POST", CHAT, data=content))[0] == 200
+    finally:
+        router.holds.set()
+        assert (await slow)[0] == 200
 
 
 # --- the key of the public port -------------------------------------------------------------------
