@@ -27,16 +27,12 @@ from fleet_worker.protocol import Reason
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
 
 
-def compare_files(
-    step: Step, view: RolloutView, recorded: Checkpoint | None, *, is_new: bool
-) -> Step:
+def compare_files(step: Step, view: RolloutView, *, is_new: bool) -> Step:
     """The step, with a comparison of the files if the rollout would end without one.
 
     Args:
         step: The step of the strategy.
         view: The rollout.
-        recorded: The applied weights in the fleet's status. Others were loaded in this rollout, by
-            workers that have read their files.
         is_new: The status of the WeightVersion does not know the desired weights yet.
 
     Returns: the step, one that waits for the comparison, or one with the problem.
@@ -48,8 +44,6 @@ def compare_files(
         and (is_new or view.phase is RolloutPhase.COMPARING)
         and goal.pinned
         and same_weights(step.goal, goal)
-        and recorded is not None
-        and same_weights(recorded, goal)
     )
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
     if not ends_unread or not serving or _is_compared(serving, view, goal):

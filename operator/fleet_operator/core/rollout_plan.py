@@ -90,9 +90,8 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
         return _plan(observed, view, pins, step, halted=False)
-    recorded = known[-1] if observed.status.applied is not None else None
     is_new = weights is not None and wanted is not None and not _knows(weights, wanted)
-    step = compare_files(_waiting(strategy(view), view), view, recorded, is_new=is_new)
+    step = compare_files(_waiting(strategy(view), view), view, is_new=is_new)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
         # The rollback begins with this decision, so that no worker is late yet.

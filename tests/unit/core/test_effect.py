@@ -47,7 +47,9 @@ def test_the_status_has_the_smallest_and_largest_changed_share() -> None:
 
 
 def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:
-    status = status_of(up(0).changed(0.0), up(1).changed(0.0), up(2).changed(0.0))
+    before = WeightsStatus(desired_version="2", phase=RolloutPhase.RESUMING, started_at=NOW)
+    weights = make_weights("2", status=before)
+    status = status_of(*(up(n).changed(0.0) for n in range(3)), weights=weights)
     warning = condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED)
 
     assert warning is not None

@@ -115,7 +115,14 @@ class TestAnotherRunWithTheSameNumber:
 
     def test_the_rollout_is_ready_when_all_serve_it(self):
         workers = [has(make_worker(n).serving("40"), RUN_8, D2, "run-8") for n in range(3)]
-        wants = asks("40", RUN_8, runID="run-8")
+        under_way = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            desired_run_id="run-8",
+            phase=RolloutPhase.RESUMING,
+            started_at=NOW - timedelta(minutes=1),
+        )
+        wants = replace(asks("40", RUN_8, runID="run-8"), status=under_way)
         decision = decided(fleet_of(*workers, wants=wants, status=AFTER_RUN_7))
 
         assert verdicts(decision) == ("AllWorkersServing", None)
