@@ -119,7 +119,7 @@ class Leader:
     fleet, weights: the last computed statuses, which the planners see.
     lost: calls whose answer never came, by uid of the worker, until it has answered again.
     lost_admissions: epochs of admissions whose answer never came, until they cannot take effect.
-    compared: comparisons of files without a refusal, by uid of the worker.
+    compared: comparisons of files without a refusal and when they ended, by uid of the worker.
     may_open: uids of workers to which an admission may still come.
     written: what it believes to be stored, by uid.
     desired, pods: what its watches have brought, as it was at `seen_until`.
@@ -143,7 +143,7 @@ class Leader:
     refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
     lost: dict[str, Work] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
-    compared: dict[str, Work] = field(default_factory=dict)
+    compared: dict[str, tuple[Work, float]] = field(default_factory=dict)
     may_open: set[str] = field(default_factory=set)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     clock_ahead_seconds: float = 0
@@ -264,7 +264,7 @@ class Leader:
         if isinstance(flight.action, CompareFiles):
             self.compared.pop(uid, None)
             if reason is None:
-                self.compared[uid] = flight.action.work
+                self.compared[uid] = (flight.action.work, self.own(now))
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
             self.epochs.note_refusal(KEY, pod, flight.state.epoch)
@@ -330,6 +330,7 @@ class Leader:
     def _worker(self, pod: PodView, now: float) -> WorkerView:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)
         flight = self.flights.get(pod.uid)
+        compared, compared_at = self.compared.get(pod.uid, (None, now))
         return WorkerView(
             pod=pod,
             state=heard.state if heard else None,
@@ -338,7 +339,8 @@ class Leader:
             silence="time-out",
             call=flight.action.work if flight else None,
             lost_call=self.lost.get(pod.uid),
-            compared=self.compared.get(pod.uid),
+            compared=compared,
+            compared_seconds=now - compared_at,
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

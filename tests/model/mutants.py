@@ -355,8 +355,8 @@ MUTANTS = [
         9,
         "a new WeightVersion of the served version reads no files",
         "core/comparison.py",
-        "and (is_new or view.phase is RolloutPhase.COMPARING)",
-        "and view.phase is RolloutPhase.COMPARING",
+        "return status.files_unread or not status.is_about(desired.version, desired.run_id)",
+        "return status.files_unread",
         story="files_written_over_before_a_recreation",
     ),
     Mutant(

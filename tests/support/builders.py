@@ -192,9 +192,10 @@ class AWorker:
         """Its weights came from here."""
         return self._says(source=Source(path=path) if path else None)
 
-    def compared(self, version: str) -> Self:
+    def compared(self, version: str, seconds_ago: float) -> Self:
         """It has found the files of this version to be those in its engine."""
-        return replace(self, around=self.around | {"compared": Work("compare", version)})
+        found = {"compared": Work("compare", version), "compared_seconds": seconds_ago}
+        return replace(self, around=self.around | found)
 
     def heard(self, seconds_ago: float) -> Self:
         """It said all this so long ago."""

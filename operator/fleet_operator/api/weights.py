@@ -217,6 +217,7 @@ class WeightsStatus(Resource):
     effect: RolloutEffect | None = None
     canary: CanaryVerdict | None = None
     superseded_versions: int = 0
+    files_unread: bool = False
     history: tuple[HistoryEntry, ...] = ()
     conditions: tuple[Condition, ...] = ()
 

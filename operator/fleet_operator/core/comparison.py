@@ -1,11 +1,12 @@
-"""Compares the files of a version that all workers serve already with the served weights.
+"""Compares the files of a version with the weights that the fleet has served under it before.
 
-A rollout to a version that all workers have loaded reads no files. So another run could write over
-the directory of the served version, create the WeightVersion again, and get `Ready` for files that no
-worker has read. For a status that does not know the version yet, one serving worker compares the
-files first. Files that are gone count as the same: trainers delete old checkpoints.
+A rollout to a version that all workers have loaded reads no file, and one to staged bytes reads none
+again. So another run could write over the directory, create the WeightVersion again, and get `Ready`
+for files that no worker has read. If the fleet knows the digest of a version when a WeightVersion
+requests it, one serving worker compares the files before the version is Ready. Files that are gone count
+as the same: trainers delete old checkpoints.
 
-A trainer that names the digest in its spec has said which files it means, so no worker reads them.
+A trainer that names the digest in its spec has said which files it means, so no worker compares them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_comparison
+from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
@@ -27,27 +29,36 @@ from fleet_worker.protocol import Reason
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
 
 
-def compare_files(step: Step, view: RolloutView, *, is_new: bool) -> Step:
+def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
+    """Whether the files of the desired weights have yet to be compared for their WeightVersion."""
+    if weights is None or not desired.pinned:
+        return False
+    status = weights.status
+    return status.files_unread or not status.is_about(desired.version, desired.run_id)
+
+
+def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step, bool]:
     """The step, with a comparison of the files if the rollout would end without one.
 
     Args:
         step: The step of the strategy.
         view: The rollout.
-        is_new: The status of the WeightVersion does not know the desired weights yet.
+        unread: The files have yet to be compared.
 
-    Returns: the step, one that waits for the comparison, or one with the problem.
+    Returns: the step, one that waits for the comparison, or one with the problem; and whether the
+        files have yet to be compared after it.
     """
     goal = view.desired
-    ends_unread = (
+    ends = (
         step.phase is RolloutPhase.APPLIED
         and step.problem is None
-        and (is_new or view.phase is RolloutPhase.COMPARING)
-        and goal.pinned
         and same_weights(step.goal, goal)
     )
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
-    if not ends_unread or not serving or _is_compared(serving, view, goal):
-        return step
+    if not unread or not ends or not serving:
+        return step, unread
+    if _is_compared(serving, view, goal):
+        return step, False
     problem = _problem_of(serving, view, goal)
     step = replace(
         step,
@@ -58,17 +69,17 @@ def compare_files(step: Step, view: RolloutView, *, is_new: bool) -> Step:
     reader = _reader(serving, view, goal)
     called = {action.pod_uid for action in step.actions}
     if reader is None or reader.pod.uid in called:
-        return step
+        return step, True
     call = CompareFiles(
         pod_uid=reader.pod.uid,
         pod_name=reader.pod.name,
-        reason="all workers serve it, and the WeightVersion is new",
+        reason="the fleet has served this version before",
         version=goal.version,
         run_id=goal.run_id,
         source=goal.source,
         timeout_seconds=view.settings.timeouts.stage_seconds,
     )
-    return replace(step, actions=(*step.actions, call))
+    return replace(step, actions=(*step.actions, call)), True
 
 
 def _work(goal: Checkpoint) -> Work:
@@ -76,9 +87,9 @@ def _work(goal: Checkpoint) -> Work:
 
 
 def _is_compared(serving: Workers, view: RolloutView, goal: Checkpoint) -> bool:
-    """Whether a worker has found the same files, or none."""
+    """Whether a worker has found the same files, or none, in this attempt."""
     return any(
-        worker.compared == _work(goal)
+        (worker.compared == _work(goal) and worker.compared_seconds < view.rollout_seconds)
         or ((failure := view.failure_of(worker, goal)) is not None and failure.reason in _GONE)
         for worker in serving
     )

@@ -18,7 +18,7 @@ from fleet_operator.api.fleet_status import PinnedWeights
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.applied import applied_after, applied_of, came_before, served_last
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.comparison import compare_files
+from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.external_pins import external_pins_of, is_reused, reused_by_trainer
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.lora_goals import lora_goals_of
@@ -60,6 +60,7 @@ class RolloutPlan:
         pinned: the pins of versions, for the status.
         waits_for_pin: calls wait until the pins are stored.
         allows_mixing: two versions may serve at once.
+        files_unread: the files of the desired version have yet to be compared with their digest.
     """
 
     desired: Checkpoint
@@ -71,6 +72,7 @@ class RolloutPlan:
     pinned: tuple[PinnedWeights, ...] = ()
     waits_for_pin: bool = False
     allows_mixing: bool = False
+    files_unread: bool = False
 
 
 def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
@@ -89,16 +91,18 @@ def plan_rollout(observed: FleetObserved, *, now: datetime) -> RolloutPlan:
     refused = reuse or _refusal(observed, weights, view)
     if refused is not None:
         step = replace(strategy(replace(view, desired=view.applied)), problem=refused)
-        return _plan(observed, view, pins, step, halted=False)
-    is_new = weights is not None and wanted is not None and not _knows(weights, wanted)
-    step = compare_files(_waiting(strategy(view), view), view, is_new=is_new)
+        plan = _plan(observed, view, pins, step, halted=False)
+        return replace(plan, files_unread=needs_comparison(weights, view.desired))
+    unread = needs_comparison(weights, view.desired)
+    step, unread = compare_files(_waiting(strategy(view), view), view, unread=unread)
     halted = view.halted
     if step.problem is not None and step.problem.halt:
         # The rollback begins with this decision, so that no worker is late yet.
         back = strategy(replace(view, halted=True, phase=RolloutPhase.HALTED))
         step = replace(back, problem=step.problem, failed=step.failed, verdict=step.verdict)
         halted = True
-    return _plan(observed, view, pins, step, halted=halted)
+    plan = _plan(observed, view, pins, step, halted=halted)
+    return replace(plan, files_unread=unread)
 
 
 def _plan_external(observed: FleetObserved, now: datetime) -> RolloutPlan:

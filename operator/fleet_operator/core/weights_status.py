@@ -66,6 +66,7 @@ def weights_status(
         effect=effect,
         canary=rollout.step.verdict or before.canary,
         superseded_versions=before.superseded_versions + was_superseded(before, rollout),
+        files_unread=rollout.files_unread,
         history=history_of(weights, rollout, phase, timings, started_at, now=now),
         conditions=weights_conditions(
             observed, weights, rollout, phase, serving, warning_of(effect), now

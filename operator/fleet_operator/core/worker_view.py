@@ -106,7 +106,8 @@ class WorkerView:
         silent_seconds: 0 while the worker answers, otherwise seconds since the first failed request.
         call: the work that the call in flight asks for; None without one.
         lost_call: the same of a call that got no answer; None once the worker has answered again.
-        compared: the last comparison of files that the worker ended without a refusal.
+        compared, compared_seconds: the last comparison of files that the worker ended without a refusal,
+            and how long ago that was.
         may_open: an admission is in flight, or one that got no answer may arrive late.
     """
 
@@ -118,6 +119,7 @@ class WorkerView:
     call: Work | None = None
     lost_call: Work | None = None
     compared: Work | None = None
+    compared_seconds: float = 0
     may_open: bool = False
     standing: Standing = field(init=False, compare=False, repr=False)
     """The effect that it can have on clients right now; in case of doubt the riskier one."""

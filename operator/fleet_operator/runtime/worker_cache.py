@@ -54,6 +54,7 @@ class _Entry:
     lost_call: Work | None = None
     compared: Work | None = None
     """The last comparison of files that ended without a refusal."""
+    compared_at: float = 0
     lost_admission: Epoch | None = None
     """The epoch of the last admission without an answer, until it cannot take effect any more."""
     may_open: bool = False
@@ -102,9 +103,10 @@ class WorkerCache:
             call=entry.call,
             lost_call=entry.lost_call,
             compared=entry.compared,
+            compared_seconds=0 if entry.compared is None else now - entry.compared_at,
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
-        entry.view = None if is_ageing or silent else view
+        entry.view = None if is_ageing or silent or entry.compared is not None else view
         return view
 
     def is_unknown(self, pod: PodView) -> bool:
@@ -206,6 +208,7 @@ class WorkerCache:
         entry.refused = None if answer.reason is None else work
         if work.kind == "compare":
             entry.compared = None if answer.silent or answer.reason is not None else work
+            entry.compared_at = now
         if answer.silent:
             # It may have taken effect: read the state before the next call.
             entry.stale = True

@@ -669,6 +669,13 @@ class TestFilesOfAServedVersion:
 
     SERVING = tuple(has(make_worker(n).serving("40"), RUN_7, D1) for n in range(3))
     STATUS = served("40", RUN_7, D1)
+    BEGUN = WeightsStatus(
+        observed_generation=1,
+        desired_version="40",
+        phase=RolloutPhase.COMPARING,
+        files_unread=True,
+        started_at=NOW - timedelta(minutes=1),
+    )
 
     def test_one_worker_compares_them_before_the_version_is_ready(self):
         decision = decided(fleet_of(*self.SERVING, wants=asks("40", RUN_7), status=self.STATUS))
@@ -680,22 +687,23 @@ class TestFilesOfAServedVersion:
         assert ready is not None
         assert ready.status == "False"
 
-    def test_the_version_is_ready_when_a_worker_has_found_the_same(self):
-        workers = [self.SERVING[0].compared("40"), *self.SERVING[1:]]
-        decision = decided(fleet_of(*workers, wants=asks("40", RUN_7), status=self.STATUS))
+    @pytest.mark.parametrize(("seconds", "is_ready"), [(5.0, True), (90.0, False)])
+    def test_the_version_is_ready_when_a_worker_has_found_the_same_in_this_attempt(
+        self,
+        seconds: float,
+        is_ready: bool,  # noqa: FBT001 - a parameter of the table
+    ):
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
+        workers = [self.SERVING[0].compared("40", seconds), *self.SERVING[1:]]
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
 
-        assert not decision.worker_calls
-        assert verdicts(decision) == ("AllWorkersServing", None)
+        assert (verdicts(decision)[0] == "AllWorkersServing") == is_ready
+        assert texts_of(decision.worker_calls) == ([] if is_ready else ["compare 40 on policy-0"])
+        assert decision.weights["wv-2"].files_unread == (not is_ready)
 
     @pytest.mark.parametrize("reason", [Reason.VERSION_REUSED, Reason.DIGEST_MISMATCH])
     def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self, reason: Reason):
-        begun = WeightsStatus(
-            observed_generation=1,
-            desired_version="40",
-            phase=RolloutPhase.COMPARING,
-            started_at=NOW - timedelta(minutes=1),
-        )
-        wants = replace(asks("40", RUN_7), status=begun)
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
         resting = self.SERVING[1].refused("40", reason, age_seconds=1)
         due = self.SERVING[1].refused("40", reason, age_seconds=30)
 
@@ -707,13 +715,7 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize("reason", [Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND])
     def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason: Reason):
-        begun = WeightsStatus(
-            observed_generation=1,
-            desired_version="40",
-            phase=RolloutPhase.COMPARING,
-            started_at=NOW - timedelta(minutes=1),
-        )
-        wants = replace(asks("40", RUN_7), status=begun)
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
         workers = [self.SERVING[0].refused("40", reason, age_seconds=1), *self.SERVING[1:]]
         decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
 
@@ -739,13 +741,15 @@ class TestFilesOfAServedVersion:
 
         assert not decision.worker_calls
 
+    def test_workers_that_did_not_answer_at_first_change_nothing(self):
+        begun = self.BEGUN.model_copy(update={"phase": RolloutPhase.STAGING})
+        wants = replace(asks("40", RUN_7), status=begun)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
     def test_a_store_without_an_answer_is_reported_after_the_timeout(self):
-        begun = WeightsStatus(
-            observed_generation=1,
-            desired_version="40",
-            phase=RolloutPhase.COMPARING,
-            started_at=NOW - timedelta(hours=2),
-        )
+        begun = self.BEGUN.model_copy(update={"started_at": NOW - timedelta(hours=2)})
         watched = Watched(phase_seconds=7200.0, attempt_seconds=7200.0)
         wants = replace(asks("40", RUN_7), status=begun, watched=watched)
         decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))

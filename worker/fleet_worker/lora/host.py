@@ -1,4 +1,4 @@
-"""What the calls about LoRA adapters need of their worker."""
+"""The parts of a worker that the calls about LoRA adapters use."""
 
 from __future__ import annotations
 
