@@ -1,7 +1,8 @@
 """Fleets of `examples` with real workers, and their programs in a trainer's pod with a trainer's rights.
 
-A fleet is the example's, with what a CPU needs and the model's name of the fleet here: so its workers
-stay. Each example trains a run of its own, since tests before have served versions of these numbers.
+A fleet is the example's, with what a CPU needs and the model's name of the fleet here. The fleet here is
+patched to it, so its workers stay. Each example trains a run of its own, since tests before have served
+versions of these numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from tests.e2e.conftest import FLEET, WORKERS, Fleet
+from tests.e2e.conftest import FLEET, NAMESPACE, WORKERS, Fleet
 from tests.support.adapters import write_adapter
 from tests.support.pages import ROOT
 
@@ -32,7 +33,7 @@ CANARY, LORA, LOOP, STAGES = (
     "two-stage/stages.py",
 )
 NAME = "examples"
-"""Of the trainer's pod, and the field manager of the manifests."""
+"""Of the trainer's pod."""
 ADAPTED = "policy-sql"
 """The adapter's WeightVersion and, instead of `policy`, the fleet with adapters."""
 RUN = "run-1"
@@ -64,17 +65,17 @@ class Trainer:
     def apply(self, program: str) -> None:
         """Put the example in place of the fleet. The weights come first: a canary compares with them."""
         fleet, weights = manifests(program)
-        weights["spec"]["runID"] = Path(program).parent.name
-        for manifest in (weights, fleet):
-            self.fleet.apply(manifest, options=AS_EXAMPLES)
-            self.fleet.wait_whole()
+        assert fleet["metadata"] == weights["metadata"] == {"name": FLEET, "namespace": NAMESPACE}
+        wanted = weights["spec"]
+        run = Path(program).parent.name
+        self.fleet.publish(wanted["version"], source=wanted["source"], runID=run)
+        self.fleet.wait_whole()
+        self.fleet.patch_fleet({"spec": fleet["spec"]})
+        self.fleet.wait_whole()
 
     def write(self, version: int, like: Path) -> None:
         """A checkpoint where the programs look for it."""
         shutil.copytree(like, self.fleet.weights / RUN / f"step_{version}", dirs_exist_ok=True)
-
-
-AS_EXAMPLES = ("--server-side", "--force-conflicts", f"--field-manager={NAME}")
 
 
 def in_pod(program: str) -> str:
@@ -113,9 +114,7 @@ def pod(shared_fleet: Fleet, adapted: Fleet) -> Iterator[None]:
 @pytest.fixture
 def trainer(fleet: Fleet, pod: None) -> Iterator[Trainer]:
     yield Trainer(fleet)
-    named = {"apiVersion": "rlfleet.dev/v1alpha1", "metadata": {"name": FLEET}}
-    nothing = {**named, "kind": "InferenceFleet", "spec": {}}
-    fleet.apply(nothing, options=(*AS_EXAMPLES, "--validate=false"))  # the rest of it stays
+    fleet.patch_fleet({"spec": {"rollout": {"strategy": None, "canary": None}}})
     usual = {"source": {"path": fleet.source}, "runID": None, "rollbackTo": None}
     fleet.publish(str(fleet.next_step()), **usual)
 
