@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.fail(preflight.describe(found), pytrace=False)
     if found:
         pytest.skip(preflight.describe(found))
-    with Cluster.start(nodes=2, mounts=stack.mounts()) as cluster:
+    with Cluster.start(nodes=2, mounts=stack.mounts("router")) as cluster:
         stack.load_images(cluster)
         stack.install(cluster)
         yield cluster

@@ -1,7 +1,7 @@
 """Clients that generate all the time, through the fleet's Service, and keep every reply.
 
 Each opens a new connection for every request, so that the Service spreads them over the workers.
-Like other clients of the OpenAI API, they retry after a connection error or a 5xx. A request is lost if
+A router finds their session in `X-Session-ID`. Like other clients of the OpenAI API, they retry after a connection error or a 5xx. A request is lost if
 it has no complete answer after all retries.
 """
 
@@ -81,7 +81,7 @@ async def sample(base_url: str, model: str, samples: Samples, stop: asyncio.Even
     ):
         await _led_somewhere(http)
         for number in range(CLIENTS):
-            group.create_task(_client(http, model, samples, stop, random.Random(number)))  # noqa: S311 - prompts
+            group.create_task(_client(http, model, samples, stop, number))
 
 
 async def _led_somewhere(http: httpx.AsyncClient) -> None:
@@ -97,14 +97,16 @@ async def _client(
     model: str,
     samples: Samples,
     stop: asyncio.Event,
-    prompts: random.Random,
+    number: int,
 ) -> None:
+    prompts = random.Random(number)  # noqa: S311 - prompts
+    headers = {"X-Session-ID": f"client-{number}"}
     while not stop.is_set():
         prompt = [prompts.randrange(VOCABULARY) for _ in range(prompts.randint(4, 24))]
         samples.sent += 1
         reply, why = None, ""
         for _ in range(ATTEMPTS):
-            reply, why = await _ask(http, model, prompt, prompts.randrange(2**31))
+            reply, why = await _ask(http, model, prompt, prompts.randrange(2**31), headers)
             if reply is not None:
                 break
             samples.retried[samples.act] += 1
@@ -118,7 +120,7 @@ async def _client(
 
 
 async def _ask(
-    http: httpx.AsyncClient, model: str, prompt: list[int], seed: int
+    http: httpx.AsyncClient, model: str, prompt: list[int], seed: int, headers: dict[str, str]
 ) -> tuple[dict[str, Any] | None, str]:
     body = {
         "model": model,
@@ -132,7 +134,7 @@ async def _ask(
         },
     }
     try:
-        answer = await http.post("/inference/v1/generate", json=body)
+        answer = await http.post("/inference/v1/generate", json=body, headers=headers)
         if answer.status_code != 200:
             return None, f"{answer.status_code} {answer.text[:200]}"
         reply: dict[str, Any] = answer.json()
