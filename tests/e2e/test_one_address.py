@@ -2,7 +2,8 @@
 
 Two fleets of three real workers: one whose weights the operator manages, and one that its trainer drives.
 In an update of each, a worker is lost in the middle. Clients sample through the same address all the
-time, and every token is recomputed.
+time, and every token is recomputed. The first test is the shortest: it takes the two workers that are
+there.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tests.support.audit import audit_file
 from tests.support.dynamo_clients import Dynamo
 from tests.support.nemo_rl import NemoRl
 from tests.support.plugins import file_transfer
-from tests.support.prime_rl import PrimeRl
+from tests.support.prime_rl import METRICS, Page, PrimeRl
 from tests.support.released_clients import ReleasedClients
 
 import stack
 from chaos.processes import node_of, signal_worker
 from stack.fleets import MODEL_NAME, WEIGHTS_ROOT
 
-pytestmark = pytest.mark.long
 NAME = "driven"
 NUMBER = 3
 KEY = "a-key-of-the-trainers"
 KEYS = "trainers"
 SYSTEM = "rlfleet-system"
+SETTINGS = ("api.enabled=true", f"api.keysSecret={KEYS}")
 STARTS_SECONDS = 400
 LEASE_SECONDS = 120
 THINK_SECONDS = 2.0
@@ -126,53 +127,59 @@ def external(shared_fleet: Fleet) -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def api(shared_fleet: Fleet, external: Fleet) -> Callable[[Fleet], Address]:
-    """The RL API, as the chart deploys it."""
-    cluster, kubectl = shared_fleet.cluster, shared_fleet.kubectl
-    external.eventually(
-        lambda: kubectl("get", f"secret/{NAME}-admin-token", "-o", "name", check=False).stdout,
-        "the operator has made the admin token",
-    )
-    cluster.kubectl(
+def account(shared_fleet: Fleet) -> str:
+    """The RL API, as the chart deploys it. Returns: the token of an account that may edit fleets."""
+    kubectl = shared_fleet.kubectl
+    shared_fleet.cluster.kubectl(
         *("-n", SYSTEM, "create", "secret", "generic", KEYS),
         f"--from-literal={NAMESPACE}.{FLEET}={KEY}-of-{FLEET}",
-        f"--from-literal={NAMESPACE}.{NAME}={KEY}-of-{NAME}",
     )
     kubectl("create", "serviceaccount", "trainer")
     rights = ("--clusterrole=edit", f"--serviceaccount={NAMESPACE}:trainer")
     kubectl("create", "rolebinding", "trainer", *rights)
-    settings = ("api.enabled=true", f"api.keysSecret={KEYS}")
-    stack.install(cluster, *settings, f"api.externalFleets={{{NAMESPACE}/{NAME}}}")
-    port = cluster.forward(SYSTEM, "service/rlfleet-api", 8090)
-    account = kubectl("create", "token", "trainer").stdout.strip()
+    stack.install(shared_fleet.cluster, *SETTINGS)
+    return str(kubectl("create", "token", "trainer").stdout.strip())
 
-    def address(fleet: Fleet) -> Address:
-        path = f"/fleets/{NAMESPACE}/{fleet.name}"
-        with_key = f"/t/{KEY}-of-{fleet.name}{path}"
-        outside = f"http://127.0.0.1:{port}"
-        return Address(
-            dataclasses.replace(fleet, _url=outside + with_key),
-            outside + path,
-            f"http://rlfleet-api.{SYSTEM}.svc:8090{with_key}",
-            account,
-        )
 
-    return address
+@pytest.fixture(scope="module")
+def driver(account: str, external: Fleet) -> str:
+    """The RL API with the fleet that its trainer drives. Returns: the account's token."""
+    cluster, kubectl = external.cluster, external.kubectl
+    external.eventually(
+        lambda: kubectl("get", f"secret/{NAME}-admin-token", "-o", "name", check=False).stdout,
+        "the operator has made the admin token",
+    )
+    keys = {"stringData": {f"{NAMESPACE}.{NAME}": f"{KEY}-of-{NAME}"}}
+    cluster.kubectl("-n", SYSTEM, "patch", "secret", KEYS, "-p", json.dumps(keys))
+    stack.install(cluster, *SETTINGS, f"api.externalFleets={{{NAMESPACE}/{NAME}}}")
+    return account
+
+
+def address(fleet: Fleet, token: str) -> Address:
+    path = f"/fleets/{NAMESPACE}/{fleet.name}"
+    with_key = f"/t/{KEY}-of-{fleet.name}{path}"
+    outside = f"http://127.0.0.1:{fleet.cluster.forward(SYSTEM, 'service/rlfleet-api', 8090)}"
+    return Address(
+        dataclasses.replace(fleet, _url=outside + with_key),
+        outside + path,
+        f"http://rlfleet-api.{SYSTEM}.svc:8090{with_key}",
+        token,
+    )
 
 
 @pytest.fixture
-def managed(api: Callable[[Fleet], Address], fleet: Fleet) -> Iterator[Address]:
+def managed(account: str, fleet: Fleet) -> Iterator[Address]:
     """The shared fleet, with one worker more."""
     fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(NUMBER))
     fleet.wait_whole(seconds=STARTS_SECONDS)
-    yield api(fleet)
+    yield address(fleet, account)
     fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(WORKERS))
 
 
 @pytest.fixture
-def driven(api: Callable[[Fleet], Address], external: Fleet) -> Address:
+def driven(driver: str, external: Fleet) -> Address:
     external.wait_ready(f"ifl/{NAME}", seconds=STARTS_SECONDS)
-    return api(external)
+    return address(external, driver)
 
 
 def replicas(number: int) -> str:
@@ -203,6 +210,44 @@ def step(fleet: Fleet) -> tuple[str, str, Path]:
     return str(number), f"{WEIGHTS_ROOT}/step_{number}", fleet.folder(number)
 
 
+def check_pages(pages: list[Page], pods: list[str]) -> None:
+    """Each page had the engines but a lost one, and the last page each engine with each metric."""
+    assert all(len(engines) >= len(pods) - 1 for page in pages for engines in page.values())
+    found = {name: sorted(e.partition("/")[0] for e in pages[-1][name]) for name in METRICS}
+    assert found == dict.fromkeys(METRICS, pods)
+
+
+def test_two_trainers_publish_and_clients_sample_at_the_one_address(
+    account: str, fleet: Fleet, tmp_path: Path
+) -> None:
+    one, replies = address(fleet, account), tmp_path / "replies.jsonl"
+    began = fleet.applied()
+    prime_rl = PrimeRl(f"{one.url}/v1", one.token)
+    (first, path, folder), (second, path_2, folder_2) = step(fleet), step(fleet)
+
+    def train() -> None:
+        assert prime_rl.wait_for_ready(MODEL_NAME) == 2048
+        prime_rl.init_broadcaster(WORKERS)
+        with prime_rl.metrics_polled() as pages:
+            prime_rl.update_weights(path, folder)
+        check_pages(pages, sorted(fleet.pods()))
+        assert one.versions == [first] * WORKERS
+        prime_rl.unload_adapter("sql")
+        assert prime_rl.statuses("/v1/unload_lora_adapter") == [409]
+        with closing(NemoRl(one.url, one.token)) as nemo_rl:
+            assert nemo_rl.connect(MODEL_NAME) == WORKERS
+            assert nemo_rl.refit(path_2) == [None] * WORKERS
+        assert one.versions == [second] * WORKERS
+
+    with closing(prime_rl):
+        samples = one.fleet.while_sampling(replies, train)
+
+    assert samples.lost == []
+    served = {began: fleet.folder(int(began)), first: folder, second: folder_2}
+    audited(replies, one.chat(), served)
+
+
+@pytest.mark.long
 def test_the_operator_carries_the_calls_of_trainers_out(managed: Address, tmp_path: Path) -> None:
     fleet, replies = managed.fleet, tmp_path / "replies.jsonl"
     began = fleet.applied()
@@ -253,6 +298,7 @@ def test_the_operator_carries_the_calls_of_trainers_out(managed: Address, tmp_pa
     audited(replies, chat, checkpoints)
 
 
+@pytest.mark.long
 def test_a_trainer_drives_all_workers_with_its_own_calls(driven: Address, tmp_path: Path) -> None:
     fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
     pods = sorted(fleet.pods())
@@ -295,6 +341,7 @@ def test_a_trainer_drives_all_workers_with_its_own_calls(driven: Address, tmp_pa
     audited(replies, driven.chat(), {"base": fleet.weights / "base"} | checkpoints)
 
 
+@pytest.mark.long
 def test_an_adapter_is_loaded_and_swapped_on_all_workers(driven: Address, tmp_path: Path) -> None:
     fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
     for number in (1, 2):
@@ -326,6 +373,7 @@ def adapters_of(replies: Path) -> dict[str, str]:
     return {span["adapter"]: span["adapter"].rpartition("-")[0] for span in spans}
 
 
+@pytest.mark.long
 def test_released_clients_run_as_they_are(driven: Address, tmp_path: Path) -> None:
     fleet, replies = driven.fleet, tmp_path / "replies.jsonl"
     began = driven.versions[0]

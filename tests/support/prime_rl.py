@@ -6,13 +6,16 @@ prime-rl is not on any registry, so these are the calls and not its code. Source
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 ATTEMPTS = 10
 PAUSE_SECONDS = 300.0
@@ -20,6 +23,21 @@ UPDATE_SECONDS = 720.0
 ADAPTER_SECONDS = 30.0
 ADAPTER_RETRY_SECONDS = 120.0
 LONGEST_WAIT_SECONDS = 10.0
+METRICS_SECONDS = 5.0
+"""Its period, and its time limit for each page."""
+METRICS = frozenset(
+    {
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting_by_reason",
+        "vllm:num_preemptions_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:cache_config_info",
+    }
+)
+"""Those that it reads, each with the label `engine`."""
 _OF_A_LOAD = frozenset({404, 500})
 """Statuses that prime-rl repeats for an adapter, whose files may come late over NFS."""
 
@@ -31,6 +49,10 @@ class Answered:
     path: str
     status: int
     body: Any = None
+
+
+Page = dict[str, set[str]]
+"""Metrics that prime-rl reads → the engines that a page has them of."""
 
 
 @dataclass
@@ -110,6 +132,53 @@ class PrimeRl:
             again=_OF_A_LOAD.__contains__,
             json=body,
         )
+
+    def unload_adapter(self, name: str) -> None:
+        """Take an adapter away. prime-rl ignores the answer, whatever it is."""
+        with suppress(httpx.TransportError):
+            path = "/v1/unload_lora_adapter"
+            self._keep(path, self._http.post(path, json={"lora_name": name}))
+
+    @contextmanager
+    def metrics_polled(self) -> Iterator[list[Page]]:
+        """Read `/metrics` periodically in the block, as during a training, and once at its end.
+
+        Yields: the pages so far.
+
+        Errors at the end of the block: httpx.HTTPError or ValueError of the first page that failed.
+        """
+        pages: list[Page] = []
+        failed: list[Exception] = []
+        ended = threading.Event()
+
+        def poll() -> None:
+            while not ended.is_set() and not failed:
+                try:
+                    pages.append(self._page())
+                except (httpx.HTTPError, ValueError) as error:
+                    failed.append(error)
+                ended.wait(METRICS_SECONDS)
+
+        poller = threading.Thread(target=poll)
+        poller.start()
+        try:
+            yield pages
+        finally:
+            ended.set()
+            poller.join()
+        if failed:
+            raise failed[0]
+        pages.append(self._page())
+
+    def _page(self) -> Page:
+        # Not among the answers: another thread makes these.
+        found = self._http.get("/metrics", timeout=METRICS_SECONDS).raise_for_status()
+        page: Page = {name: set() for name in METRICS}
+        for family in text_string_to_metric_families(found.text):
+            for sample in family.samples:
+                if sample.name in METRICS:
+                    page[sample.name].add(sample.labels["engine"])
+        return page
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probabilities of a teacher: the first entry of each position is the token's."""
