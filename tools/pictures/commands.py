@@ -28,8 +28,8 @@ COLUMNS = 84
 SHOWN = {
     "staging": "workers check version 3 and read it into memory, while they serve",
     "paused": "all workers hold their requests, and load",
-    "stalled": "two workers have refused the files of version 3",
     "applied": "after a rollout",
+    "broken-fleet": "all workers serve, and the fleet needs attention",
     "external": "a fleet that a trainer drives",
 }
 """Situation → its caption."""
