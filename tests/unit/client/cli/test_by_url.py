@@ -74,6 +74,16 @@ async def test_a_verb_of_one_fleet_works_by_the_environment(
     assert words in done.output
 
 
+@pytest.mark.parametrize("verb", ["workers", "explain", "report"])
+async def test_a_fleet_without_a_weightversion_is_shown(api: RlApi, token: Path, verb: str) -> None:
+    api.objects.delete()
+
+    done = await run(f"--url {api.url} --token-file {token} {verb} policy -n rl")
+
+    assert done.exit_code == 0, done.output
+    assert "policy" in done.stdout
+
+
 async def test_a_stall_has_its_exit_code(api: RlApi, token: Path) -> None:
     api.objects._obeys = False
     api.objects.script.extend([lambda: None, lambda: api.objects.stall("CheckpointTruncated")])
