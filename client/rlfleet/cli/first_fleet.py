@@ -15,12 +15,20 @@ MINIMAL: Json = {
     "kind": "InferenceFleet",
     "metadata": {"name": "rlfleet-doctor"},
     "spec": {
-        "replicas": 1,
-        "model": {"name": "policy", "source": {"path": "/models/policy"}},
-        "weights": {"roots": ["/weights"]},
+        "model": {"name": "qwen3-0.6b", "source": {"path": "/weights/base"}},
+        "weights": {
+            "roots": ["/weights"],
+            "volumes": [
+                {
+                    "name": "weights",
+                    "mountPath": "/weights",
+                    "persistentVolumeClaim": {"claimName": "weights"},
+                }
+            ],
+        },
     },
 }
-"""The smallest fleet. Its image is the operator's default one, its engine has no flags of its own."""
+"""The sample crds/samples/valid/fleet-smallest.yaml, under another name. Its image is the operator's default one, its engine has no flags of its own."""
 
 
 def image_checks(operators: Answer) -> Iterator[Check]:
