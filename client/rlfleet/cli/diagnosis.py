@@ -57,8 +57,8 @@ RIGHTS = (
     Right("patch", _GROUP, Kind.WEIGHTS, "publish, rollback, retry, suspend and resume"),
     Right("create", _GROUP, Kind.WEIGHTS, "publish --create-for"),
     Right("create", _GROUP, Kind.FLEETS, "the first fleet"),
-    Right("list", "", "pods", "workers and logs"),
-    Right("get", "", "pods/log", "logs"),
+    Right("list", "", "pods", "workers, logs, report and check"),
+    Right("get", "", "pods/log", "logs and report"),
     Right("list", "", "events", "the last check of doctor"),
 )
 
