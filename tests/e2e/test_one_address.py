@@ -187,10 +187,16 @@ def replicas(number: int) -> str:
 
 
 @contextmanager
-def lost_midway(fleet: Fleet, pod: str, is_midway: Callable[[], bool]) -> Iterator[None]:
-    """While the block runs, the pod's engine hangs, and when the others are midway, the pod is lost."""
+def lost_midway(
+    fleet: Fleet, pod: str, is_midway: Callable[[], bool], *, hangs: bool = True
+) -> Iterator[None]:
+    """While the block runs, the pod is lost when the others are midway.
+
+    Until then its engine hangs, unless the update itself sees to that.
+    """
     node = node_of(fleet, pod)
-    signal_worker(fleet, pod, "engine", "SIGSTOP", node=node)
+    if hangs:
+        signal_worker(fleet, pod, "engine", "SIGSTOP", node=node)
 
     def kill() -> None:
         fleet.eventually(is_midway, "an update is midway", seconds=120)
@@ -285,7 +291,9 @@ def test_the_operator_carries_the_calls_of_trainers_out(managed: Address, tmp_pa
         assert managed.versions == [last] * NUMBER
 
     with closing(prime_rl):
-        samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
+        with prime_rl.metrics_polled() as pages:
+            samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
+        check_pages(pages, sorted(fleet.pods()))
         score = prime_rl.score(MODEL_NAME, [1, 2, 3, 4])
     chat = managed.chat()
 
@@ -328,12 +336,27 @@ def test_a_trainer_drives_all_workers_with_its_own_calls(driven: Address, tmp_pa
 
         with closing(NemoRl(driven.url, driven.token)) as nemo_rl:
             assert nemo_rl.connect(MODEL_NAME) == NUMBER
+            with (
+                lost_midway(fleet, pods[2], lambda: fleet.phase_of(pods[0]) == "paused"),
+                pytest.raises(httpx.HTTPStatusError) as refused,
+            ):
+                nemo_rl.refit(path_4)
+            rows = refused.value.response.json()["workers"]
+            assert (refused.value.response.status_code, len(rows)) == (503, NUMBER)
+            assert [row["status"] for row in rows] == [200, 200, None], "NeMo-RL ends here"
+            fleet.eventually(
+                lambda: fleet.phase_of(pods[2]), "it has started again", STARTS_SECONDS
+            )
+        # Its next run does the same again: the workers are as they were left.
+        with closing(NemoRl(driven.url, driven.token)) as nemo_rl:
+            assert nemo_rl.connect(MODEL_NAME) == NUMBER
             assert nemo_rl.refit(path_4) == [None] * NUMBER
         driven.all_serve(fourth, seconds=10)
 
-    with closing(prime_rl):
+    with closing(prime_rl), prime_rl.metrics_polled() as pages:
         samples = fleet.while_sampling(replies, train, think_seconds=THINK_SECONDS)
 
+    check_pages(pages, pods)
     assert samples.lost == []
     assert samples.tokens.keys() >= {first, fourth}
     names = [first, second, f"step_{third}", fourth]
@@ -357,12 +380,23 @@ def test_an_adapter_is_loaded_and_swapped_on_all_workers(driven: Address, tmp_pa
     with closing(prime_rl):
         prime_rl.load_adapter("sql", f"{WEIGHTS_ROOT}/sql_1")
         samples = fleet.while_sampling(replies, swap, model="sql", think_seconds=THINK_SECONDS)
+        assert models_of(fleet) == [{MODEL_NAME, "sql"}] * NUMBER
+        prime_rl.unload_adapter("sql")
+        assert prime_rl.statuses("/v1/unload_lora_adapter") == [200]
+        assert models_of(fleet) == [{MODEL_NAME}] * NUMBER, "each worker has room for another one"
 
     assert samples.lost == []
     assert set(adapters_of(replies).values()) == {"sql_1", "sql_2"}
     folders = {label: fleet.weights / folder for label, folder in adapters_of(replies).items()}
     done = audit_file(replies, {base: fleet.weights / Path(path).name}, folders)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def models_of(fleet: Fleet) -> list[set[str]]:
+    """Names that each worker serves."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{{}}:8000/proxy/v1/models"
+    pages = (fleet.cluster.kubectl("get", "--raw", path.format(pod)).stdout for pod in fleet.pods())
+    return [{row["id"] for row in json.loads(page)["data"]} for page in pages]
 
 
 def adapters_of(replies: Path) -> dict[str, str]:
@@ -379,7 +413,7 @@ def test_released_clients_run_as_they_are(driven: Address, tmp_path: Path) -> No
     began = driven.versions[0]
     source = fleet.get(f"ifl/{NAME}")["status"]["applied"]["source"]["path"]
     served = {began: fleet.weights / Path(source).name}
-    versions = [step(fleet) for _ in range(3)]
+    versions = [step(fleet) for _ in range(4)]
     files = [f"{path}/model.safetensors" for _, path, _ in versions]
 
     def train() -> None:
@@ -394,12 +428,22 @@ def test_released_clients_run_as_they_are(driven: Address, tmp_path: Path) -> No
             found = clients.must("trl_async", file=files[1])
             assert found == {"world_size": 3, "dtype": "torch.bfloat16", "max_model_len": 2048}
             (async_version,) = set(driven.versions)
+            lost = sorted(fleet.pods())[1]
+            with lost_midway(fleet, lost, lambda: fleet.phase_of(lost) == "loading", hangs=False):
+                failed = clients.outcome("trl_async", file=files[3], hangs_at=2)
+            assert "Request failed: 503" in failed["error"], "TRL ends here"
+            fleet.eventually(lambda: fleet.phase_of(lost), "it has started again", STARTS_SECONDS)
+            clients.must("trl_async", file=files[3])
+            driven.all_serve(driven.versions[0])
+            (again_version,) = set(driven.versions)
+
             done = clients.must("trl_sync", step=versions[2][2].name)
             assert done["model"] == MODEL_NAME
             assert [len(ids) for ids in done["after"]["completion_ids"]] == [8, 8]
             (sync_version,) = set(driven.versions)
-            served.update({async_version: versions[1][2], sync_version: versions[2][2]})
-            assert len(served) == 3
+            served.update({async_version: versions[1][2], again_version: versions[3][2]})
+            served[sync_version] = versions[2][2]
+            assert len(served) == 4
 
             life = clients.must("skyrl", model=MODEL_NAME)
             assert (life["paused"], life["world_size"]) == ("paused", [NUMBER, NUMBER])

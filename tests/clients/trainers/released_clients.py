@@ -56,7 +56,7 @@ def vllm_syncs(file: str, label: str, world_size: int, fails_at: int = -1) -> No
     client.finish_weight_update(label)
 
 
-def trl_async(file: str) -> dict[str, Any]:
+def trl_async(file: str, hangs_at: int = -1) -> dict[str, Any]:
     client = async_trl.VLLMClient(ADDRESS, server_timeout=60)
     client.wait_for_server_ready()
     found = {"world_size": client.get_world_size(), "dtype": client.get_dtype()}
@@ -64,7 +64,7 @@ def trl_async(file: str) -> dict[str, Any]:
     client.init_weight_transfer_engine({**GROUP, "world_size": found["world_size"] + 1})
     client.pause()
     client.start_weight_update()
-    client.update_weights({"file": file})
+    client.update_weights({"file": file, "hangs_at": hangs_at})
     client.finish_weight_update()
     client.resume()
     return found

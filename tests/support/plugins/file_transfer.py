@@ -39,6 +39,7 @@ def register() -> None:  # noqa: C901 - one class, in parts
     class Update:
         file: str = ""
         fails_at: int = -1
+        hangs_at: int = -1
         names: list[str] = field(default_factory=list)
         dtype_names: list[str] = field(default_factory=list)
         shapes: list[list[int]] = field(default_factory=list)
@@ -67,6 +68,8 @@ def register() -> None:  # noqa: C901 - one class, in parts
 
             if update_info.fails_at == self.rank:
                 raise ConnectionError(f"rank {self.rank} has lost the wire")
+            if update_info.hangs_at == self.rank:
+                time.sleep(WIRE_SECONDS)  # the test kills the process long before
             sent = load_file(update_info.file or broadcast())
             if update_info.names and sorted(update_info.names) != sorted(sent):
                 raise ValueError("the broadcast has other tensors than were announced")
