@@ -109,24 +109,6 @@ def test_a_disruption_budget_can_be_changed_and_left_out(cluster: Cluster) -> No
     assert Rendered(cluster, "podDisruptionBudget.enabled=false").all("PodDisruptionBudget") == []
 
 
-def test_it_works_as_a_dependency_with_a_condition(cluster: Cluster, tmp_path) -> None:
-    """Helm hands `enabled` and `global` down; a strict schema must know both."""
-    parent = tmp_path / "parent"
-    (parent / "charts").mkdir(parents=True)
-    (parent / "charts" / "rlfleet").symlink_to(CHART)
-    dependency = {"name": "rlfleet", "version": "*", "condition": "rlfleet.enabled"}
-    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
-    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
-
-    def kinds(enabled: str) -> set[str]:
-        chosen = ("--set", f"rlfleet.enabled={enabled}", "--set", "global.region=eu")
-        text = cluster.helm("template", "p", str(parent), *chosen).stdout
-        return {o["kind"] for o in yaml.safe_load_all(text) if o}
-
-    assert "Deployment" in kinds("true")
-    assert kinds("false") == set()
-
-
 def test_the_annotations_for_artifact_hub_name_the_crds_and_a_valid_example(
     cluster: Cluster,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,15 @@ from tests.support.prometheus import Prometheus, filled_in, impatient, scrape_jo
 from tests.support.series import selectors
 
 import stack
-from chaos.processes import NoSuchProcessError, signal_worker
+from chaos.holds import held_in
+from chaos.network import operators_without_workers
+from chaos.processes import (
+    NoSuchProcessError,
+    leader_pod,
+    signal_leader,
+    signal_operator,
+    signal_worker,
+)
 from devcluster import Cluster
 from stack.operator import CHART, RELEASE
 from stack.operator import NAMESPACE as SYSTEM
@@ -28,6 +37,7 @@ pytestmark = pytest.mark.long
 API = f"{RELEASE}-api"
 HOLD_SECONDS = 3
 WITHIN_SECONDS = 120
+STOPPED_SECONDS = 3
 RULES = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 EXPRESSIONS = {
     (page["uid"], panel["title"], target["expr"])
@@ -90,12 +100,27 @@ def use_the_rl_api(fleet: Fleet, token: str) -> set[int]:
     return {looked.status_code, resumed.status_code}
 
 
-def fires(fleet: Fleet, prometheus: Prometheus, alert: str) -> None:
-    fleet.eventually(lambda: "firing" in prometheus.states(alert), f"{alert} fires", WITHIN_SECONDS)
+def fires(
+    fleet: Fleet, prometheus: Prometheus, alert: str, within_seconds: float = WITHIN_SECONDS
+) -> None:
+    fleet.eventually(lambda: "firing" in prometheus.states(alert), f"{alert} fires", within_seconds)
 
 
-def resolves(fleet: Fleet, prometheus: Prometheus, alert: str) -> None:
-    fleet.eventually(lambda: not prometheus.states(alert), f"{alert} ends", WITHIN_SECONDS)
+def fire_together(fleet: Fleet, prometheus: Prometheus, alerts: tuple[str, ...]) -> None:
+    """Wait until each has fired. One may have ended when another fires."""
+    waiting = set(alerts)
+
+    def all_have_fired() -> bool:
+        waiting.difference_update({a for a in waiting if "firing" in prometheus.states(a)})
+        return not waiting
+
+    fleet.eventually(all_have_fired, f"each of {alerts} fires", WITHIN_SECONDS)
+
+
+def resolves(
+    fleet: Fleet, prometheus: Prometheus, alert: str, within_seconds: float = WITHIN_SECONDS
+) -> None:
+    fleet.eventually(lambda: not prometheus.states(alert), f"{alert} ends", within_seconds)
 
 
 def test_every_expression_of_the_dashboards_returns_data(
@@ -182,21 +207,71 @@ def test_a_name_that_is_taken_fires_its_alert(fleet: Fleet, prometheus: Promethe
     fleet.kubectl("delete", "ifl", "taken")
 
 
-def test_workers_that_hang_fire_the_alert_of_their_fleet(
+def test_workers_that_hang_fire_the_alerts_of_their_fleet(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
-    alert, pods = "RlfleetFleetUnavailable", list(fleet.pods())
+    alerts = ("RlfleetFleetUnavailable", "RlfleetFleetStartSlow")
+    pods = list(fleet.pods())
 
     for pod in pods:
         signal_worker(fleet, pod, "worker", "SIGSTOP")
     try:
-        fires(fleet, prometheus, alert)
+        fire_together(fleet, prometheus, alerts)
     finally:
         for pod in pods:
             with suppress(NoSuchProcessError):  # the kubelet may have ended it
                 signal_worker(fleet, pod, "worker", "SIGCONT")
+    for alert in alerts:
+        resolves(fleet, prometheus, alert)
+    fleet.wait_whole()
+
+
+def test_a_pause_that_nothing_renews_any_more_fires_its_alerts(
+    fleet: Fleet, prometheus: Prometheus
+) -> None:
+    alerts = ("RlfleetCallsUnanswered", "RlfleetPauseLeaseExpired")
+
+    with held_in(fleet, "Pausing"), operators_without_workers(fleet):
+        fire_together(fleet, prometheus, alerts)
+    for alert in alerts:
+        resolves(fleet, prometheus, alert)
+    fleet.wait_whole()
+
+
+def test_an_operator_that_may_not_write_fires_its_alert(
+    fleet: Fleet, prometheus: Prometheus
+) -> None:
+    alert, role = "RlfleetReconcileFailing", f"clusterrole/{RELEASE}"
+    found = json.loads(fleet.cluster.kubectl("get", role, "-o", "json").stdout)
+    found["metadata"] = {k: found["metadata"][k] for k in ("name", "labels")}
+    statuses = "inferencefleets/status"
+    fewer = [rule for rule in found["rules"] if statuses not in rule["resources"]]
+    assert len(fewer) == len(found["rules"]) - 1
+
+    fleet.cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found | {"rules": fewer}))
+    try:
+        fleet.publish(str(fleet.next_step()))
+        fires(fleet, prometheus, alert)
+    finally:
+        fleet.cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found))
     resolves(fleet, prometheus, alert)
     fleet.wait_whole()
+
+
+def test_an_operator_that_gets_no_processor_time_fires_its_alert(
+    fleet: Fleet, prometheus: Prometheus
+) -> None:
+    """It is stopped for less than its Lease lasts."""
+    alert = "RlfleetEventLoopLagging"
+    before = leader_pod(fleet.cluster)
+
+    stopped = signal_leader(fleet.cluster, "SIGSTOP")
+    time.sleep(STOPPED_SECONDS)
+    signal_operator(fleet.cluster, stopped, "SIGCONT")
+    fires(fleet, prometheus, alert)
+    assert leader_pod(fleet.cluster) == before
+    # The series shows the worst of up to two minutes.
+    resolves(fleet, prometheus, alert, 2 * WITHIN_SECONDS)
 
 
 def test_an_operator_that_is_stopped_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:

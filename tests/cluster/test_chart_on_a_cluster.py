@@ -1,0 +1,91 @@
+"""An API server takes what the chart renders, and Helm installs the chart as a part of another one.
+
+The recorded snapshots are what the chart renders (`test_chart_snapshots.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cluster.support import monitoring_crds
+from tests.cluster.test_chart_snapshots import GOLDEN, SETS
+from tests.cluster.test_operator_chart import CHART, NAMESPACE
+
+from devcluster import Cluster
+from devcluster.errors import CommandError
+
+CHECKED = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+"""Words for kubectl: the API server checks each field, refuses unknown ones, and stores nothing."""
+
+
+@pytest.fixture(scope="module")
+def cluster(devcluster_api_possible: None) -> Iterator[Cluster]:
+    """Without a release, and with the kinds of the Prometheus operator."""
+    with Cluster.start(profile="api") as started:
+        monitoring_crds.install(started)
+        for namespace in (NAMESPACE, "rl", "eval"):
+            started.kubectl("create", "namespace", namespace)
+        yield started
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_api_server_takes_every_object(cluster: Cluster, name: str) -> None:
+    text = (GOLDEN / f"{name}.yaml").read_text()
+
+    taken = cluster.kubectl(*CHECKED, stdin=text).stdout
+    assert len(taken.splitlines()) == len(list(yaml.safe_load_all(text)))
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor", "PrometheusRule"])
+def test_a_field_that_a_kind_of_the_prometheus_operator_does_not_have_is_refused(
+    cluster: Cluster, kind: str
+) -> None:
+    objects = yaml.safe_load_all((GOLDEN / "monitored.yaml").read_text())
+    wrong = next(o for o in objects if o["kind"] == kind)
+    wrong["spec"]["intervall"] = "30s"
+
+    with pytest.raises(CommandError, match="intervall"):
+        cluster.kubectl(*CHECKED, stdin=yaml.safe_dump(wrong))
+
+
+def test_another_chart_installs_it_and_leaves_it_out_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Helm hands `enabled` and `global` down; a strict schema must know both."""
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / "rlfleet").symlink_to(CHART)
+    dependency = {"name": "rlfleet", "version": "*", "condition": "rlfleet.enabled"}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    wanted = "deployments,services,serviceaccounts,servicemonitors,podmonitors,prometheusrules"
+
+    def applied(verb: str, *values: str) -> set[str]:
+        chosen = [word for value in ("global.region=eu", *values) for word in ("--set", value)]
+        cluster.helm(verb, "platform", str(parent), "-n", "eval", *chosen)
+        listed = cluster.kubectl("-n", "eval", "get", wanted, "-o", "name").stdout
+        return {line for line in listed.split() if not line.endswith("/default")}
+
+    monitors = [f"rlfleet.metrics.{m}.enabled=true" for m in ("serviceMonitor", "prometheusRule")]
+    made = applied("install", *monitors, "rlfleet.api.enabled=true")
+    assert made == {
+        "deployment.apps/platform-rlfleet",
+        "deployment.apps/platform-rlfleet-api",
+        "prometheusrule.monitoring.coreos.com/platform-rlfleet",
+        "service/platform-rlfleet-api",
+        "service/platform-rlfleet-api-metrics",
+        "service/platform-rlfleet-metrics",
+        "serviceaccount/platform-rlfleet",
+        "serviceaccount/platform-rlfleet-api",
+        "servicemonitor.monitoring.coreos.com/platform-rlfleet",
+        "servicemonitor.monitoring.coreos.com/platform-rlfleet-api",
+    }
+
+    assert applied("upgrade", "rlfleet.enabled=false") == set()
+    kept = cluster.kubectl("get", "crd", "inferencefleets.rlfleet.dev", "-o", "name").stdout
+    assert (
+        kept.strip() == "customresourcedefinition.apiextensions.k8s.io/inferencefleets.rlfleet.dev"
+    )
