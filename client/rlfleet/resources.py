@@ -171,6 +171,7 @@ class WeightsStatus(Resource):
     timings: RolloutTimings = RolloutTimings()
     effect: RolloutEffect | None = None
     superseded_versions: int = 0
+    files_unread: bool = False
     history: tuple[HistoryEntry, ...] = ()
     conditions: tuple[Condition, ...] = ()
 

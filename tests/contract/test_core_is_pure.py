@@ -28,6 +28,7 @@ PURE_MODULES = frozenset(
         "base64",
         "codecs",
         "collections",
+        "contextlib",
         "dataclasses",
         "datetime",
         "decimal",

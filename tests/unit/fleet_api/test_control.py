@@ -44,11 +44,12 @@ async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: A
     assert reply["rollout"]["timings"] == TIMINGS
     assert patches(objects) == [
         {
+            "metadata": {"annotations": {"rlfleet.dev/traceparent": None}},
             "spec": {
                 "version": "43",
                 "digest": None,
                 "source": {"path": "/weights/run-7/broadcasts/step_43", "huggingFace": None},
-            }
+            },
         }
     ]
 
