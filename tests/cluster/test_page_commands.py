@@ -37,6 +37,7 @@ ELSEWHERE = {
     ("docs/how-to/use-the-rl-api.md", "curl "): "tests/unit/fleet_api/test_page.py",
     ("docs/how-to/use-the-cli.md", "rlfleet "): "tests/unit/client/cli/test_verbs.py",
     ("docs/how-to/use-the-cli.md", "$ rlfleet "): "tests/unit/client/cli/test_verbs.py",
+    ("docs/how-to/use-the-cli.md", "source <(rlfleet "): "tests/contract/test_client.py",
 }
 """Page and first words of blocks that another test runs."""
 NOT_RUN = {
