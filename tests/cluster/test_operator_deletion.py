@@ -98,12 +98,12 @@ async def test_a_recreated_fleet_gets_new_workers_and_a_new_token(
     assert (await _children(stage))[secret]["data"] != before[secret]["data"]
 
 
-@pytest.mark.usefixtures("shared_operator")
 def _kinds(stage: Stage) -> list[str]:
     """The kinds of all calls to workers."""
     return [call.action.kind for port in stage.kubelet.ports.values() for call in port.calls]
 
 
+@pytest.mark.usefixtures("shared_operator")
 async def test_orphaned_workers_are_adopted_and_keep_serving(
     stage: Stage,
 ) -> None:

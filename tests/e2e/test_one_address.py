@@ -168,11 +168,19 @@ def address(fleet: Fleet, token: str) -> Address:
 
 
 @pytest.fixture
-def managed(account: str, fleet: Fleet) -> Iterator[Address]:
+def shared(account: str, fleet: Fleet) -> Iterator[Address]:
+    """The shared fleet. Trainers name directories, which the next tests must not inherit."""
+    yield address(fleet, account)
+    fleet.publish(str(fleet.next_step()), source={"path": fleet.source})
+    fleet.wait_ready()
+
+
+@pytest.fixture
+def managed(shared: Address, fleet: Fleet) -> Iterator[Address]:
     """The shared fleet, with one worker more."""
     fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(NUMBER))
     fleet.wait_whole(seconds=STARTS_SECONDS)
-    yield address(fleet, account)
+    yield shared
     fleet.kubectl("patch", "ifl", FLEET, "--type=merge", "-p", replicas(WORKERS))
 
 
@@ -224,9 +232,9 @@ def check_pages(pages: list[Page], pods: list[str]) -> None:
 
 
 def test_two_trainers_publish_and_clients_sample_at_the_one_address(
-    account: str, fleet: Fleet, tmp_path: Path
+    shared: Address, fleet: Fleet, tmp_path: Path
 ) -> None:
-    one, replies = address(fleet, account), tmp_path / "replies.jsonl"
+    one, replies = shared, tmp_path / "replies.jsonl"
     began = fleet.applied()
     prime_rl = PrimeRl(f"{one.url}/v1", one.token)
     (first, path, folder), (second, path_2, folder_2) = step(fleet), step(fleet)
