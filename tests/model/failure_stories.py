@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.model.chronicle import Chronicle, Story
-from tests.model.fake_state import Note
+from tests.model.fake_state import Note, digest_of
 from tests.model.faults import Faults
 from tests.model.wire import GRACE_AFTER_A_LIE
 
@@ -12,6 +12,9 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core.actions import Fence
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import Phase, Reason
+
+_BACK_TO_2 = {"version": "2", "rollbackTo": "2", "digest": digest_of("2")}
+"""With a digest no worker compares the files first, which would delay `Ready`."""
 
 
 def two_workers_that_refuse_while_one_may() -> Chronicle:
@@ -112,7 +115,7 @@ def a_rollback_under_a_worker_that_loads() -> Chronicle:
     its.until(lambda: loading.worker.staged == "3")
     loading.worker.slow_seconds = 8.5
     its.until(lambda: loading.worker.phase is Phase.LOADING)
-    its.fleet.ask("trainer", "goes back to 2", {"version": "2", "rollbackTo": "2"})
+    its.fleet.ask("trainer", "goes back to 2", _BACK_TO_2)
     its.go(2)
     if its.fleet.weights.phase is RolloutPhase.APPLIED:
         its.fleet.fail(9, f"{loading.name} loads version 3, and version 2 counts as applied")
@@ -130,7 +133,7 @@ def a_rollback_under_a_worker_of_a_newer_release() -> Chronicle:
     loading.worker.slow_seconds = 8.5
     its.fleet.publish("3")
     its.until(lambda: loading.worker.phase is Phase.LOADING)
-    its.fleet.ask("trainer", "goes back to 2", {"version": "2", "rollbackTo": "2"})
+    its.fleet.ask("trainer", "goes back to 2", _BACK_TO_2)
     its.go(4)
     return its.end()
 
