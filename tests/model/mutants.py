@@ -355,7 +355,7 @@ MUTANTS = [
         9,
         "a new WeightVersion of the served version reads no files",
         "core/comparison.py",
-        "return status.files_unread or not status.is_about(desired.version, desired.run_id)",
+        "return status.files_unread or is_new",
         "return status.files_unread",
         story="files_written_over_before_a_recreation",
     ),

@@ -34,7 +34,9 @@ def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     if weights is None or not desired.pinned:
         return False
     status = weights.status
-    return status.files_unread or not status.is_about(desired.version, desired.run_id)
+    # Without a start, it is the status of a WeightVersion that steered no fleet yet.
+    is_new = status.started_at is None or not status.is_about(desired.version, desired.run_id)
+    return status.files_unread or is_new
 
 
 def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step, bool]:

@@ -741,6 +741,15 @@ class TestFilesOfAServedVersion:
 
         assert not decision.worker_calls
 
+    def test_a_weight_version_that_steered_no_fleet_before_is_compared(self):
+        waited = WeightsStatus(
+            observed_generation=1, desired_version="40", phase=RolloutPhase.PENDING
+        )
+        wants = replace(asks("40", RUN_7), status=waited)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
     def test_workers_that_did_not_answer_at_first_change_nothing(self):
         begun = self.BEGUN.model_copy(update={"phase": RolloutPhase.STAGING})
         wants = replace(asks("40", RUN_7), status=begun)
