@@ -70,7 +70,7 @@ def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step,
     )
     reader = _reader(serving, view, goal)
     called = {action.pod_uid for action in step.actions}
-    if reader is None or reader.pod.uid in called:
+    if reader is None or reader.pod.uid in called or _is_full(view):
         return step, True
     call = CompareFiles(
         pod_uid=reader.pod.uid,
@@ -82,6 +82,13 @@ def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step,
         timeout_seconds=view.settings.timeouts.stage_seconds,
     )
     return replace(step, actions=(*step.actions, call)), True
+
+
+def _is_full(view: RolloutView) -> bool:
+    """Whether other workers may still read a checkpoint, and `maxStaging` bounds how many do."""
+    return view.max_staging is not None and view.workers.any(
+        lambda f: f.is_doing("stage") or f.is_called_to("stage")
+    )
 
 
 def _work(goal: Checkpoint) -> Work:

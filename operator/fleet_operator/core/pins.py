@@ -15,7 +15,7 @@ directories, not runs, and may start from 0 again: see `external_pins`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -101,9 +101,11 @@ def pins_of(observed: FleetObserved, used: Sequence[Checkpoint]) -> Pins:
 def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[PinnedWeights, ...]:
     """New pins of versions that have none, from the reports of workers.
 
-    The digest that most open workers serve wins over one that is only staged.
+    The digest that most open workers serve wins over one that is only staged. A pin has the path that its
+    digest comes from: the spec may have named another one since.
     """
     votes: dict[_Key, Counter[str]] = {}
+    paths: dict[tuple[_Key, str], set[str | None]] = {}
     commits: dict[_Key, str] = {}
     many = 1_000_000
     for worker, number in workers.kinds.items():
@@ -117,19 +119,29 @@ def _first_reports(workers: Workers, asked: Mapping[_Key, Checkpoint]) -> tuple[
             if weights is None or digest is None or weights[:2] not in asked:
                 continue
             votes.setdefault(weights[:2], Counter())[digest] += number * weight
-            _, repository = source or (None, None)
+            path, repository = source or (None, None)
+            paths.setdefault((weights[:2], digest), set()).add(path)
             if repository is not None:
                 commits.setdefault(weights[:2], repository.revision)
+    found = {key: counted.most_common(1)[0][0] for key, counted in votes.items()}
     return tuple(
         PinnedWeights(
             version=key[0],
             run_id=key[1],
-            digest=counted.most_common(1)[0][0],
-            source=asked[key].source,
+            digest=digest,
+            source=_origin(asked[key].source, paths[key, digest]),
             commit=_other_revision(asked[key].source, commits.get(key, "")),
         )
-        for key, counted in votes.items()
+        for key, digest in found.items()
     )
+
+
+def _origin(named: WeightSource, paths: Collection[str | None]) -> WeightSource:
+    """The source of a pin. `paths`: where workers have read its files."""
+    others = sorted(p for p in paths if p is not None)
+    if named.path is None or named.path in others or not others:
+        return named
+    return WeightSource(path=others[0])
 
 
 def _other_revision(source: WeightSource, reported: str) -> str:

@@ -303,6 +303,24 @@ class TestPins:
         ]
         assert {c.digest for c in decided(stored).worker_calls} == {D2}
 
+    def test_a_pin_has_the_path_that_its_digest_comes_from(self):
+        """The spec named another path after the workers had staged the version."""
+        workers = [
+            holds(
+                has(make_worker(n).serving("base"), "/models/base", D1),
+                *("1", "/weights/before/step_1", D2, None),
+            )
+            for n in range(2)
+        ]
+        status = replaced(served("base", "/models/base", D1), (self.BASE,))
+        observed = fleet_of(*workers, wants="1", status=status)
+        first = decided(observed)
+        then = decided(replace(observed, status=first.fleet, stored=first.fleet))
+
+        sources = [p.source.path for p in first.fleet.pinned if p.version == "1"]
+        assert sources == ["/weights/before/step_1"]
+        assert verdicts(then) == ("VersionReused", "VersionReused")
+
     def test_a_serving_worker_counts_more_than_a_staged_one(self):
         one = holds(make_worker(0).joining(None), "base", "/models/base", D2, None)
         two = has(make_worker(1).serving("base"), "/models/base", D1)
@@ -756,6 +774,15 @@ class TestFilesOfAServedVersion:
         decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
 
         assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
+    def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
+        reading = self.SERVING[1].doing("stage", "41")
+        workers = [self.SERVING[0], reading, self.SERVING[2]]
+        for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
+            observed = fleet_of(
+                *workers, wants=asks("40", RUN_7), status=self.STATUS, rollout=settings
+            )
+            assert texts_of(decided(observed).worker_calls) == calls
 
     def test_a_store_without_an_answer_is_reported_after_the_timeout(self):
         begun = self.BEGUN.model_copy(update={"started_at": NOW - timedelta(hours=2)})
