@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.actions import (
     Admit,
@@ -39,6 +41,7 @@ LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the last call of the operator. Longer than a standby needs to
 take over (20 s)."""
 RENEW_BELOW_SECONDS = 15.0
+_O = TypeVar("_O", Resume, Admit)
 _UNKNOWN = WeightsId("None")
 """The name of unknown weights: a worker refuses to open at it."""
 
@@ -100,25 +103,19 @@ def apply(worker: WorkerView, goal: Checkpoint, settings: Rollout, *, reason: st
 
 def resume(worker: WorkerView, *, reason: str) -> Resume:
     """Lets a held worker generate with the weights that it reports."""
-    uid, name = worker.pod.uid, worker.pod.name
-    version, run_id, digest = worker.loaded or _UNKNOWN
-    return Resume(
-        pod_uid=uid,
-        pod_name=name,
-        reason=reason,
-        version=version,
-        run_id=run_id,
-        digest=None if digest == TRANSFERRED_DIGEST else digest,
-    )
+    return _opens(Resume, worker, reason)
 
 
 def admit(worker: WorkerView, *, reason: str) -> Admit:
     """Opens the latch of a joining worker at the weights that it reports."""
-    uid, name = worker.pod.uid, worker.pod.name
+    return _opens(Admit, worker, reason)
+
+
+def _opens(kind: type[_O], worker: WorkerView, reason: str) -> _O:
     version, run_id, digest = worker.loaded or _UNKNOWN
-    return Admit(
-        pod_uid=uid,
-        pod_name=name,
+    return kind(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
         reason=reason,
         version=version,
         run_id=run_id,
