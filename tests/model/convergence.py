@@ -148,7 +148,7 @@ class Convergence:
 
     def stalled_adapter(self, name: str) -> bool:
         """Whether the WeightVersion of an adapter is stalled."""
-        status = self.leader.weights.get(name, NO_STATUS)
+        status = self.leader.weights.get(str(self.adapter_uid(name)), NO_STATUS)
         return condition_of(status.conditions, ConditionType.STALLED) is not None
 
     def _stalls(self) -> set[str]:

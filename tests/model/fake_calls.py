@@ -18,6 +18,7 @@ from fleet_operator.core.actions import (
     Admit,
     Apply,
     CanaryPrompts,
+    CompareLora,
     Fence,
     Load,
     Pause,
@@ -364,7 +365,7 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
         del worker.staged_adapters[name]
         held = None
     reason = None
-    if served is None or not served.is_of(action):
+    if served is None or not served.is_of(action) or _finds_another(worker, served, action):
         reason = _put(worker, action, held)
     if reason is not None:
         fault = AdapterFault(
@@ -378,6 +379,14 @@ def _adapt(worker: FakeWorker, ticket: Ticket) -> None:
     ticket.end(reason)
 
 
+def _finds_another(worker: FakeWorker, served: FakeAdapter, action: ReadLora) -> bool:
+    """Whether a request without a digest finds other files than the served ones."""
+    files = worker.files
+    if action.digest is not None or served.source in files.absent:
+        return False
+    return digest_of(files.at(served.source)) != served.digest
+
+
 def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reason | None:
     """Stage or serve a version. Returns: why it is refused. `held`: it, if it is staged already."""
     name, known = action.adapter, (action.adapter, action.version, action.run_id)
@@ -388,7 +397,9 @@ def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reas
     if worker.adapters_meant.get(known, held.digest) != held.digest:
         worker.staged_adapters.pop(name, None)
         return Reason.VERSION_REUSED
-    worker.staged_adapters[name] = held
+    served = worker.adapters.get(name)
+    if not (isinstance(action, CompareLora) and served is not None and served.is_of(action)):
+        worker.staged_adapters[name] = held
     if isinstance(action, StageLora):
         return None
     if worker.now < worker.no_slot_until:

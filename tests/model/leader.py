@@ -19,14 +19,14 @@ from tests.model.fake_state import Ticket
 from fleet_operator.api.fleet import FleetSpec
 from fleet_operator.api.fleet_status import FleetStatus
 from fleet_operator.api.weights import WeightsStatus
-from fleet_operator.core.actions import Admit, CompareFiles, WorkerCall
+from fleet_operator.core.actions import Admit, WorkerCall
 from fleet_operator.core.admissions import may_open_late
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.decision import Decision, decide
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_actions import PodAction
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.errors import FleetError
 from fleet_operator.runtime.epochs import Epochs
@@ -143,7 +143,7 @@ class Leader:
     refused: dict[str, tuple[Work, float]] = field(default_factory=dict)
     lost: dict[str, Work] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
-    compared: dict[str, tuple[Work, float]] = field(default_factory=dict)
+    compared: dict[str, dict[str | None, tuple[Work, float]]] = field(default_factory=dict)
     may_open: set[str] = field(default_factory=set)
     written: dict[str, FleetStatus | WeightsStatus] = field(default_factory=dict)
     clock_ahead_seconds: float = 0
@@ -261,10 +261,12 @@ class Leader:
         self.refused.pop(uid, None)
         if reason is not None:
             self.refused[uid] = (flight.action.work, self.own(now))
-        if isinstance(flight.action, CompareFiles):
-            self.compared.pop(uid, None)
+        work = flight.action.work
+        if work.kind in COMPARISONS:
+            ended = self.compared.setdefault(uid, {})
+            ended.pop(work.adapter, None)
             if reason is None:
-                self.compared[uid] = (flight.action.work, self.own(now))
+                ended[work.adapter] = work, self.own(now)
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
             self.epochs.note_refusal(KEY, pod, flight.state.epoch)
@@ -330,7 +332,7 @@ class Leader:
     def _worker(self, pod: PodView, now: float) -> WorkerView:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)
         flight = self.flights.get(pod.uid)
-        compared, compared_at = self.compared.get(pod.uid, (None, now))
+        compared = self.compared.get(pod.uid, {}).values()
         return WorkerView(
             pod=pod,
             state=heard.state if heard else None,
@@ -339,8 +341,7 @@ class Leader:
             silence="time-out",
             call=flight.action.work if flight else None,
             lost_call=self.lost.get(pod.uid),
-            compared=compared,
-            compared_seconds=now - compared_at,
+            compared=tuple(Compared(work, now - at) for work, at in compared),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

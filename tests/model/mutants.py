@@ -361,6 +361,14 @@ MUTANTS = [
     ),
     Mutant(
         9,
+        "a new WeightVersion of the served version of an adapter reads no files",
+        "core/lora.py",
+        "unread = needs_comparison(weights, desired)",
+        "unread = False",
+        story="an_adapter_that_is_rewritten_before_a_recreation",
+    ),
+    Mutant(
+        9,
         "what a version stands for is not written down",
         "core/pins.py",
         "added = _first_reports(observed.workers, asked) if asked else ()",

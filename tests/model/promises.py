@@ -242,7 +242,8 @@ class Promises:
         claims = [condition_of(s.conditions, ConditionType.READY) for s in (status, leader.fleet)]
         if not any(c is not None and c.status == "True" for c in claims):
             return
-        self._files_were_compared(desired.base_uid, spec, claims[0])
+        meant = self.meant.get((spec.version, spec.run_id))
+        self._files_were_compared(desired.base_uid, spec, claims[0], meant)
         for pod in self.sim.pods.values():
             self._names_stand_for_one_digest(pod)  # its grace may have ended with this look
         name: Name = (spec.version, spec.run_id)
@@ -262,7 +263,9 @@ class Promises:
             if has != name or state.digest != digest:
                 self.sim.fail(9, f"Ready is True, and {pod.name} serves {has} {state.digest}")
 
-    def _files_were_compared(self, uid: str, spec: WeightsSpec, ready: Condition | None) -> None:
+    def _files_were_compared(
+        self, uid: str, spec: WeightsSpec, ready: Condition | None, meant: str | None
+    ) -> None:
         """The first time that a WeightVersion is Ready at a version: a worker has read its files, if they
         were there when the version was requested.
         """
@@ -274,7 +277,7 @@ class Promises:
         is_new = files.changed_at.get(path, 0.0) > self.asked_at.get(key, 0.0)
         if spec.digest is not None or is_new or path in files.absent:
             return
-        if digest_of(files.at(path)) != self.meant.get(key[1:], digest_of(files.at(path))):
+        if meant is not None and digest_of(files.at(path)) != meant:
             self.sim.fail(9, f"Ready is True, and no worker has read the files in {path}")
 
     def _ready_adapters_are_true(self, leader: Leader) -> None:
@@ -288,6 +291,7 @@ class Promises:
             if not spec.adapter or ready is None or ready.status != "True":
                 continue
             name = (spec.adapter, spec.version, spec.run_id)
+            self._files_were_compared(uid, spec, ready, self.adapters_meant.get(name))
             for worker in observed.workers:
                 pod, state = worker.pod, worker.state
                 gone = pod.deleting or pod.quarantine or not pod.running or worker.silent_seconds
@@ -372,6 +376,10 @@ class Promises:
         spec, before = self.sim.desired.base_spec, self.asked
         self.modes.add(self.rollout.pause.mode)
         self.asked = spec
+        for uid, asked in self.sim.desired.weights:
+            wanted = asked.view(uid).spec
+            if wanted.adapter:
+                self.asked_at.setdefault((uid, wanted.version, wanted.run_id), self.sim.now)
         permitted = spec is not None and self._is_permitted(spec, before)
         self.back_to = spec.rollback_to if spec is not None and permitted else None
         if spec is None:

@@ -31,7 +31,7 @@ from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.strategies.base import RolloutView
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Compared, Work
 from fleet_operator.core.worker_view import PodView, Standing, WorkerView
 from fleet_worker.lifecycle.refused_stages import with_refusal
 from fleet_worker.protocol import (
@@ -192,10 +192,11 @@ class AWorker:
         """Its weights came from here."""
         return self._says(source=Source(path=path) if path else None)
 
-    def compared(self, version: str, seconds_ago: float) -> Self:
+    def compared(self, version: str, seconds_ago: float, *, adapter: str | None = None) -> Self:
         """It has found the files of this version to be those in its engine."""
-        found = {"compared": Work("compare", version), "compared_seconds": seconds_ago}
-        return replace(self, around=self.around | found)
+        kind = "compare-adapter" if adapter else "compare"
+        done = Compared(Work(kind, version, None, adapter), seconds_ago)
+        return replace(self, around=self.around | {"compared": (done,)})
 
     def heard(self, seconds_ago: float) -> Self:
         """It said all this so long ago."""

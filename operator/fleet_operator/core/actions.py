@@ -239,9 +239,16 @@ class PutLora(ReadLora):
 class StageLora(ReadLora):
     """Check the files of this version of a LoRA adapter and hold them, without serving them."""
 
-    kind = "stage-adapter"
+    kind: ClassVar[WorkKind] = "stage-adapter"
 
     stage_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareLora(StageLora):
+    """Compare the files of a LoRA adapter with those that the worker serves. It has no digest, too."""
+
+    kind = "compare-adapter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,4 +262,6 @@ class RemoveLora(LoraCall):
 
 
 SwapCall = Stage | Pause | Load | Apply | Resume | Admit
-WorkerCall = SwapCall | CompareFiles | Fence | CanaryPrompts | StageLora | PutLora | RemoveLora
+Comparison = CompareFiles | CompareLora
+LoraAction = StageLora | CompareLora | PutLora | RemoveLora
+WorkerCall = SwapCall | CompareFiles | Fence | CanaryPrompts | LoraAction

@@ -4,7 +4,7 @@ A rollout to a version that all workers have loaded reads no file, and one to st
 again. So another run could write over the directory, create the WeightVersion again, and get `Ready`
 for files that no worker has read. If the fleet knows the digest of a version when a WeightVersion
 requests it, one serving worker compares the files before the version is Ready. Files that are gone count
-as the same: trainers delete old checkpoints.
+as the same: trainers delete old checkpoints. The same holds for each LoRA adapter.
 
 A trainer that names the digest in its spec has said which files it means, so no worker compares them.
 """
@@ -14,19 +14,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.api.weights import RolloutPhase
-from fleet_operator.core import worker_failures
-from fleet_operator.core.actions import CompareFiles
+from fleet_operator.core import worker_calls, worker_failures
+from fleet_operator.core.actions import CompareFiles, CompareLora
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Work, WorkKind
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
+_READING: tuple[WorkKind, ...] = ("stage",)
+_READING_LORA: tuple[WorkKind, ...] = ("stage-adapter", "adapter")
 
 
 def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
@@ -39,13 +41,16 @@ def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     return status.files_unread or is_new
 
 
-def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step, bool]:
+def compare_files(
+    step: Step, view: RolloutView, *, unread: bool, adapter: str = ""
+) -> tuple[Step, bool]:
     """The step, with a comparison of the files if the rollout would end without one.
 
     Args:
         step: The step of the strategy.
         view: The rollout.
         unread: The files have yet to be compared.
+        adapter: The name of the adapter, if it is not the rollout of base weights.
 
     Returns: the step, one that waits for the comparison, or one with the problem; and whether the
         files have yet to be compared after it.
@@ -59,46 +64,43 @@ def compare_files(step: Step, view: RolloutView, *, unread: bool) -> tuple[Step,
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
     if not unread or not ends or not serving:
         return step, unread
-    if _is_compared(serving, view, goal):
+    work = Work(CompareFiles.kind, goal.version, goal.run_id)
+    if adapter:
+        work = Work(CompareLora.kind, goal.version, goal.run_id, adapter)
+    if _is_compared(serving, view, work):
         return step, False
-    problem = _problem_of(serving, view, goal)
     step = replace(
         step,
         phase=RolloutPhase.COMPARING,
         note=f"a worker compares the files in {goal.source} with the served weights",
-        problem=problem,
+        problem=_problem_of(serving, view, goal),
     )
-    reader = _reader(serving, view, goal)
-    called = {action.pod_uid for action in step.actions}
-    if reader is None or reader.pod.uid in called or _is_full(view):
+    reader = _reader(serving, view, work)
+    if reader is None or not _may_call(reader, step, view, adapter):
         return step, True
-    call = CompareFiles(
-        pod_uid=reader.pod.uid,
-        pod_name=reader.pod.name,
-        reason="the fleet has served this version before",
-        version=goal.version,
-        run_id=goal.run_id,
-        source=goal.source,
-        timeout_seconds=view.settings.timeouts.stage_seconds,
-    )
+    call = worker_calls.compare(reader, goal, view.settings, adapter=adapter)
     return replace(step, actions=(*step.actions, call)), True
 
 
-def _is_full(view: RolloutView) -> bool:
-    """Whether other workers may still read a checkpoint, and `maxStaging` bounds how many do."""
-    return view.max_staging is not None and view.workers.any(
-        lambda f: f.is_doing("stage") or f.is_called_to("stage")
+def _may_call(reader: WorkerView, step: Step, view: RolloutView, adapter: str) -> bool:
+    if any(action.pod_uid == reader.pod.uid for action in step.actions):
+        return False
+    if adapter and not reader.accepts_lora:
+        return False
+    return view.max_staging is None or not view.workers.any(
+        lambda f: any(
+            f.is_doing(kind) or f.is_called_to(kind)
+            for kind in (_READING_LORA if adapter else _READING)
+        )
     )
 
 
-def _work(goal: Checkpoint) -> Work:
-    return Work(CompareFiles.kind, goal.version, goal.run_id)
-
-
-def _is_compared(serving: Workers, view: RolloutView, goal: Checkpoint) -> bool:
+def _is_compared(serving: Workers, view: RolloutView, work: Work) -> bool:
     """Whether a worker has found the same files, or none, in this attempt."""
+    goal = view.desired
+    within_seconds = view.rollout_seconds + worker_failures.ROUNDING_SECONDS
     return any(
-        (worker.compared == _work(goal) and worker.compared_seconds < view.rollout_seconds)
+        any(c.work == work and c.seconds < within_seconds for c in worker.compared)
         or ((failure := view.failure_of(worker, goal)) is not None and failure.reason in _GONE)
         for worker in serving
     )
@@ -106,17 +108,17 @@ def _is_compared(serving: Workers, view: RolloutView, goal: Checkpoint) -> bool:
 
 def _problem_of(serving: Workers, view: RolloutView, goal: Checkpoint) -> RolloutProblem | None:
     refused = [w for w in serving.where(lambda f: f.refuses) if view.failure_of(w, goal)]
-    is_late = view.phase_seconds > view.staging_seconds(1)
+    is_comparing = view.phase is RolloutPhase.COMPARING
+    is_late = is_comparing and view.phase_seconds > view.staging_seconds(1)
     failed = refused or (serving[:1] if is_late else [])
     return problem_of_comparison(failed, goal) if failed else None
 
 
-def _reader(serving: Workers, view: RolloutView, goal: Checkpoint) -> WorkerView | None:
+def _reader(serving: Workers, view: RolloutView, work: Work) -> WorkerView | None:
     """The worker to call, always the same one while it can be: each may read the whole checkpoint."""
+    goal = view.desired
     begun = [
-        w
-        for w in serving
-        if w.call == _work(goal) or worker_failures.last_failure(w, goal) is not None
+        w for w in serving if w.call == work or worker_failures.last_failure(w, goal) is not None
     ]
     reader = (begun or serving)[0]
     return None if view.failed_lately(reader, goal) else reader

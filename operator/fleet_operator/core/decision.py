@@ -118,7 +118,7 @@ def decide(observed: FleetObserved, *, default_image: str, now: datetime) -> Dec
         lambda: no_pod_changes(observed),
     )
     seen = _LoraViews(observed)
-    plans = _lora_plans(parts, observed, seen)
+    plans = _lora_plans(parts, observed, seen, now)
     actions = rollout.step.actions
     going = {a.pod_uid for a in pods.actions if isinstance(a, DeletePod)} | pods.claimed
     expelled = tuple(a for a in actions if isinstance(a, Quarantine))
@@ -203,12 +203,14 @@ class _LoraViews:
         return self._known[adapter]
 
 
-def _lora_plans(parts: Parts, observed: FleetObserved, seen: _LoraViews) -> dict[str, RolloutPlan]:
+def _lora_plans(
+    parts: Parts, observed: FleetObserved, seen: _LoraViews, now: datetime
+) -> dict[str, RolloutPlan]:
     plans: dict[str, RolloutPlan] = {}
     for weights in observed.lora_weights:
         plan = parts.run(
             f"the plan of adapter {weights.spec.adapter}",
-            lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w),  # type: ignore[misc]  # mypy cannot infer a default
+            lambda w=weights: lora.plan_lora(seen.by(w.spec.adapter), w, now=now),  # type: ignore[misc]  # mypy cannot infer a default
             lambda: None,
         )
         if plan is not None:

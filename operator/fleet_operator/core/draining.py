@@ -32,7 +32,7 @@ from fleet_worker.protocol import Phase
 LATE_SECONDS = 120.0
 """A marked worker is deleted this long after its drain timeout, whatever it reports. Longer than the
 clocks of two hosts differ."""
-_NOT_INTERRUPTED = ("stage", "compare", "stage-adapter", "adapter")
+_NOT_INTERRUPTED = ("stage", "compare", "stage-adapter", "compare-adapter", "adapter")
 """Work that may run when a fence is sent."""
 
 

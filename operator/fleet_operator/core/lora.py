@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, PinnedAdapter
@@ -29,11 +30,12 @@ from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
+from fleet_operator.core.comparison import compare_files, needs_comparison
 from fleet_operator.core.counts import counted, counted_of
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import applied_lora
-from fleet_operator.core.lora_leftovers import drops, listens, removals
+from fleet_operator.core.lora_leftovers import drops, removals
 from fleet_operator.core.lora_pins import with_pins_of_lora
 from fleet_operator.core.messages import (
     names,
@@ -51,14 +53,14 @@ from fleet_operator.core.pins import Pins, pins_of, within_bounds
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
-from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.rollout_plan import RolloutPlan, rollout_seconds
 from fleet_operator.core.staging import max_staging, within_places
-from fleet_operator.core.strategies.base import RolloutProblem, Step
+from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing, WorkerView
 
 
-def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
+def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -> RolloutPlan:
     """Decides the next step of one adapter's rollout. `observed`: from `as_seen_by_lora`."""
     recorded = applied_lora(observed, weights)
     known = [recorded] if recorded else []
@@ -103,6 +105,23 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         problem=problem,
         failed=names(failed),
     )
+    view = RolloutView(
+        desired=desired,
+        applied=recorded or desired,
+        halted=False,
+        suspended=weights.spec.suspend,
+        settings=settings,
+        members=members,
+        joining=joining,
+        forbids_mixing=False,
+        replicas=observed.expected_workers,
+        phase=weights.status.phase,
+        phase_seconds=weights.watched.phase_seconds,
+        rollout_seconds=rollout_seconds(weights, desired, now),
+        workers=observed.workers,
+    )
+    unread = needs_comparison(weights, desired)
+    made, unread = compare_files(made, view, unread=unread, adapter=weights.spec.adapter)
     made, waits = gate(expel_others(made, pins, members, settings), pins)
     watched = weights.watched.phase_seconds
     step = wait_for_source(made, asked, settings, phase=weights.status.phase, phase_seconds=watched)
@@ -116,6 +135,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView) -> RolloutPlan:
         step=step,
         pinned=pins.entries,
         waits_for_pin=waits,
+        files_unread=unread,
     )
 
 
@@ -233,7 +253,7 @@ def _next_call(
     settings: Rollout,
     pins: Pins,
 ) -> WorkerCall | None:
-    if not listens(worker):
+    if not worker.accepts_lora:
         return None
     own = goal
     if recorded and worker.standing is Standing.CLOSED and not same_weights(goal, recorded):

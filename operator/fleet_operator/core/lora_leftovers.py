@@ -12,7 +12,6 @@ from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
 from fleet_operator.core.staging import max_staging, within_places
 from fleet_operator.core.worker_view import WorkerView
-from fleet_worker.protocol import Phase
 
 
 def removals(observed: FleetObserved) -> list[WorkerCall]:
@@ -24,7 +23,7 @@ def removals(observed: FleetObserved) -> list[WorkerCall]:
     wanted = {w.spec.adapter for w in observed.lora_weights}
     found: list[WorkerCall] = []
     for worker in observed.workers.where(lambda f: f.has_lora):
-        adapters = worker.state.adapters if worker.state is not None and listens(worker) else ()
+        adapters = worker.state.adapters if worker.state is not None and worker.accepts_lora else ()
         held = (a.name for a in adapters if a.version is not None or a.staged is not None)
         unnamed = (name for name in held if name not in wanted)
         found += [worker_calls.remove_lora(worker, name) for name in islice(unnamed, 1)]
@@ -40,7 +39,7 @@ def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> l
     calls = [
         worker_calls.put_lora(worker, name, goal, settings, kind=StageLora)
         for worker in observed.workers.where(lambda f: f.has_lora)
-        if goal.digest and listens(worker) and _holds_more(worker, name, (goal, plan.desired))
+        if goal.digest and worker.accepts_lora and _holds_more(worker, name, (goal, plan.desired))
     ]
     most = max_staging(settings, observed.spec.replicas)  # a worker that has restarted would read
     return [a for a in within_places(calls, observed.workers, most) if isinstance(a, StageLora)]
@@ -57,9 +56,3 @@ def _holds_more(worker: WorkerView, name: str, wanted: tuple[Checkpoint, Checkpo
         return False
     staged = WeightsId(held.staged.version, held.staged.run_id, held.staged.digest)
     return str(held.source) == str(goal.source) and not any(same_weights(staged, w) for w in wanted)
-
-
-def listens(worker: WorkerView) -> bool:
-    """Whether a worker accepts calls about adapters now."""
-    ready = worker.state is not None and worker.state.phase in {Phase.SERVING, Phase.JOINING}
-    return ready and worker.takes_lora and not worker.busy

@@ -184,7 +184,7 @@ def _view(
         replicas=observed.expected_workers,
         phase=_recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
-        rollout_seconds=_rollout_seconds(weights, wanted, now),
+        rollout_seconds=rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
         lora_goals=lora_goals_of(observed),
         workers=observed.workers,
@@ -241,9 +241,8 @@ def _knows(weights: WeightsView, wanted: Checkpoint) -> bool:
     return weights.status.is_about(wanted.version, wanted.run_id)
 
 
-def _rollout_seconds(
-    weights: WeightsView | None, wanted: Checkpoint | None, now: datetime
-) -> float:
+def rollout_seconds(weights: WeightsView | None, wanted: Checkpoint | None, now: datetime) -> float:
+    """Returns how long the attempt to roll out the wanted weights has lasted."""
     if weights is None or wanted is None:
         return math.inf
     status, watched = weights.status, weights.watched

@@ -18,9 +18,14 @@ WorkKind = Literal[
     "probe",
     "adapter",
     "stage-adapter",
+    "compare-adapter",
     "remove-adapter",
 ]
 """The kinds of work that the planners ask about. A worker of a newer release may report others."""
+
+
+COMPARISONS: frozenset[str] = frozenset({"compare", "compare-adapter"})
+"""The kinds of work that compare files with those that a worker has read before."""
 
 
 class Work(NamedTuple):
@@ -40,3 +45,15 @@ class Work(NamedTuple):
     def __str__(self) -> str:
         weights = None if self.version is None else label(self.version, self.run_id)
         return " ".join(part for part in (self.kind, self.adapter, weights) if part)
+
+
+class Compared(NamedTuple):
+    """A comparison of files that a worker has ended without a refusal.
+
+    Fields:
+        work: the comparison.
+        seconds: how long ago it ended.
+    """
+
+    work: Work
+    seconds: float

@@ -9,6 +9,8 @@ from fleet_operator.core.actions import (
     Admit,
     Apply,
     CanaryPrompts,
+    CompareFiles,
+    CompareLora,
     Fence,
     Load,
     Pause,
@@ -195,6 +197,33 @@ def put_lora(
         adapter=name,
         source=goal.source,
         digest=goal.digest,
+        timeout_seconds=settings.timeouts.load_seconds,
+    )
+
+
+def compare(
+    worker: WorkerView, goal: Checkpoint, settings: Rollout, *, adapter: str = ""
+) -> CompareFiles | CompareLora:
+    """Asks a worker to compare the files of the goal, which it serves, with those that it has read."""
+    reason = "the fleet has served this version before"
+    if not adapter:
+        return CompareFiles(
+            pod_uid=worker.pod.uid,
+            pod_name=worker.pod.name,
+            reason=reason,
+            version=goal.version,
+            run_id=goal.run_id,
+            source=goal.source,
+            timeout_seconds=settings.timeouts.stage_seconds,
+        )
+    return CompareLora(
+        pod_uid=worker.pod.uid,
+        pod_name=worker.pod.name,
+        reason=reason,
+        version=goal.version,
+        run_id=goal.run_id,
+        adapter=adapter,
+        source=goal.source,
         timeout_seconds=settings.timeouts.load_seconds,
     )
 

@@ -15,6 +15,8 @@ LONGEST_RETRY_SECONDS = 300.0
 """Upper limit for the wait that a worker asks for."""
 WAIT_SECONDS = 1.0
 """Wait after a temporary failure before the next attempt."""
+ROUNDING_SECONDS = 0.001
+"""An answer belongs to an attempt that began at the same moment."""
 _TEMPORARY = frozenset({Reason.SOURCE_NOT_READY, Reason.NO_ADAPTER_SLOT})
 
 
@@ -30,7 +32,7 @@ def failure_of(
     if failure is None or _is_temporary(failure, weights):
         return None
     age_seconds = failure.age_seconds + worker.state_age_seconds
-    return failure if age_seconds < within_seconds else None
+    return failure if age_seconds < within_seconds + ROUNDING_SECONDS else None
 
 
 def last_failure(worker: WorkerView, weights: Named) -> Failure | None:
@@ -72,7 +74,10 @@ def _is_temporary(failure: Failure, weights: Named) -> bool:
 def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
     """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
     failure = last_failure(worker, weights)
-    if failure is None or failure.age_seconds + worker.state_age_seconds >= within_seconds:
+    if failure is None:
+        return False
+    age_seconds = failure.age_seconds + worker.state_age_seconds
+    if age_seconds >= within_seconds + ROUNDING_SECONDS:
         return False
     return retry_in_seconds(worker, failure) > 0
 

@@ -14,7 +14,7 @@ from fleet_operator.core.facts import (
 )
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.pod_waits import Awaited, PodWait
-from fleet_operator.core.work import Work, WorkKind
+from fleet_operator.core.work import Compared, Work, WorkKind
 from fleet_worker.protocol import Phase, WorkerState
 
 _CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
@@ -106,8 +106,7 @@ class WorkerView:
         silent_seconds: 0 while the worker answers, otherwise seconds since the first failed request.
         call: the work that the call in flight asks for; None without one.
         lost_call: the same of a call that got no answer; None once the worker has answered again.
-        compared, compared_seconds: the last comparison of files that the worker ended without a refusal,
-            and how long ago that was.
+        compared: the last comparison of the files of base weights, and of each adapter.
         may_open: an admission is in flight, or one that got no answer may arrive late.
     """
 
@@ -118,8 +117,7 @@ class WorkerView:
     silence: str = ""
     call: Work | None = None
     lost_call: Work | None = None
-    compared: Work | None = None
-    compared_seconds: float = 0
+    compared: tuple[Compared, ...] = ()
     may_open: bool = False
     standing: Standing = field(init=False, compare=False, repr=False)
     """The effect that it can have on clients right now; in case of doubt the riskier one."""
@@ -226,6 +224,12 @@ class WorkerView:
     def takes_lora(self) -> bool:
         """Whether its engine has slots for adapters."""
         return self.state is not None and self.state.adapter_slots is not None
+
+    @property
+    def accepts_lora(self) -> bool:
+        """Whether it accepts calls about adapters now."""
+        ready = self.state is not None and self.state.phase in {Phase.SERVING, Phase.JOINING}
+        return ready and self.takes_lora and not self.busy
 
     @property
     def operation(self) -> Work | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fleet_operator.byte_budget import ByteBudget
 from fleet_operator.core.admissions import may_open_late
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.worker_states import ages, steady, weights_of
@@ -52,9 +52,9 @@ class _Entry:
     epoch: Epoch | None = None
     """Of the call in flight, or of the last one."""
     lost_call: Work | None = None
-    compared: Work | None = None
-    """The last comparison of files that ended without a refusal."""
-    compared_at: float = 0
+    compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
+    """The last comparison of each adapter's files that ended without a refusal, and when. None: of base
+    weights."""
     lost_admission: Epoch | None = None
     """The epoch of the last admission without an answer, until it cannot take effect any more."""
     may_open: bool = False
@@ -102,11 +102,10 @@ class WorkerCache:
             silence=entry.silence,
             call=entry.call,
             lost_call=entry.lost_call,
-            compared=entry.compared,
-            compared_seconds=0 if entry.compared is None else now - entry.compared_at,
+            compared=tuple(Compared(w, now - at) for w, at in entry.compared.values()),
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
-        entry.view = None if is_ageing or silent or entry.compared is not None else view
+        entry.view = None if is_ageing or silent or entry.compared else view
         return view
 
     def is_unknown(self, pod: PodView) -> bool:
@@ -206,9 +205,10 @@ class WorkerCache:
             return
         entry.call, entry.flight, entry.called_at, entry.view = None, None, now, None
         entry.refused = None if answer.reason is None else work
-        if work.kind == "compare":
-            entry.compared = None if answer.silent or answer.reason is not None else work
-            entry.compared_at = now
+        if work.kind in COMPARISONS:
+            entry.compared.pop(work.adapter, None)
+            if not answer.silent and answer.reason is None:
+                entry.compared[work.adapter] = work, now
         if answer.silent:
             # It may have taken effect: read the state before the next call.
             entry.stale = True

@@ -16,6 +16,7 @@ from fleet_operator.core.actions import (
     Apply,
     CanaryPrompts,
     CompareFiles,
+    CompareLora,
     Fence,
     Load,
     Pause,
@@ -46,6 +47,7 @@ ACTIONS: list[WorkerCall] = [
     CanaryPrompts(**NAMED, prompts=("a", "b"), max_tokens=8, timeout_seconds=60),
     PutLora(**NAMED, **SOURCE, adapter="sql"),
     StageLora(**NAMED, **SOURCE, adapter="sql"),
+    CompareLora(**NAMED, **SOURCE, adapter="sql"),
     RemoveLora(**NAMED, adapter="sql"),
 ]
 OTHER: dict[str, Any] = {

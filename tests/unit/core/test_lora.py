@@ -10,9 +10,10 @@ import pytest
 from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
-from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
+from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
 from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.actions import CompareLora
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.precedence import one_call_per_worker
@@ -83,14 +84,15 @@ def _fleet(*workers: AWorker, wants: Any, room: int = 2, **spec: Any) -> FleetOb
 def _calls(fleet: FleetObserved) -> list[str]:
     base = plan_rollout(fleet, now=NOW).step.actions
     plans = {
-        w.uid: plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w) for w in fleet.lora_weights
+        w.uid: plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w, now=NOW)
+        for w in fleet.lora_weights
     }
     return texts_of(one_call_per_worker(base, *calls(fleet, plans)))
 
 
 def _plan(fleet: FleetObserved):
     (weights,) = fleet.lora_weights
-    return plan_lora(as_seen_by_lora(fleet, weights.spec.adapter), weights)
+    return plan_lora(as_seen_by_lora(fleet, weights.spec.adapter), weights, now=NOW)
 
 
 class TestCalls:
@@ -143,7 +145,7 @@ class TestCalls:
         worker = _refusing(worker, "7", age_seconds=0.1, name=last)
         wants = [_weights("7"), _weights("7", adapter="math")]
         fleet = _fleet(worker, wants=wants)
-        plans = [plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w) for w in wants]
+        plans = [plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w, now=NOW) for w in wants]
 
         assert _calls(fleet) == []
         assert [p.step.problem.reason for p in plans] == [ConditionReason.SOURCE_NOT_FOUND] * 2
@@ -295,7 +297,7 @@ class TestStatus:
     def _status(self, fleet: FleetObserved) -> WeightsStatus:
         (weights,) = fleet.lora_weights
         seen = as_seen_by_lora(fleet, weights.spec.adapter)
-        return weights_status(seen, weights, plan_lora(seen, weights), now=NOW)
+        return weights_status(seen, weights, plan_lora(seen, weights, now=NOW), now=NOW)
 
     def test_applied_means_every_desired_worker_serves_it(self):
         status = self._status(
@@ -427,3 +429,88 @@ class TestRefusals:
         fleet = _fleet(_with(make_worker(0).serving("base")), wants=[weights])
 
         assert not_steering(fleet, weights)[0] is ConditionReason.INVALID_SPEC
+
+
+class TestFilesOfAServedVersion:
+    """The WeightVersion of an adapter was created again with the version that all workers serve."""
+
+    DIGEST = "sha256:" + "1" * 64
+    BEGUN = WeightsStatus(
+        observed_generation=1,
+        desired_version="7",
+        phase=RolloutPhase.COMPARING,
+        files_unread=True,
+        started_at=NOW - timedelta(minutes=1),
+    )
+
+    def _fleet(self, *workers: AWorker, wants: Any = None, **spec: Any) -> FleetObserved:
+        made = _fleet(*workers, wants=wants or _weights("7"), **spec)
+        pins = (
+            PinnedAdapter(
+                adapter="sql",
+                version="7",
+                digest=self.DIGEST,
+                source=WeightSource(path="/weights/step_7"),
+            ),
+        )
+        status = made.status.model_copy(update={"pinned_adapters": pins})
+        return replace(made, status=status, stored=status)
+
+    def _serving(self, number: int) -> AWorker:
+        held = (AdapterState(name="sql", version="7", digest=self.DIGEST),)
+        worker = make_worker(number).serving("base")
+        return worker._says(adapters=held, adapter_slots=SLOTS)
+
+    def _begun(self) -> Any:
+        return replace(_weights("7"), status=self.BEGUN)
+
+    def test_one_worker_compares_them_before_the_version_is_applied(self):
+        fleet = self._fleet(self._serving(0), self._serving(1))
+        plan = _plan(fleet)
+
+        assert _calls(fleet) == ["compare-adapter sql 7 on policy-0"]
+        assert (plan.step.phase, plan.files_unread) == (RolloutPhase.COMPARING, True)
+        (call,) = plan.step.actions
+        assert isinstance(call, CompareLora)
+        assert (call.digest, call.stage_only) == (None, True)
+
+    @pytest.mark.parametrize(("adapter", "is_compared"), [("sql", True), ("math", False)])
+    def test_it_is_applied_when_a_worker_has_found_the_same(
+        self,
+        adapter: str,
+        is_compared: bool,  # noqa: FBT001 - a parameter of the table
+    ):
+        fleet = self._fleet(
+            self._serving(0).compared("7", 5.0, adapter=adapter), wants=self._begun()
+        )
+        plan = _plan(fleet)
+
+        assert (plan.step.phase is RolloutPhase.APPLIED) == is_compared
+        assert plan.files_unread != is_compared
+
+    def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self):
+        reused = Reason.VERSION_REUSED
+        for age_seconds, asked in ((1.0, []), (30.0, ["compare-adapter sql 7 on policy-1"])):
+            refusing = _refusing(self._serving(1), "7", age_seconds=age_seconds, reason=reused)
+            fleet = self._fleet(self._serving(0), refusing, wants=self._begun())
+            problem = _plan(fleet).step.problem
+            assert problem is not None
+            assert (problem.reason, problem.halt) == (ConditionReason.VERSION_REUSED, False)
+            assert _calls(fleet) == asked
+
+    def test_it_waits_for_a_worker_that_is_busy(self):
+        fleet = self._fleet(self._serving(0).doing("load", "8"))
+        assert _calls(fleet) == []
+
+    def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
+        reading = self._serving(1).doing("stage-adapter", "7")
+        for settings, asked in (
+            ({}, ["compare-adapter sql 7 on policy-0"]),
+            ({"maxStaging": 1}, []),
+        ):
+            fleet = self._fleet(self._serving(0), reading, rollout=settings)
+            assert _calls(fleet) == asked
+
+    def test_a_digest_in_the_spec_needs_no_comparison(self):
+        wants = _weights("7", spec={"digest": self.DIGEST})
+        assert _calls(self._fleet(self._serving(0), wants=wants)) == []

@@ -305,7 +305,7 @@ class TestAdapters:
         weights = make_weights("2", spec=spec, name="sql", uid="sql")
         able = [w._says(adapter_slots=self.SLOTS) for w in workers]
         fleet = make_fleet(*able, wants=(weights,), adapters={"max": 1}, rollout=rollout)
-        return texts_of(plan_lora(as_seen_by_lora(fleet, "sql"), weights).step.actions)
+        return texts_of(plan_lora(as_seen_by_lora(fleet, "sql"), weights, now=NOW).step.actions)
 
     def test_adapters_are_limited_as_base_weights_are(self):
         assert len(self.plan(*map(old, range(4)))) == 4

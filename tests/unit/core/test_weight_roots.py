@@ -63,7 +63,7 @@ def test_other_sources_are_staged(path, roots):
 def test_an_adapter_outside_the_roots_is_refused():
     weights = asks("/other/lora_{version}", adapter="lora")
     observed = fleet(weights, adapters={"max": 1})
-    plan = plan_lora(as_seen_by_lora(observed, "lora"), weights)
+    plan = plan_lora(as_seen_by_lora(observed, "lora"), weights, now=NOW)
 
     assert plan.step.problem is not None
     assert plan.step.problem.reason is ConditionReason.SOURCE_OUTSIDE_ROOTS

@@ -142,8 +142,9 @@ class LoraCalls:
             async with host.lock:
                 host.check_holder(request.holder)
                 self._check_fits(name)
-                await host.adapters.staged.put(name, request, files)
-                kept = True
+                if not host.adapters.serves(name, request):  # else the files were only compared
+                    await host.adapters.staged.put(name, request, files)
+                    kept = True
         finally:
             if not kept:
                 await asyncio.to_thread(files.close)

@@ -144,6 +144,27 @@ async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
     assert now not in (None, before)
 
 
+@pytest.mark.parametrize("seed", [1, 9])
+async def test_the_files_of_a_served_version_are_compared_without_a_digest(
+    lora: LoraHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    reads = reads_of(lora, monkeypatch)
+    await lora.put("1", path, stage_only=True)
+    assert reads == []
+
+    lora.write("1", seed=seed)  # also with the same bytes the files are new
+    if seed != 1:
+        assert (await lora.refused("1", path, stage_only=True)).reason is Reason.VERSION_REUSED
+    else:
+        await lora.put("1", path, stage_only=True)
+    assert reads == ["1"]
+    assert (state_of(lora).version, state_of(lora).staged) == ("1", None)
+
+
 async def test_files_that_change_after_they_have_named_their_version_are_not_served(
     lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
