@@ -102,7 +102,7 @@ class WorkerCache:
             silence=entry.silence,
             call=entry.call,
             lost_call=entry.lost_call,
-            compared=tuple(Compared(w, now - at) for w, at in entry.compared.values()),
+            compared=_comparisons(entry, now) if entry.compared else (),
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
         entry.view = None if is_ageing or silent or entry.compared else view
@@ -274,6 +274,10 @@ def _lose(entry: _Entry, work: Work) -> None:
     entry.lost_call = work
     if work.kind == "admit":
         entry.lost_admission, entry.may_open = entry.epoch, True
+
+
+def _comparisons(entry: _Entry, now: float) -> tuple[Compared, ...]:
+    return tuple(Compared(work, now - ended_at) for work, ended_at in entry.compared.values())
 
 
 def _is_readable(pod: PodView) -> bool:

@@ -1,0 +1,135 @@
+"""The files of a version that the fleet serves already are compared for its new WeightVersion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from tests.support.builders import NOW, make_worker, texts_of
+from tests.support.identities import (
+    D1,
+    RUN_7,
+    asks,
+    decided,
+    fleet_of,
+    has,
+    served,
+    verdicts,
+)
+
+from fleet_operator.api.conditions import ConditionType, condition_of
+from fleet_operator.api.weights import RolloutPhase, WeightsStatus
+from fleet_operator.core.observed import Watched
+from fleet_worker.protocol import Reason
+
+
+class TestFilesOfAServedVersion:
+    """A WeightVersion was created again with the version that all workers serve."""
+
+    SERVING = tuple(has(make_worker(n).serving("40"), RUN_7, D1) for n in range(3))
+    STATUS = served("40", RUN_7, D1)
+    BEGUN = WeightsStatus(
+        observed_generation=1,
+        desired_version="40",
+        phase=RolloutPhase.COMPARING,
+        files_unread=True,
+        started_at=NOW - timedelta(minutes=1),
+    )
+
+    def test_one_worker_compares_them_before_the_version_is_ready(self):
+        decision = decided(fleet_of(*self.SERVING, wants=asks("40", RUN_7), status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert decision.worker_calls[0].digest is None
+        assert verdicts(decision) == ("RollingOut", None)
+        ready = condition_of(decision.fleet.conditions, ConditionType.READY)
+        assert ready is not None
+        assert ready.status == "False"
+
+    @pytest.mark.parametrize(("seconds", "is_ready"), [(5.0, True), (90.0, False)])
+    def test_the_version_is_ready_when_a_worker_has_found_the_same_in_this_attempt(
+        self,
+        seconds: float,
+        is_ready: bool,  # noqa: FBT001 - a parameter of the table
+    ):
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
+        workers = [self.SERVING[0].compared("40", seconds), *self.SERVING[1:]]
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+
+        assert (verdicts(decision)[0] == "AllWorkersServing") == is_ready
+        assert texts_of(decision.worker_calls) == ([] if is_ready else ["compare 40 on policy-0"])
+        assert decision.weights["wv-2"].files_unread == (not is_ready)
+
+    @pytest.mark.parametrize("reason", [Reason.VERSION_REUSED, Reason.DIGEST_MISMATCH])
+    def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self, reason: Reason):
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
+        resting = self.SERVING[1].refused("40", reason, age_seconds=1)
+        due = self.SERVING[1].refused("40", reason, age_seconds=30)
+
+        for worker, calls in ((resting, []), (due, ["compare 40 on policy-1"])):
+            workers = [self.SERVING[0], worker, self.SERVING[2]]
+            decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+            assert verdicts(decision) == ("VersionReused", "VersionReused")
+            assert texts_of(decision.worker_calls) == calls
+
+    @pytest.mark.parametrize("reason", [Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND])
+    def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason: Reason):
+        wants = replace(asks("40", RUN_7), status=self.BEGUN)
+        workers = [self.SERVING[0].refused("40", reason, age_seconds=1), *self.SERVING[1:]]
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert verdicts(decision) == ("AllWorkersServing", None)
+
+    def test_a_digest_in_the_spec_needs_no_comparison(self):
+        wants = asks("40", RUN_7, digest=D1)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert verdicts(decision) == ("AllWorkersServing", None)
+
+    def test_a_version_that_was_applied_for_this_object_is_compared_no_more(self):
+        applied = WeightsStatus(
+            observed_generation=1,
+            desired_version="40",
+            phase=RolloutPhase.APPLIED,
+            started_at=NOW - timedelta(minutes=1),
+        )
+        wants = replace(asks("40", RUN_7), status=applied)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+
+    def test_a_weight_version_that_steered_no_fleet_before_is_compared(self):
+        waited = WeightsStatus(
+            observed_generation=1, desired_version="40", phase=RolloutPhase.PENDING
+        )
+        wants = replace(asks("40", RUN_7), status=waited)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
+    def test_workers_that_did_not_answer_at_first_change_nothing(self):
+        begun = self.BEGUN.model_copy(update={"phase": RolloutPhase.STAGING})
+        wants = replace(asks("40", RUN_7), status=begun)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
+    def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
+        reading = self.SERVING[1].doing("stage", "41")
+        workers = [self.SERVING[0], reading, self.SERVING[2]]
+        for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
+            observed = fleet_of(
+                *workers, wants=asks("40", RUN_7), status=self.STATUS, rollout=settings
+            )
+            assert texts_of(decided(observed).worker_calls) == calls
+
+    def test_a_store_without_an_answer_is_reported_after_the_timeout(self):
+        begun = self.BEGUN.model_copy(update={"started_at": NOW - timedelta(hours=2)})
+        watched = Watched(phase_seconds=7200.0, attempt_seconds=7200.0)
+        wants = replace(asks("40", RUN_7), status=begun, watched=watched)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert verdicts(decision)[1] == "DeadlineExceeded"
