@@ -37,6 +37,22 @@ def an_adapter_that_is_rewritten_before_a_recreation() -> Chronicle:
     return its.end()
 
 
+def an_adapter_whose_weightversion_names_another_path_first() -> Chronicle:
+    """A served adapter is rewritten, its new WeightVersion names another path, then the rewritten one"""
+    its = Chronicle()
+    its.fleet.publish_adapter("lora", "3")
+    its.until(lambda: its.fleet.adapters("lora") == ["3~lora"] * 3)
+    its.go(10)
+    its.fleet.rewrite("/weights/lora/step_3")
+    its.fleet.delete_adapter("lora")
+    its.fleet.publish_adapter("lora", "3", source={"path": "/weights/other/step_3"})
+    its.until(lambda: its.fleet.stalled_adapter("lora"))
+    its.fleet.publish_adapter("lora", "3", source={"path": "/weights/lora/step_3"})
+    its.go(3)
+    its.fleet.restore("/weights/lora/step_3")
+    return its.end()
+
+
 def an_adapter_that_is_rewritten_before_its_pin_is_stored() -> Chronicle:
     """No status can be written, and the files of an adapter are rewritten: no worker has served them"""
     its = Chronicle()
@@ -134,6 +150,7 @@ def requests_that_use_all_slots_while_an_adapter_is_rewritten() -> Chronicle:
 STORIES: list[Story] = [
     an_adapter_that_is_rewritten_under_its_path,
     an_adapter_that_is_rewritten_before_a_recreation,
+    an_adapter_whose_weightversion_names_another_path_first,
     an_adapter_that_is_rewritten_before_its_pin_is_stored,
     an_adapter_with_a_digest_of_other_files,
     two_adapters_that_one_worker_refuses,

@@ -81,6 +81,7 @@ class Convergence:
             and {version_in(v) for v in versions} == {self.version}
             and {p.worker.run_id for p in serving} == {self._run()}
             and self.weights.phase is RolloutPhase.APPLIED
+            and self._adapters_are_applied()
             and self._statuses_are_of_today()
             and self._is_updated()
             and all(self._has_adapters(p.worker) for p in serving)
@@ -100,6 +101,12 @@ class Convergence:
         base = self.desired.base
         fleet = self.fleet.observed_generation == self.desired.generation
         return fleet and (base is None or self.weights.observed_generation == base.generation)
+
+    def _adapters_are_applied(self) -> bool:
+        """Whether the WeightVersion of each adapter says so."""
+        uids = [uid for uid, _ in self.desired.weights if uid != self.desired.base_uid]
+        known = self.leader.weights
+        return all(known.get(uid, NO_STATUS).phase is RolloutPhase.APPLIED for uid in uids)
 
     def _has_adapters(self, worker: FakeWorker) -> bool:
         adapters = (

@@ -84,6 +84,25 @@ def files_written_over_before_a_recreation() -> Chronicle:
     return its.end()
 
 
+def a_comparison_that_is_answered_after_a_recreation() -> Chronicle:
+    """A worker compares files, which are written over for another WeightVersion before its answer comes"""
+    its = Chronicle()
+    its.fleet.delete_weights()
+    its.fleet.create_weights({"version": "1"})
+    its.fleet.faults = Faults(answer_late=1.0)
+    its.fleet.reconcile()
+    its.fleet.faults = Faults()
+    (compares,) = its.fleet.leader.flights.values()
+    compares.arrives_at, compares.answer_seconds = its.fleet.now, 5.0
+    its.go(1)
+    its.fleet.rewrite("/weights/step_1")
+    its.fleet.delete_weights()
+    its.fleet.create_weights({"version": "1"})
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.restore("/weights/step_1")
+    return its.end()
+
+
 def a_worker_that_no_version_lets_in() -> Chronicle:
     """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
     timeouts = {"stageSeconds": 20, "loadSeconds": 10}
@@ -232,6 +251,7 @@ STORIES: list[Story] = [
     a_rollback_under_a_worker_of_a_newer_release,
     a_hung_worker_that_outlives_the_history,
     files_written_over_before_a_recreation,
+    a_comparison_that_is_answered_after_a_recreation,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

@@ -164,7 +164,8 @@ def _finds_others(worker: FakeWorker, action: Stage) -> bool:
     source = str(action.source)
     if action.digest is not None or source != worker.source or not _is_loaded(worker, action):
         return False
-    return source in worker.files.absent or digest_of(worker.files.at(source)) != worker.digest
+    changed = source in worker.files.absent or source in worker.bad_sources
+    return changed or digest_of(worker.files.at(source)) != worker.digest
 
 
 def _renewed(worker: FakeWorker, action: Pause) -> bool:
@@ -384,13 +385,14 @@ def _finds_another(worker: FakeWorker, served: FakeAdapter, action: ReadLora) ->
     files = worker.files
     if action.digest is not None or served.source in files.absent:
         return False
-    return digest_of(files.at(served.source)) != served.digest
+    spoilt = served.source in worker.bad_sources
+    return spoilt or digest_of(files.at(served.source)) != served.digest
 
 
 def _put(worker: FakeWorker, action: ReadLora, held: FakeAdapter | None) -> Reason | None:
     """Stage or serve a version. Returns: why it is refused. `held`: it, if it is staged already."""
     name, known = action.adapter, (action.adapter, action.version, action.run_id)
-    if held is None:
+    if held is None or isinstance(action, CompareLora):
         held, reason = _read(worker, action)
         if reason is not None:
             return reason

@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fleet_operator.core.actions import ReadLora, WorkerCall
+from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import (
     PROTOCOL_VERSION,
@@ -256,7 +256,9 @@ def _operation(worker: FakeWorker) -> Operation | None:
     ticket = worker.work or worker.staging
     if ticket is None:
         return None
-    running = {"kind": ticket.action.kind, "running_seconds": worker.now - ticket.began_at}
+    # A worker knows no comparisons: they are stages without a digest.
+    kind = Stage.kind if isinstance(ticket.action, Stage) else ticket.action.kind
+    running = {"kind": kind, "running_seconds": worker.now - ticket.began_at}
     named = {"version": ticket.action.version or None, "run_id": ticket.action.run_id}
     return Operation.model_validate(running | named)
 

@@ -119,7 +119,7 @@ class Leader:
     fleet, weights: the last computed statuses, which the planners see.
     lost: calls whose answer never came, by uid of the worker, until it has answered again.
     lost_admissions: epochs of admissions whose answer never came, until they cannot take effect.
-    compared: comparisons of files without a refusal and when they ended, by uid of the worker.
+    compared: comparisons of files without a refusal and when their calls began, by uid of the worker.
     may_open: uids of workers to which an admission may still come.
     written: what it believes to be stored, by uid.
     desired, pods: what its watches have brought, as it was at `seen_until`.
@@ -266,7 +266,7 @@ class Leader:
             ended = self.compared.setdefault(uid, {})
             ended.pop(work.adapter, None)
             if reason is None:
-                ended[work.adapter] = work, self.own(now)
+                ended[work.adapter] = work, self.own(flight.sent_at)
         pod = next((p for p in self.pods if p.uid == uid), None)
         if reason is Reason.STALE_EPOCH and pod is not None and flight.state.epoch is not None:
             self.epochs.note_refusal(KEY, pod, flight.state.epoch)

@@ -12,6 +12,7 @@ A trainer that names the digest in its spec has said which files it means, so no
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from fleet_operator.api.weights import RolloutPhase
 from fleet_operator.core import worker_calls, worker_failures
@@ -21,24 +22,24 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
-from fleet_operator.core.work import Work, WorkKind
+from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
-_READING: tuple[WorkKind, ...] = ("stage",)
-_READING_LORA: tuple[WorkKind, ...] = ("stage-adapter", "adapter")
 
 
 def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     """Whether the files of the desired weights have yet to be compared for their WeightVersion."""
-    if weights is None or not desired.pinned:
+    if weights is None or not (desired.pinned or desired.reused):
         return False
     status = weights.status
     # Without a start, it is the status of a WeightVersion that steered no fleet yet.
     is_new = status.started_at is None or not status.is_about(desired.version, desired.run_id)
-    return status.files_unread or is_new
+    # Whoever names the files of the version again after others may have written over them.
+    return status.files_unread or is_new or desired.reused
 
 
 def compare_files(
@@ -60,6 +61,8 @@ def compare_files(
         step.phase is RolloutPhase.APPLIED
         and step.problem is None
         and same_weights(step.goal, goal)
+        and not view.halted
+        and view.members.all(lambda f: f.has_loaded(goal))
     )
     serving = view.members.where(lambda f: f.standing is Standing.OPEN and f.has_loaded(goal))
     if not unread or not ends or not serving:
@@ -76,40 +79,42 @@ def compare_files(
         problem=_problem_of(serving, view, goal),
     )
     reader = _reader(serving, view, work)
-    if reader is None or not _may_call(reader, step, view, adapter):
+    busy = reader is None or any(a.pod_uid == reader.pod.uid for a in step.actions)
+    if reader is None or busy or (adapter and not reader.accepts_lora):
         return step, True
     call = worker_calls.compare(reader, goal, view.settings, adapter=adapter)
-    return replace(step, actions=(*step.actions, call)), True
-
-
-def _may_call(reader: WorkerView, step: Step, view: RolloutView, adapter: str) -> bool:
-    if any(action.pod_uid == reader.pod.uid for action in step.actions):
-        return False
-    if adapter and not reader.accepts_lora:
-        return False
-    return view.max_staging is None or not view.workers.any(
-        lambda f: any(
-            f.is_doing(kind) or f.is_called_to(kind)
-            for kind in (_READING_LORA if adapter else _READING)
-        )
-    )
+    actions = (*step.actions, call)
+    if within_places(actions, view.workers, view.max_staging) != actions:
+        return step, True
+    return replace(step, actions=actions), True
 
 
 def _is_compared(serving: Workers, view: RolloutView, work: Work) -> bool:
-    """Whether a worker has found the same files, or none, in this attempt."""
-    goal = view.desired
-    within_seconds = view.rollout_seconds + worker_failures.ROUNDING_SECONDS
+    """Whether a worker has found the same files, or none, since this comparison began.
+
+    An earlier call may have looked at the files before they were written over.
+    """
+    if view.phase is not RolloutPhase.COMPARING:
+        return False
+    began_seconds = view.phase_seconds
+    within_seconds = began_seconds + worker_failures.ROUNDING_SECONDS
     return any(
         any(c.work == work and c.seconds < within_seconds for c in worker.compared)
-        or ((failure := view.failure_of(worker, goal)) is not None and failure.reason in _GONE)
+        or _finds_none(worker, view.desired, within_seconds=began_seconds)
         for worker in serving
     )
 
 
+def _finds_none(worker: WorkerView, goal: Checkpoint, *, within_seconds: float = inf) -> bool:
+    failure = worker_failures.failure_of(worker, goal, within_seconds=within_seconds)
+    return failure is not None and failure.reason in _GONE
+
+
 def _problem_of(serving: Workers, view: RolloutView, goal: Checkpoint) -> RolloutProblem | None:
-    refused = [w for w in serving.where(lambda f: f.refuses) if view.failure_of(w, goal)]
+    refuse = serving.where(lambda f: f.refuses)
+    refused = [w for w in refuse if view.failure_of(w, goal) and not _finds_none(w, goal)]
     is_comparing = view.phase is RolloutPhase.COMPARING
-    is_late = is_comparing and view.phase_seconds > view.staging_seconds(1)
+    is_late = is_comparing and view.phase_seconds > view.staging_seconds()
     failed = refused or (serving[:1] if is_late else [])
     return problem_of_comparison(failed, goal) if failed else None
 

@@ -53,7 +53,7 @@ from fleet_operator.core.pins import Pins, pins_of, within_bounds
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.reused_versions import reuse_problem
 from fleet_operator.core.rollback_guard import rollback_problem
-from fleet_operator.core.rollout_plan import RolloutPlan, rollout_seconds
+from fleet_operator.core.rollout_plan import RolloutPlan, recorded_phase, rollout_seconds
 from fleet_operator.core.staging import max_staging, within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
 from fleet_operator.core.weight_roots import roots_problem
@@ -115,7 +115,7 @@ def plan_lora(observed: FleetObserved, weights: WeightsView, *, now: datetime) -
         joining=joining,
         forbids_mixing=False,
         replicas=observed.expected_workers,
-        phase=weights.status.phase,
+        phase=recorded_phase(weights, desired),
         phase_seconds=weights.watched.phase_seconds,
         rollout_seconds=rollout_seconds(weights, desired, now),
         workers=observed.workers,

@@ -182,7 +182,7 @@ def _view(
         joining=observed.workers.where(lambda f: f.standing is Standing.CLOSED),
         forbids_mixing=forbids_mixing,
         replicas=observed.expected_workers,
-        phase=_recorded_phase(weights, wanted),
+        phase=recorded_phase(weights, wanted),
         phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
@@ -230,7 +230,8 @@ def _serving(members: Workers, applied: Checkpoint) -> str | None:
     return applied.version if forbids_mixing else None
 
 
-def _recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> RolloutPhase:
+def recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> RolloutPhase:
+    """Returns the phase of the last status, if that is about the wanted weights."""
     if weights is None or wanted is None or not _knows(weights, wanted):
         return RolloutPhase.PENDING
     return weights.status.phase

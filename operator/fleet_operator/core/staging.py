@@ -25,12 +25,18 @@ from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import Quarantine
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Work, WorkKind
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 Reading = Stage | ReadLora
-"""The calls that make a worker read a checkpoint."""
+"""The calls that make a worker read a checkpoint. A comparison reads one, too, if its files are new."""
+_KINDS: dict[str, tuple[WorkKind, ...]] = {
+    "stage": ("stage",),
+    "compare": ("stage",),
+    **dict.fromkeys(("stage-adapter", "compare-adapter", "adapter"), ("stage-adapter", "adapter")),
+}
+"""Kind of a call to read → the kinds of the operation that a worker reports meanwhile."""
 _UNWRITTEN = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY})
 
 
@@ -51,13 +57,20 @@ def within_places(
     actions = tuple(actions)
     if most is None:
         return actions
-    asked: dict[Work, list[Reading]] = {}
+    asked: dict[Work | None, list[Reading]] = {}
     for action in actions:
         if isinstance(action, Reading):
-            asked.setdefault(action.work, []).append(action)
+            asked.setdefault(_read_by(action.work), []).append(action)
     views = {w.pod.uid: w for w in workers}
-    kept = {(work, uid) for work, found in asked.items() for uid in _placed(found, views, most)}
-    return tuple(a for a in actions if not isinstance(a, Reading) or (a.work, a.pod_uid) in kept)
+    kept = {(read, uid) for read, found in asked.items() for uid in _placed(found, views, most)}
+    return tuple(
+        a for a in actions if not isinstance(a, Reading) or (_read_by(a.work), a.pod_uid) in kept
+    )
+
+
+def _read_by(work: Work | None) -> Work | None:
+    """The work, with one kind for all calls that read the same files."""
+    return None if work is None else work._replace(kind=_KINDS.get(work.kind, (work.kind,))[0])
 
 
 def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> set[str]:
@@ -75,10 +88,12 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
         return False
     if worker.standing is Standing.ABSENT and worker.silent_seconds >= PROBE_SECONDS:
         return False
-    if worker.call == call.work:
+    read = _read_by(call.work)
+    if _read_by(worker.call) == read:
         return True  # until its timeout
-    seconds = worker.seconds_at(call.kind, _weights_of(call))
-    if seconds is None and worker.lost_call == call.work:
+    at_it = (worker.seconds_at(kind, _weights_of(call)) for kind in _KINDS[call.kind])
+    seconds = next((s for s in at_it if s is not None), None)
+    if seconds is None and _read_by(worker.lost_call) == read:
         seconds = worker.silent_seconds
     if seconds is not None:
         return seconds <= call.timeout_seconds

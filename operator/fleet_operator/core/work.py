@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
     Fields:
         work: the comparison.
-        seconds: how long ago it ended.
+        seconds: how long ago its call began. The worker has looked at the files since then.
     """
 
     work: Work

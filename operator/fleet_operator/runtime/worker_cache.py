@@ -53,8 +53,8 @@ class _Entry:
     """Of the call in flight, or of the last one."""
     lost_call: Work | None = None
     compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
-    """The last comparison of each adapter's files that ended without a refusal, and when. None: of base
-    weights."""
+    """The last comparison of each adapter's files that ended without a refusal, and when its call began.
+    None: of base weights."""
     lost_admission: Epoch | None = None
     """The epoch of the last admission without an answer, until it cannot take effect any more."""
     may_open: bool = False
@@ -208,7 +208,7 @@ class WorkerCache:
         if work.kind in COMPARISONS:
             entry.compared.pop(work.adapter, None)
             if not answer.silent and answer.reason is None:
-                entry.compared[work.adapter] = work, now
+                entry.compared[work.adapter] = work, entry.call_began_at
         if answer.silent:
             # It may have taken effect: read the state before the next call.
             entry.stale = True
@@ -277,7 +277,7 @@ def _lose(entry: _Entry, work: Work) -> None:
 
 
 def _comparisons(entry: _Entry, now: float) -> tuple[Compared, ...]:
-    return tuple(Compared(work, now - ended_at) for work, ended_at in entry.compared.values())
+    return tuple(Compared(work, now - began_at) for work, began_at in entry.compared.values())
 
 
 def _is_readable(pod: PodView) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.support.builders import NOW, make_worker, texts_of
 from tests.support.identities import (
     D1,
+    D2,
     RUN_7,
+    RUN_8,
     asks,
     decided,
     fleet_of,
@@ -20,7 +23,7 @@ from tests.support.identities import (
 
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
-from fleet_operator.core.observed import Watched
+from fleet_operator.core.observed import Watched, WeightsView
 from fleet_worker.protocol import Reason
 
 
@@ -36,6 +39,10 @@ class TestFilesOfAServedVersion:
         files_unread=True,
         started_at=NOW - timedelta(minutes=1),
     )
+    WATCHED = Watched(phase_seconds=60, attempt_seconds=3600)
+
+    def _begun(self) -> WeightsView:
+        return replace(asks("40", RUN_7), status=self.BEGUN, watched=self.WATCHED)
 
     def test_one_worker_compares_them_before_the_version_is_ready(self):
         decision = decided(fleet_of(*self.SERVING, wants=asks("40", RUN_7), status=self.STATUS))
@@ -48,14 +55,13 @@ class TestFilesOfAServedVersion:
         assert ready.status == "False"
 
     @pytest.mark.parametrize(("seconds", "is_ready"), [(5.0, True), (90.0, False)])
-    def test_the_version_is_ready_when_a_worker_has_found_the_same_in_this_attempt(
+    def test_the_version_is_ready_when_a_worker_has_found_the_same_since_the_comparison_began(
         self,
         seconds: float,
         is_ready: bool,  # noqa: FBT001 - a parameter of the table
     ):
-        wants = replace(asks("40", RUN_7), status=self.BEGUN)
         workers = [self.SERVING[0].compared("40", seconds), *self.SERVING[1:]]
-        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+        decision = decided(fleet_of(*workers, wants=self._begun(), status=self.STATUS))
 
         assert (verdicts(decision)[0] == "AllWorkersServing") == is_ready
         assert texts_of(decision.worker_calls) == ([] if is_ready else ["compare 40 on policy-0"])
@@ -75,9 +81,8 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize("reason", [Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND])
     def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason: Reason):
-        wants = replace(asks("40", RUN_7), status=self.BEGUN)
         workers = [self.SERVING[0].refused("40", reason, age_seconds=1), *self.SERVING[1:]]
-        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+        decision = decided(fleet_of(*workers, wants=self._begun(), status=self.STATUS))
 
         assert not decision.worker_calls
         assert verdicts(decision) == ("AllWorkersServing", None)
@@ -118,13 +123,76 @@ class TestFilesOfAServedVersion:
         assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
 
     def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
-        reading = self.SERVING[1].doing("stage", "41")
+        reading = self.SERVING[1].doing("stage", "40")
         workers = [self.SERVING[0], reading, self.SERVING[2]]
         for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
             observed = fleet_of(
                 *workers, wants=asks("40", RUN_7), status=self.STATUS, rollout=settings
             )
             assert texts_of(decided(observed).worker_calls) == calls
+
+    def test_files_that_were_gone_before_the_comparison_began_are_looked_for_again(self):
+        absent, new_leader = Reason.SOURCE_NOT_FOUND, Watched(phase_seconds=1, attempt_seconds=1)
+        wants = replace(self._begun(), watched=new_leader)
+        for age_seconds, calls in ((5, []), (30, ["compare 40 on policy-1"])):
+            refused = self.SERVING[1].refused("40", absent, age_seconds=age_seconds)
+            workers = [self.SERVING[0], refused, self.SERVING[2]]
+            decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+            assert verdicts(decision) == ("RollingOut", None)
+            assert texts_of(decision.worker_calls) == calls
+
+    @pytest.mark.parametrize("fields", [{"source": {"path": RUN_8}}, {"digest": D2}])
+    def test_a_version_that_named_other_files_first_is_compared_when_it_names_its_own(
+        self, fields: dict[str, Any]
+    ):
+        """Its WeightVersion began with an error, and the files were written over before."""
+        first = asks("40", RUN_7, **fields)
+        refused = decided(fleet_of(*self.SERVING, wants=first, status=self.STATUS))
+        assert verdicts(refused)[1] == "VersionReused"
+        wants = replace(asks("40", RUN_7), status=refused.weights["wv-2"])
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+        assert verdicts(decision) == ("RollingOut", None)
+
+    def test_a_comparison_of_before_does_not_count_after_the_version_named_other_files(self):
+        workers = [self.SERVING[0].compared("40", 30), *self.SERVING[1:]]
+        first = replace(
+            asks("40", RUN_8), status=self.BEGUN.model_copy(update={"files_unread": False})
+        )
+        refused = decided(fleet_of(*workers, wants=first, status=self.STATUS))
+        wants = replace(asks("40", RUN_7), status=refused.weights["wv-2"], watched=self.WATCHED)
+        decision = decided(fleet_of(*workers, wants=wants, status=self.STATUS))
+
+        assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
+
+    def test_a_suspended_rollout_that_has_not_ended_is_not_compared(self):
+        """It would be called without an end, since the phase is not Comparing."""
+        behind = has(make_worker(2).serving("39"), "/weights/run-7/step_39", D2)
+        wants = replace(asks("40", RUN_7, suspend=True), status=self.BEGUN)
+        observed = fleet_of(
+            *self.SERVING[:2],
+            behind,
+            wants=wants,
+            status=self.STATUS,
+            rollout={"strategy": "InFlight"},
+        )
+        decision = decided(observed)
+
+        assert decision.weights["wv-2"].phase is RolloutPhase.SUSPENDED
+        assert decision.weights["wv-2"].files_unread
+        assert not decision.worker_calls
+
+    def test_a_comparison_and_the_stage_of_a_joining_worker_share_the_places_of_max_staging(self):
+        joining = has(make_worker(2).joining("39"), "/weights/run-7/step_39", D2)
+        workers = [*self.SERVING[:2], joining]
+        given = {"status": self.STATUS, "rollout": {"maxStaging": 1}}
+        decision = decided(fleet_of(*workers, wants=asks("40", RUN_7), **given))
+        assert texts_of(decision.worker_calls) == ["stage 40 on policy-2"]
+
+        workers[0] = workers[0].asked_to("compare 40")
+        decision = decided(fleet_of(*workers, wants=self._begun(), **given))
+        assert "stage 40 on policy-2" not in texts_of(decision.worker_calls)
 
     def test_a_store_without_an_answer_is_reported_after_the_timeout(self):
         begun = self.BEGUN.model_copy(update={"started_at": NOW - timedelta(hours=2)})

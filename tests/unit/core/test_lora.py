@@ -15,7 +15,7 @@ from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.actions import CompareLora
 from fleet_operator.core.lora import as_seen_by_lora, calls, plan_lora
-from fleet_operator.core.observed import FleetObserved
+from fleet_operator.core.observed import FleetObserved, Watched
 from fleet_operator.core.precedence import one_call_per_worker
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.steering import not_steering
@@ -462,7 +462,7 @@ class TestFilesOfAServedVersion:
         return worker._says(adapters=held, adapter_slots=SLOTS)
 
     def _begun(self) -> Any:
-        return replace(_weights("7"), status=self.BEGUN)
+        return replace(_weights("7"), status=self.BEGUN, watched=Watched(phase_seconds=60))
 
     def test_one_worker_compares_them_before_the_version_is_applied(self):
         fleet = self._fleet(self._serving(0), self._serving(1))

@@ -77,16 +77,16 @@ class TestLostCalls:
 
         virtual_time.run(story())
 
-    def test_the_last_comparison_counts_if_the_worker_did_not_refuse_it(self):
+    def test_the_last_comparison_counts_from_its_call_on_if_the_worker_did_not_refuse_it(self):
         key = work("compare 2")
         refused = WorkerAnswer(state=says("1").state, reason=Reason.VERSION_REUSED)
 
         def compared(answer: WorkerAnswer) -> None:
-            book.begin_call(POD.uid, key, mock.Mock(), 0, epoch=EPOCH)
+            book.begin_call(POD.uid, key, mock.Mock(), 2, epoch=EPOCH)
             book.end_call(POD.uid, key, answer, 7)
 
         book = WorkerCache()
-        same = [(key, 1.0)]
+        same = [(key, 6.0)]
         for answer, known in ((says("1"), same), (refused, []), (says("1"), same), (SILENT, [])):
             compared(answer)
             assert [(c.work, c.seconds) for c in book.view(POD, 8).compared] == known
