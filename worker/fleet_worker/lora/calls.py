@@ -25,6 +25,8 @@ from fleet_worker.lora.refused import AdapterFault, RefusedAdapters
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
+_GONE = (None, Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND)
+"""What a look at a source finds if it has no other files than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class LoraCalls:
             source = await self._threads.run(partial(resolved, request.source))
             request = request.model_copy(update={"source": source})
             served = adapters.served_files(name) if adapters.serves(name, request) else None
-            if served is not None and await self._is_unchanged(served, request):
+            if served is not None and await self._is_still_served(served, request):
                 await adapters.staged.drop(name)
             elif request.stage_only:
                 await self._stage(name, request, by_directory=by_directory)
@@ -248,13 +250,26 @@ class LoraCalls:
         return held is not None and await self._is_unchanged(held, request)
 
     async def _is_unchanged(self, files: PrivateAdapter, request: AdapterRequest) -> bool:
-        """Whether the files of a copy are still those that the worker read.
+        """Whether the worker knows of no other files than those of a copy."""
+        return await self._change(files, request) is not Reason.CHECKPOINT_CHANGED
+
+    async def _is_still_served(self, files: PrivateAdapter, request: AdapterRequest) -> bool:
+        """Whether a request needs nothing more, since its version is served.
+
+        A request to stage it compares its files. A source that is gone has no others, but one that
+        cannot be opened may have.
+        """
+        change = await self._change(files, request)
+        return change in _GONE or not (request.stage_only or change is Reason.CHECKPOINT_CHANGED)
+
+    async def _change(self, files: PrivateAdapter, request: AdapterRequest) -> Reason | None:
+        """`CheckpointChanged` for other files than those of a copy, or why the worker cannot tell.
 
         With a digest in the request the files are not read: the digest was compared with the
         worker's copy.
         """
         if request.digest is not None:
-            return True
+            return None
         roots = self._rules.roots
         try:
             await self._threads.run(
@@ -262,9 +277,8 @@ class LoraCalls:
                 store=roots.root_of(str(request.source)),
             )
         except Refusal as refusal:
-            # The worker cannot open the source, so it knows of no other files.
-            return refusal.reason is not Reason.CHECKPOINT_CHANGED
-        return True
+            return refusal.reason
+        return None
 
     def _remove_retired_soon(self) -> None:
         async def remove_retired() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from shutil import rmtree
 
 import pytest
 from tests.support.fake_engine import untouched
@@ -10,7 +11,8 @@ from tests.support.lora_harness import LoraHarness
 from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, refused
 
-from fleet_worker.errors import EngineFailure
+from fleet_worker.checkpoint.files import OpenDirectory
+from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import PrivateAdapter
 from fleet_worker.protocol import AdapterRequest, AdapterState, Phase, Reason, Source, Staged
 
@@ -163,6 +165,56 @@ async def test_the_files_of_a_served_version_are_compared_without_a_digest(
         await lora.put("1", path, stage_only=True)
     assert reads == ["1"]
     assert (state_of(lora).version, state_of(lora).staged) == ("1", None)
+
+
+async def test_a_served_version_whose_source_leads_out_of_the_roots_is_not_the_same(
+    lora: LoraHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    link = lora.harness.root / "current"
+    link.symlink_to(lora.write("1"))
+    await lora.put("1", link)
+    link.unlink()
+    link.symlink_to(tmp_path_factory.mktemp("outside"))
+
+    refusal = await lora.refused("1", link, stage_only=True)
+
+    assert refusal.reason is Reason.SOURCE_OUTSIDE_ROOTS
+    assert state_of(lora).version == "1"
+
+
+@pytest.mark.parametrize("stage_only", [True, False])
+async def test_only_a_comparison_refuses_a_served_version_whose_store_does_not_answer(
+    lora: LoraHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    stage_only: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+
+    def unreadable(*_: object) -> None:
+        raise Refusal(Reason.SOURCE_UNREADABLE, "the source cannot be read: EIO")
+
+    monkeypatch.setattr(OpenDirectory, "__init__", unreadable)
+    if stage_only:
+        refusal = await lora.refused("1", path, stage_only=True)
+        assert refusal.reason is Reason.SOURCE_UNREADABLE
+        failure = lora.harness.state.adapter_failure
+        assert failure is not None
+        assert (failure.version, failure.reason) == ("1", Reason.SOURCE_UNREADABLE)
+    else:
+        await lora.put("1", path)  # a trainer of an External fleet loads it again
+    assert state_of(lora).version == "1"
+
+
+async def test_a_served_version_whose_files_are_deleted_is_still_the_same(
+    lora: LoraHarness,
+) -> None:
+    path = lora.write("1")
+    await lora.put("1", path)
+    for step in (lambda: (path / "adapter_model.safetensors").unlink(), lambda: rmtree(path)):
+        step()
+        await lora.put("1", path, stage_only=True)
+    assert (state_of(lora).version, lora.harness.state.adapter_failures) == ("1", ())
 
 
 async def test_files_that_change_after_they_have_named_their_version_are_not_served(
