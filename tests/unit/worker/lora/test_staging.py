@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from shutil import rmtree
 
 import pytest
@@ -211,7 +212,7 @@ async def test_a_served_version_whose_files_are_deleted_is_still_the_same(
 ) -> None:
     path = lora.write("1")
     await lora.put("1", path)
-    for step in (lambda: (path / "adapter_model.safetensors").unlink(), lambda: rmtree(path)):
+    for step in ((path / "adapter_model.safetensors").unlink, partial(rmtree, path)):
         step()
         await lora.put("1", path, stage_only=True)
     assert (state_of(lora).version, lora.harness.state.adapter_failures) == ("1", ())
