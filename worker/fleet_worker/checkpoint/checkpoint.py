@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fleet_worker.checkpoint import memory
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
-from fleet_worker.checkpoint.format import TensorSpec, all_tensors
+from fleet_worker.checkpoint.format import TensorSpec, all_tensors, has_other_weights
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.reading import (
     FileContent,
@@ -196,6 +196,11 @@ class Checkpoint:
                         f"{name} changed after it was staged; publish the new files as another"
                         " version",
                     )
+            if has_other_weights(directory.names, opened):
+                raise Refusal(
+                    Reason.CHECKPOINT_CHANGED,
+                    "the directory has its weights in other files than when it was staged",
+                )
         finally:
             directory.close()
 

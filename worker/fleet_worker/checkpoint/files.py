@@ -224,7 +224,12 @@ class OpenDirectory:
             os.close(file.descriptor)
 
     def state_of(self, name: str) -> FileState | None:
-        """Return the state of a file, or None if it does not exist."""
+        """Return the state of a file, or None if it does not exist.
+
+        A file that cannot be opened has a state, too.
+        """
+        if (state := self.opened_state_of(name)) is not None:
+            return state
         try:
             status = os.stat(name, dir_fd=self._descriptor)
         except OSError:
@@ -234,7 +239,7 @@ class OpenDirectory:
     def opened_state_of(self, name: str) -> FileState | None:
         """Open an entry and return its state, or None if it cannot be opened.
 
-        For seconds a network file system may answer `state_of` from its cache, but not this.
+        For seconds a network file system may answer `stat` from its cache, but not this.
         """
         try:
             descriptor = os.open(name, _READ, dir_fd=self._descriptor)

@@ -207,6 +207,23 @@ def weight_files(names: Collection[str], index: bytes | None) -> tuple[str, ...]
     raise Refusal(Reason.SOURCE_NOT_FOUND, "the directory has no weight files (.safetensors)")
 
 
+def has_other_weights(names: Collection[str], opened: Collection[str]) -> bool:
+    """Whether a directory has its weights in files that were not among the opened ones.
+
+    Files that are only missing make no difference: a deletion may be under way.
+
+    Args:
+        names: All names in the directory now.
+        opened: The files of a checkpoint that was opened there. Those of an adapter have fixed names.
+    """
+    if CONFIG_FILE not in opened:
+        return False
+    weights = {name for name in names if name.endswith(".safetensors")} - set(opened)
+    if INDEX_FILE in names or INDEX_FILE in opened:
+        return INDEX_FILE not in opened or (INDEX_FILE not in names and bool(weights))
+    return bool(weights) and not (SINGLE_FILE in names and SINGLE_FILE in opened)
+
+
 def parse_index(index: bytes) -> dict[str, str]:
     """Return tensor name → file name.
 

@@ -140,6 +140,64 @@ def test_a_replaced_file_is_a_change(checkpoint: Checkpoint, directory: Path, na
     assert name in refused.value.message
 
 
+def test_a_replaced_file_is_a_change_while_a_network_file_system_still_shows_the_old_one(
+    checkpoint: Checkpoint, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers `stat` from its cache for seconds, but looks again when a file is opened."""
+    known = {name: (directory / name).stat() for name in ("model.safetensors", "config.json")}
+    shutil.rmtree(directory)
+    write_tiny(directory, 2.0)
+    with monkeypatch.context() as cached, pytest.raises(Refusal) as refused:
+        cached.setattr(os, "stat", lambda name, **_: known[name])
+        checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+
+
+@pytest.mark.parametrize(
+    ("deleted", "written"),
+    [
+        (True, "model-00001-of-00001.safetensors"),
+        (True, "model.safetensors.index.json"),
+        (False, "model.safetensors.index.json"),
+    ],
+)
+def test_a_directory_whose_weights_are_now_in_other_files_has_changed(
+    checkpoint: Checkpoint,
+    directory: Path,
+    deleted: bool,  # noqa: FBT001 - a parameter of the table
+    written: str,
+) -> None:
+    """Another run saves its weights in parts there, and leaves config.json as it is."""
+    if deleted:
+        (directory / damage.WEIGHTS).unlink()
+    (directory / written).write_text("other weights, or where they are")
+    with pytest.raises(Refusal) as refused:
+        checkpoint.check_same_on_disk(Roots([directory.parent]))
+
+    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_weights_of_which_files_are_deleted_one_by_one_do_not_count_as_a_change(
+    tmp_path: Path,
+    sharded: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    directory = write_tiny(tmp_path / "step")
+    names = [damage.WEIGHTS]
+    if sharded:
+        names = ["a.safetensors", "b.safetensors"]
+        tensors = damage.read_tensors(directory / damage.WEIGHTS)
+        for name, tensor in zip(names, sorted(tensors), strict=True):
+            damage.write_tensors(directory / name, {tensor: tensors[tensor]})
+        (directory / damage.WEIGHTS).unlink()
+    (directory / "optimizer.bin").write_text("no weights")
+    checkpoint = open_checkpoint(str(directory), None)
+    for name in [*names, "config.json"]:
+        (directory / name).unlink()
+        checkpoint.check_same_on_disk(Roots([tmp_path]))
+
+
 def test_a_path_that_now_resolves_elsewhere_is_refused(
     checkpoint: Checkpoint, directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
