@@ -147,9 +147,10 @@ def test_a_replaced_file_is_a_change_while_a_network_file_system_still_shows_the
     known = {name: (directory / name).stat() for name in ("model.safetensors", "config.json")}
     shutil.rmtree(directory)
     write_tiny(directory, 2.0)
-    with monkeypatch.context() as cached, pytest.raises(Refusal) as refused:
+    with monkeypatch.context() as cached:
         cached.setattr(os, "stat", lambda name, **_: known[name])
-        checkpoint.check_same_on_disk(Roots([directory.parent]))
+        with pytest.raises(Refusal) as refused:
+            checkpoint.check_same_on_disk(Roots([directory.parent]))
 
     assert refused.value.reason is Reason.CHECKPOINT_CHANGED
 
