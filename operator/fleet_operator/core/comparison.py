@@ -76,9 +76,9 @@ def compare_files(
         step,
         phase=RolloutPhase.COMPARING,
         note=f"a worker compares the files in {goal.source} with the served weights",
-        problem=_problem_of(serving, view, goal),
+        problem=_problem_of(serving, view, goal, adapter),
     )
-    reader = _reader(serving, view, work)
+    reader = _reader(serving, view, work, adapter)
     busy = reader is None or any(a.pod_uid == reader.pod.uid for a in step.actions)
     if reader is None or busy or (adapter and not reader.accepts_lora):
         return step, True
@@ -110,20 +110,32 @@ def _finds_none(worker: WorkerView, goal: Checkpoint, *, within_seconds: float =
     return failure is not None and failure.reason in _GONE
 
 
-def _problem_of(serving: Workers, view: RolloutView, goal: Checkpoint) -> RolloutProblem | None:
+def _problem_of(
+    serving: Workers, view: RolloutView, goal: Checkpoint, adapter: str
+) -> RolloutProblem | None:
     refuse = serving.where(lambda f: f.refuses)
-    refused = [w for w in refuse if view.failure_of(w, goal) and not _finds_none(w, goal)]
+    refused = [
+        w
+        for w in refuse
+        if (view.failure_of(w, goal) or _rests(w, view, goal, adapter)) and not _finds_none(w, goal)
+    ]
     is_comparing = view.phase is RolloutPhase.COMPARING
     is_late = is_comparing and view.phase_seconds > view.staging_seconds()
     failed = refused or (serving[:1] if is_late else [])
     return problem_of_comparison(failed, goal) if failed else None
 
 
-def _reader(serving: Workers, view: RolloutView, work: Work) -> WorkerView | None:
+def _reader(serving: Workers, view: RolloutView, work: Work, adapter: str) -> WorkerView | None:
     """The worker to call, always the same one while it can be: each may read the whole checkpoint."""
     goal = view.desired
     begun = [
         w for w in serving if w.call == work or worker_failures.last_failure(w, goal) is not None
     ]
     reader = (begun or serving)[0]
-    return None if view.failed_lately(reader, goal) else reader
+    return None if _rests(reader, view, goal, adapter) else reader
+
+
+def _rests(worker: WorkerView, view: RolloutView, goal: Checkpoint, adapter: str) -> bool:
+    """Whether a worker rests after a refusal; of an adapter also if another attempt led to it."""
+    within_seconds = inf if adapter else view.rollout_seconds
+    return worker_failures.failed_lately(worker, goal, within_seconds=within_seconds)

@@ -498,6 +498,15 @@ class TestFilesOfAServedVersion:
             assert (problem.reason, problem.halt) == (ConditionReason.VERSION_REUSED, False)
             assert _calls(fleet) == asked
 
+    def test_a_worker_that_refused_for_the_weight_version_before_rests_and_is_reported(self):
+        reused = Reason.VERSION_REUSED
+        for age_seconds, asked in ((3.0, []), (30.0, ["compare-adapter sql 7 on policy-1"])):
+            refusing = _refusing(self._serving(1), "7", age_seconds=age_seconds, reason=reused)
+            fleet = self._fleet(self._serving(0), refusing)
+            problem = _plan(fleet).step.problem
+            assert (problem.reason if problem else None) == (None if asked else reused)
+            assert _calls(fleet) == asked
+
     def test_it_waits_for_a_worker_that_is_busy(self):
         fleet = self._fleet(self._serving(0).doing("load", "8"))
         assert _calls(fleet) == []
