@@ -126,7 +126,6 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
     else:
         worker.staged, worker.staged_run_id = action.version, action.run_id
         worker.staged_source, worker.staged_weights = source, weights
-        worker.meant[action.version, action.run_id] = digest_of(weights)
         worker.refused_stages = ()
         ticket.end()
         return
@@ -272,6 +271,7 @@ def _loaded(worker: FakeWorker, ticket: Ticket) -> None:
         worker.effect = worker.compare(worker, action)
     worker.label, worker.run_id, worker.weights = action.version, action.run_id, ticket.weights
     worker.source, worker.load_failure = ticket.source, None
+    worker.meant[action.version, action.run_id] = digest_of(ticket.weights)
     worker.phase, worker.loaded_since_pause = Phase.PAUSED, True
     if not worker.admitted:
         worker.close("fence")

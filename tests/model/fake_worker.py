@@ -58,7 +58,7 @@ class FakeWorker:
         lie: `unmoved`: loads say that they succeeded and leave everything as it was; `claims`:
             and the answer shows the requested state.
         files: what lies under every path, shared by all workers.
-        meant: digest that each version of a run has had in this process.
+        meant: digest that each version of a run has had in the engine of this process.
         stubborn_until: until then its engine does not end its requests.
         sessions: how many sessions it reports; None if its release does not count them.
         careless: behaves as workers once did with such an engine. A fence that fails only closes
