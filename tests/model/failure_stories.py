@@ -103,6 +103,18 @@ def a_comparison_that_is_answered_after_a_recreation() -> Chronicle:
     return its.end()
 
 
+def a_path_that_is_corrected_after_all_workers_died() -> Chronicle:
+    """The path of the served version is wrong beside its digest, and all workers die: the right path helps"""
+    its = Chronicle()
+    its.fleet.control(digest=digest_of("1"), source={"path": "/weights/other/step_{version}"})
+    its.go(2)
+    for ordinal in range(3):
+        its.fleet.kill(its.fleet.pod(ordinal))
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.control(digest=None, source={"path": "/weights/step_{version}"})
+    return its.end()
+
+
 def a_worker_that_no_version_lets_in() -> Chronicle:
     """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
     timeouts = {"stageSeconds": 20, "loadSeconds": 10}
@@ -252,6 +264,7 @@ STORIES: list[Story] = [
     a_hung_worker_that_outlives_the_history,
     files_written_over_before_a_recreation,
     a_comparison_that_is_answered_after_a_recreation,
+    a_path_that_is_corrected_after_all_workers_died,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

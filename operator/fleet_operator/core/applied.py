@@ -6,6 +6,8 @@ no order, so the weights of a single worker prove nothing about the fleet.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet_operator.api.source import from_protocol
 from fleet_operator.core.actions import Admit, Resume
 from fleet_operator.core.checkpoint import Checkpoint
@@ -27,9 +29,13 @@ def applied_of(
     members: Workers,
     wanted: Checkpoint | None,
     *,
+    may_read_wanted: bool,
     forbids_mixing: bool,
 ) -> Checkpoint:
     """Returns the weights that the fleet served last.
+
+    If these are the wanted weights, their source is the one that is wanted now, provided that workers
+    may read it (`may_read_wanted`): a WeightVersion with the digest may name another path.
 
     `forbids_mixing`: two versions never generate at once. If all generating members agree, they
     override an older status, with two exceptions. A minority of the members does not count, nor do
@@ -44,6 +50,8 @@ def applied_of(
     known = [_model_of(observed)]
     if recorded is not None:
         known.insert(0, recorded)
+    if wanted is not None and may_read_wanted and same_weights(known[0], wanted):
+        known[0] = replace(known[0], source=wanted.source)
     common = _common_weights(members)
     if common is None:
         return known[0]
@@ -58,7 +66,7 @@ def applied_of(
         believed = len(alike) == len(members) and ((is_wanted and all_there) or recorded is None)
     if not believed:
         return known[0]
-    if wanted is not None and is_wanted:
+    if wanted is not None and is_wanted and may_read_wanted:
         return wanted
     source = next((m.state.source for m in alike if m.state and m.state.source), None)
     same = next((k for k in known if same_weights(k, common)), None)

@@ -168,7 +168,11 @@ def _view(
         settings = weights.spec.rollout.over(settings)
     last = settings.canary.then if settings.strategy == "Canary" else settings.strategy
     forbids_mixing = last == "Synchronized" or observed.is_external
-    applied = pins.resolved(applied_of(observed, members, wanted, forbids_mixing=forbids_mixing))
+    may_read = wanted is not None and roots_problem(wanted, observed) is None
+    found = applied_of(
+        observed, members, wanted, may_read_wanted=may_read, forbids_mixing=forbids_mixing
+    )
+    applied = pins.resolved(found)
     if wanted is not None and not wanted.reused and not observed.is_external:
         seen = pins.of(wanted) is not None
         wanted = mark_awaited(wanted, applied, observed.workers, seen=seen)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.builders import (
+    AWorker,
     history_of,
     make_fleet,
     make_view,
@@ -12,6 +15,7 @@ from tests.support.builders import (
     path_of,
     target,
 )
+from tests.support.identities import D1, D2, RUN_7, asks, decided, fleet_of, has, served
 
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
@@ -35,7 +39,9 @@ def applied(
     weights = make_weights(wants, status=WeightsStatus(history=history_of(*history)))
     fleet = make_fleet(*workers, wants=weights, status=status, replicas=count)
     members = make_view(*workers).members
-    return applied_of(fleet, members, target(wants), forbids_mixing=forbids_mixing)
+    return applied_of(
+        fleet, members, target(wants), may_read_wanted=True, forbids_mixing=forbids_mixing
+    )
 
 
 def _pin(version):
@@ -213,3 +219,43 @@ def test_weights_passed_on_keep_the_identity_that_their_workers_report():
     named = WeightsId("42", "a", "sha256:" + "4" * 64)
 
     assert WeightsId.of(Checkpoint.passing(named, target("42").source)) == named
+
+
+class TestSourceOfTheAppliedWeights:
+    """The WeightVersion names the applied version, perhaps by its digest, and another path."""
+
+    PATH = "/weights/moved/step_40"
+
+    def _decided(self, *workers: AWorker, path: str, **fields: Any) -> Checkpoint:
+        wants = asks("40", path, **fields)
+        observed = fleet_of(*workers, wants=wants, status=served("40", RUN_7, D1), replicas=2)
+        return decided(observed).rollout.applied
+
+    @pytest.mark.parametrize("serve", [True, False])
+    def test_it_is_the_path_that_is_wanted_now_also_while_no_worker_serves(
+        self,
+        serve: bool,  # noqa: FBT001 - a parameter of the table
+    ):
+        workers = [has(W(n).serving("40"), RUN_7, D1) for n in range(2)] if serve else []
+        found = self._decided(*workers, path=self.PATH, digest=D1)
+
+        assert (str(found.source), found.digest) == (self.PATH, D1)
+
+    @pytest.mark.parametrize("serve", [True, False])
+    @pytest.mark.parametrize(
+        "wanted",
+        [
+            pytest.param({"path": "/elsewhere/step_40", "digest": D1}, id="outside of the roots"),
+            pytest.param({"path": PATH}, id="without the digest"),
+            pytest.param({"path": PATH, "digest": D2}, id="with another digest"),
+        ],
+    )
+    def test_a_refused_source_changes_nothing(
+        self,
+        serve: bool,  # noqa: FBT001 - a parameter of the table
+        wanted: dict[str, Any],
+    ):
+        workers = [has(W(n).serving("40"), RUN_7, D1) for n in range(2)] if serve else []
+        found = self._decided(*workers, **wanted)
+
+        assert (str(found.source), found.digest) == (RUN_7, D1)
