@@ -22,7 +22,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fleet_api.calls import Access, Call, path_of
-from fleet_api.contract import Contract
+from fleet_api.contract import BODY_ERRORS, Contract
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
 from fleet_api.passed_body import PassedBody, Room
@@ -47,8 +47,8 @@ KEPT_BYTES = 16 * 1024 * 1024
 _DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
 _DEMAND_FIELDS = (b"weight_version_exact", b"weight_version_min", b"weight_run")
 FINISH_PATH = "/finish_session"
-_PROXIED = Contract({}, frozenset({400, 413, 422}), is_open=True)
-_FINISHED = Contract({200: AnyDocument}, frozenset({400, 413, 422}), is_open=True)
+_PROXIED = Contract({}, BODY_ERRORS, is_open=True)
+_FINISHED = Contract({200: AnyDocument}, BODY_ERRORS, is_open=True)
 
 
 class Proxy:
@@ -101,8 +101,8 @@ class Proxy:
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Send the request on, and each part of the reply as it comes.
 
-        Errors: Problem 413 for a body that is too long, 401 for a key that the workers refuse, 503 without a
-        reply.
+        Errors: Problem 413 for a body that is too long, 408 for one that stops coming, 401 for a key that the
+        workers refuse, 503 without a reply.
         """
         key = self._keys.of(call.fleet.namespace, call.fleet.name)
         headers = request_headers(call.request, key)
