@@ -24,7 +24,7 @@ _MOST_LINE_BYTES = 4096
 
 
 class Page:
-    """What is kept of the page of one worker, which comes in parts. `pod`: its name.
+    """The kept lines of the page of one worker, which comes in parts. `pod`: its name.
 
     Fields:
         samples: names, and lines with the pod.
