@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
         "warn", "operator", ("deployments is forbidden", "give list"),
     ),
     "no Lease": (
-        answer(f"GET {LEASE}", NotFound("no")), "fail", "leader", ("logs deployment/rlfleet",),
+        answer(f"GET {LEASE}", NotFound("no")), "fail", "leader", ("has become the leader", f"logs -l {OPERATOR}"),
     ),
     "no leader": (answer(f"GET {LEASE}", lease(holderIdentity="")), "fail", "leader", ("no process",)),
     "an old leader": (answer(f"GET {LEASE}", lease(90)), "fail", "leader", ("90 s", "clocks")),
