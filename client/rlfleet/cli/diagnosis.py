@@ -6,7 +6,7 @@ An answer is an object, or the error that came instead of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -218,12 +218,15 @@ def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | No
     return ok("storage", f"{what} is bound")
 
 
-def fleet_checks(fleets: Iterable[Json], namespace: str) -> Iterator[Check]:
-    """Fleets that need attention."""
-    found = list(fleets)
-    if not found:
+def fleet_checks(fleets: Sequence[Json] | RlfleetError, namespace: str) -> Iterator[Check]:
+    """Fleets that need attention. A missing kind is not said again."""
+    if isinstance(fleets, RlfleetError):
+        if not isinstance(fleets, NotFound):
+            yield unread("fleets", fleets)
+        return
+    if not fleets:
         yield ok("fleets", f"namespace {namespace!r} has none yet")
-    for fleet in found:
+    for fleet in fleets:
         name = fleet["metadata"]["name"]
         conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
         stalled = conditions.get("Stalled", {})
