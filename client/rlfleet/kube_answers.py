@@ -66,7 +66,7 @@ def object_of(answer: httpx.Response, sent: Json | None) -> Json:
 
 
 def json_of(answer: httpx.Response) -> Json:
-    """The object of a success. Errors: NotConfigured if it is none, as the page of a proxy is."""
+    """The object of a success. Errors: NotConfigured for anything else, as for the page of a proxy."""
     try:
         found = answer.json()
     except (ValueError, RecursionError):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rlfleet.cli.reasons import MEANINGS, REMEDIES
+from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
 from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
 from rlfleet.cli.words import plural, seconds
 from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, WeightVersion
@@ -79,7 +79,7 @@ def explain_fleet(fleet: InferenceFleet, now: datetime) -> Explanation:
 
 
 def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Explanation:
-    """What holds everything of a fleet that no operator drives. `problem`: why none does."""
+    """The explanation for a fleet that no operator drives. `problem`: why none does."""
     namespace, name = fleet.metadata.namespace, fleet.metadata.name
     where = fleet.status.operator.partition("/")[0]
     return Explanation(
@@ -95,7 +95,10 @@ def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Expla
 
 
 def meaning_of(reason: str) -> Explanation | None:
-    """The meaning of a reason; None for any other word."""
+    """The meaning of a reason of a condition or of a lagging worker; None for any other word."""
+    if reason in OF_WORKERS:
+        meaning, remedies = OF_WORKERS[reason]
+        return Explanation(name=reason, summary=meaning, remedies=remedies)
     if reason not in MEANINGS:
         return None
     return Explanation(name=reason, summary=MEANINGS[reason], remedies=REMEDIES.get(reason, ()))

@@ -12,7 +12,7 @@ _DURATION_SECONDS = 15
 
 
 def problem_of(lease: Json, now: datetime) -> str:
-    """Why nobody leads; empty if a leader renews the Lease. Source: Kubernetes coordination/v1."""
+    """Why no process leads; empty if a leader renews the Lease. Source: Kubernetes coordination/v1."""
     spec = lease.get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:

@@ -1,4 +1,4 @@
-"""What the verbs say about operators that have gone, routers, versions of two runs, and large fleets."""
+"""Operators that have gone, versions of two runs, and large fleets, as the verbs show them."""
 
 from __future__ import annotations
 
