@@ -89,6 +89,7 @@ def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Expla
         remedies=(
             f"Look at its pods and its Lease: `kubectl -n {where} get pods,leases`.",
             f"See what is wrong with it: `rlfleet doctor -n {namespace}`.",
+            "If a pod leads, the clock of this machine differs from the cluster's.",
             "Until then the workers serve what they have, and pauses end by themselves.",
         ),
     )
