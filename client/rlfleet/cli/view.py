@@ -260,10 +260,13 @@ def _belongs(weights: WeightVersion, fleet: InferenceFleet) -> bool:
 
 
 def attention(of: InferenceFleet | WeightVersion) -> tuple[Condition, ...]:
-    """The conditions of an object that need attention. A fleet of no replicas need not be available."""
-    wanted = {("Stalled", "True"), ("WeightsUnchanged", "True"), ("RouterAvailable", "False")}
+    """The conditions of an object that need attention.
+
+    A fleet of no replicas need not be available, and its router cannot be.
+    """
+    wanted = {("Stalled", "True"), ("WeightsUnchanged", "True")}
     if isinstance(of, InferenceFleet) and of.spec.replicas:
-        wanted.add(("Available", "False"))
+        wanted |= {("Available", "False"), ("RouterAvailable", "False")}
     return tuple(c for c in of.status.conditions if (c.type, c.status) in wanted)
 
 
