@@ -79,24 +79,46 @@ class RepeatedError(Exception):
         self.seen = seen
 
 
+class _Remembered(Patches):
+    """Changes that leave the key behind also where there is nothing to change.
+
+    Without it a late repetition of such a request would be its first one, and change something.
+    """
+
+    def __init__(self, objects: Marked, name: str) -> None:
+        super().__init__(objects, name)
+        self._marked = objects
+
+    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+        """See `Changes`."""
+        now = await super().rollback(version, path, deadline)
+        if not self._marked.has_written:
+            await self._patch({}, deadline)
+        return now
+
+
 class Marked:
     """Objects of a namespace, whose patches of a WeightVersion also write a key.
 
     Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not found. So
     no patch drops a key that another replica writes at the same time.
+
+    Fields:
+        has_written: a patch has written the key.
     """
 
     def __init__(self, objects: Objects, key: Key, seen: WeightVersion) -> None:
         self._objects = objects
         self._key = key
         self._seen = seen
+        self.has_written = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objects, name)
 
     def changes(self, name: str) -> Changes:
         """See `Place`."""
-        return Patches(self, name)
+        return _Remembered(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         """See `Objects`. Errors: also RepeatedError; ConflictError if the object changes all the time."""
@@ -112,6 +134,7 @@ class Marked:
     async def _patch(self, kind: Kind, name: str, body: Json) -> Json:
         made = await self._objects.patch(kind, name, self._marked(body))
         self._seen = WeightVersion.model_validate(made)
+        self.has_written = self._key.has_been_used(self._seen)
         return made
 
     def _marked(self, body: Json) -> Json:

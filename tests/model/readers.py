@@ -63,10 +63,10 @@ class Readers:
         if gone or worker.silent_seconds >= PROBE_SECONDS:
             return False
         flight, asked, pod = leader.flights.get(uid), self.asked.get(uid), self.sim.pods.get(uid)
-        if flight is not None and _read_by(flight.action) == _read_by(call):
+        if flight is not None and _reads_the_same(flight.action, call):
             return True
         ticket = pod.worker.staging if pod is not None else None
-        is_at_it = ticket is not None and _read_by(ticket.action) == _read_by(call)
+        is_at_it = ticket is not None and _reads_the_same(ticket.action, call)
         if ticket is None or not is_at_it or self.sim.now - ticket.began_at >= call.timeout_seconds:
             return False
         heard = leader.heard.get(uid)
@@ -76,12 +76,10 @@ class Readers:
         return asked is not None and asked.ticket is ticket
 
 
-def _read_by(call: WorkerCall) -> tuple[object, ...]:
-    """What a call reads. A comparison may read all files, and so may each call about an adapter."""
-    if isinstance(call, ReadLora):
-        return "adapter", call.adapter, call.version, call.run_id
-    kind = "stage" if isinstance(call, Stage) else call.kind
-    return kind, call.version, call.run_id
+def _reads_the_same(action: WorkerCall, call: Stage | ReadLora) -> bool:
+    """Whether two calls read one checkpoint. A comparison reads what a stage would."""
+    kinds = {action.kind.replace("compare", "stage"), call.kind.replace("compare", "stage")}
+    return len(kinds) == 1 and action.work[1:] == call.work[1:]
 
 
 def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:

@@ -79,13 +79,12 @@ def compare_files(
         problem=_problem_of(serving, view, goal, adapter),
     )
     reader = _reader(serving, view, work, adapter)
-    busy = reader is None or any(a.pod_uid == reader.pod.uid for a in step.actions)
-    if reader is None or busy or (adapter and not reader.accepts_lora):
+    if reader is None or (adapter and not reader.accepts_lora):
+        return step, True
+    if any(action.pod_uid == reader.pod.uid for action in step.actions):
         return step, True
     call = worker_calls.compare(reader, goal, view.settings, adapter=adapter)
-    actions = (*step.actions, call)
-    if within_places(actions, view.workers, view.max_staging) != actions:
-        return step, True
+    actions = within_places((*step.actions, call), view.workers, view.max_staging)
     return replace(step, actions=actions), True
 
 

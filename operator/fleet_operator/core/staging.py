@@ -30,13 +30,9 @@ from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 Reading = Stage | ReadLora
-"""The calls that make a worker read a checkpoint. A comparison reads one, too, if its files are new."""
-_KINDS: dict[str, tuple[WorkKind, ...]] = {
-    "stage": ("stage",),
-    "compare": ("stage",),
-    **dict.fromkeys(("stage-adapter", "compare-adapter", "adapter"), ("stage-adapter", "adapter")),
-}
-"""Kind of a call to read → the kinds of the operation that a worker reports meanwhile."""
+"""The calls that make a worker read a checkpoint."""
+_READS_LIKE: dict[str, WorkKind] = {"compare": "stage", "compare-adapter": "stage-adapter"}
+"""A comparison takes a place of those that stage, and the worker reports it as a stage."""
 _UNWRITTEN = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY})
 
 
@@ -57,20 +53,21 @@ def within_places(
     actions = tuple(actions)
     if most is None:
         return actions
-    asked: dict[Work | None, list[Reading]] = {}
+    asked: dict[Work, list[Reading]] = {}
     for action in actions:
         if isinstance(action, Reading):
-            asked.setdefault(_read_by(action.work), []).append(action)
+            asked.setdefault(_place(action.work), []).append(action)
     views = {w.pod.uid: w for w in workers}
-    kept = {(read, uid) for read, found in asked.items() for uid in _placed(found, views, most)}
+    kept = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
     return tuple(
-        a for a in actions if not isinstance(a, Reading) or (_read_by(a.work), a.pod_uid) in kept
+        a for a in actions if not isinstance(a, Reading) or (_place(a.work), a.pod_uid) in kept
     )
 
 
-def _read_by(work: Work | None) -> Work | None:
-    """The work, with one kind for all calls that read the same files."""
-    return None if work is None else work._replace(kind=_KINDS.get(work.kind, (work.kind,))[0])
+def _place(work: Work) -> Work:
+    """The work that a place is for."""
+    kind = _READS_LIKE.get(work.kind)
+    return work if kind is None else work._replace(kind=kind)
 
 
 def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> set[str]:
@@ -88,12 +85,12 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
         return False
     if worker.standing is Standing.ABSENT and worker.silent_seconds >= PROBE_SECONDS:
         return False
-    read = _read_by(call.work)
-    if _read_by(worker.call) == read:
+    place = _place(call.work)
+    if worker.call is not None and _place(worker.call) == place:
         return True  # until its timeout
-    at_it = (worker.seconds_at(kind, _weights_of(call)) for kind in _KINDS[call.kind])
-    seconds = next((s for s in at_it if s is not None), None)
-    if seconds is None and _read_by(worker.lost_call) == read:
+    kind = _READS_LIKE.get(call.kind, call.kind)
+    seconds = worker.seconds_at(kind, _weights_of(call))
+    if seconds is None and worker.lost_call is not None and _place(worker.lost_call) == place:
         seconds = worker.silent_seconds
     if seconds is not None:
         return seconds <= call.timeout_seconds

@@ -51,6 +51,15 @@ def test_the_lag_is_behind_the_desired_or_the_trained_version() -> None:
     assert metrics(seen(objects), now=NOW, trained_version=47)["rlfleet/lag_versions"] == 5
 
 
+def test_versions_of_two_runs_have_no_lag() -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="1", runID="run-8")
+
+    found = metrics(seen(objects), now=NOW, trained_version=2)
+    assert found["rlfleet/applied_version"] == 42
+    assert "rlfleet/lag_versions" not in found
+
+
 def test_unknown_values_are_omitted() -> None:
     objects = FakeObjects(obeys=False)
     whole = metrics(seen(objects), now=NOW).keys()
@@ -148,6 +157,22 @@ def test_a_refusal_stops_the_training(tmp_path: Path) -> None:
 
     with pytest.raises(Refused, match="CheckpointNotFinite"):
         steps(publish_every(1, Weights("policy", objects=objects), tmp_path), 50)
+
+
+@pytest.mark.parametrize("with_save", [False, True])
+def test_a_restarted_training_does_not_overwrite_a_published_version(
+    tmp_path: Path, *, with_save: bool
+) -> None:
+    objects, written = FakeObjects(), []
+    (tmp_path / "step_10").mkdir()
+    (tmp_path / "step_10" / "model.safetensors").write_bytes(b"served")
+    save = written.append if with_save else None
+    callback = publish_every(10, Weights("policy", objects=objects), tmp_path, save=save)
+
+    with pytest.raises(FileExistsError, match=r"model\.safetensors.*another directory"):
+        steps(callback, 10)
+    assert written == published(objects) == []
+    assert steps(callback, 20) == ([] if with_save else [f"{tmp_path}/step_20"])
 
 
 def test_steps_start_at_one(tmp_path: Path) -> None:
