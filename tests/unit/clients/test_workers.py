@@ -100,6 +100,18 @@ CALLS: list[Any] = [
         id="put an adapter",
     ),
     pytest.param(
+        worker_calls.compare(VIEW, target("42"), ROLLOUT, adapter="sql"),
+        protocol.ADAPTERS_PATH + "sql",
+        protocol.AdapterRequest,
+        {
+            "version": "42",
+            "source": {"path": "/weights/step_42"},
+            "stage_only": True,
+            "digest": None,
+        },
+        id="compare-adapter",
+    ),
+    pytest.param(
         worker_calls.put_lora(VIEW, "sql", target("42"), ROLLOUT, kind=StageLora),
         protocol.ADAPTERS_PATH + "sql",
         protocol.AdapterRequest,

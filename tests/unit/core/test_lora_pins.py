@@ -42,6 +42,8 @@ def asks(version: str = "7", *, applied: str | None = None, path: str = PATH, **
     given = {"fleetRef": {"name": "policy"}, "version": version, "adapter": "sql"}
     spec = WeightsSpec.model_validate(given | {"source": {"path": path}} | fields)
     status = {"applied": {"version": applied, "source": {"path": PATH}}} if applied else {}
+    if applied:  # it has steered the fleet before, so its files are compared already
+        status |= {"desiredVersion": version, "startedAt": NOW}
     made = make_weights(version, name="sql", uid="sql", spec=spec)
     return replace(made, status=WeightsStatus.model_validate(status))
 
