@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.argocd import SCRIPT, health
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 from tests.support.kstatus import kstatus
 
 from fleet_operator.api.weights import WeightsStatus
@@ -23,11 +23,11 @@ REVISION = decide(make_fleet(replicas=1), default_image=IMAGE, now=NOW).pods.rev
 GATED = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 
 
-def up(ordinal: int, version: str) -> AWorker:
+def up(ordinal: int, version: str) -> WorkerBuilder:
     return make_worker(ordinal).serving(version).of_revision(REVISION)
 
 
-def objects(*workers: AWorker, suspend: bool = False, **spec: Any) -> list[dict[str, Any]]:
+def objects(*workers: WorkerBuilder, suspend: bool = False, **spec: Any) -> list[dict[str, Any]]:
     """The fleet and the WeightVersion of version 42, as the API server has them."""
     begun = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
     spec_of = make_weights("42").spec.model_copy(update={"suspend": suspend})

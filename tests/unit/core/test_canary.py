@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_view, make_worker, texts_of
+from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
@@ -14,23 +14,23 @@ STEP = canary.then(synchronized.step)
 COMPARED = {"compared_with": "41", "logprob_drift": 0.1, "kl": 0.1}
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
-def known(n: int) -> AWorker:
+def known(n: int) -> WorkerBuilder:
     return old(n).probed("41")
 
 
-def apart(n: int) -> AWorker:
+def apart(n: int) -> WorkerBuilder:
     return make_worker(n).joining("41").probed("41").staged("42")
 
 
-def loaded(n: int) -> AWorker:
+def loaded(n: int) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("41")
 
 
-def judged(n: int, **found) -> AWorker:
+def judged(n: int, **found) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("42", **COMPARED | found)
 
 
@@ -265,7 +265,7 @@ def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
 def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
-    def after(seconds: float, *workers: AWorker):
+    def after(seconds: float, *workers: WorkerBuilder):
         return STEP(make_view(*workers, phase=RolloutPhase.JUDGING, phase_seconds=seconds)).problem
 
     assert after(limit, apart(0), old(1)) is None

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker
+from tests.support.builders import IMAGE, NOW, WorkerBuilder, make_fleet, make_worker
 
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.observed import FleetObserved
@@ -43,7 +43,7 @@ class FakePod:
     def serves(self) -> bool:
         return self.age >= 2 and not (self.gated or self.marked or self.fenced)
 
-    def worker(self) -> AWorker:
+    def worker(self) -> WorkerBuilder:
         worker = make_worker(self.ordinal).of_revision(self.revision).with_uid(self.uid)
         if self.gated:
             return worker.not_running().awaiting(GATE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_fleet, make_worker, target
+from tests.support.builders import WorkerBuilder, make_fleet, make_worker, target
 from tests.unit.core.test_linear_decisions import SITUATIONS
 
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
@@ -12,7 +12,7 @@ from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Reason
 
 
-def workers(*made: AWorker) -> Workers:
+def workers(*made: WorkerBuilder) -> Workers:
     return Workers(w.view() for w in made)
 
 
