@@ -22,7 +22,7 @@ NAMESPACE = "rl"
 READY_SECONDS = 300
 THINK_SECONDS = 0.4
 """Between two requests of a client: every token is recomputed in the end."""
-_LOOK_AGAIN_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _FIRST_REPLY_SECONDS = 120
 
 
@@ -214,7 +214,7 @@ class Fleet:
         while not (found := holds()):
             if time.monotonic() > limit:
                 raise NotInTimeError(f"not within {seconds} s: {what}\n{self._described()}")
-            time.sleep(_LOOK_AGAIN_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return found
 
     def _described(self) -> str:
@@ -251,7 +251,7 @@ class Fleet:
             try:
                 async with asyncio.timeout(_FIRST_REPLY_SECONDS):
                     while not samples.answered:  # noqa: ASYNC110 - clients count, and signal nothing
-                        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                        await asyncio.sleep(_POLL_SECONDS)
                 await asyncio.to_thread(work)
             finally:
                 stop.set()

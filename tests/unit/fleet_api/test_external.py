@@ -38,7 +38,7 @@ def flags() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet_worker.checkpoint.completeness._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("fleet_worker.checkpoint.completeness._POLL_SECONDS", 0.0)
 
 
 @pytest.fixture

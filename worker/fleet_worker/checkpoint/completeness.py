@@ -22,7 +22,7 @@ T = TypeVar("T")
 MARKER = "STABLE"
 """The file that some trainers write last: prime-rl's `broadcasts/step_N/STABLE`."""
 
-_LOOK_AGAIN_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _RETRY_AFTER_SECONDS = 2.0
 _NEIGHBOURS = 256
 # Refusals that an incomplete file can cause.
@@ -98,7 +98,7 @@ def _check_marked(path: str, roots: Roots, found: Look) -> None:
 
 
 def _changes(path: str, roots: Roots, before: Look) -> bool:
-    time.sleep(_LOOK_AGAIN_SECONDS)
+    time.sleep(_POLL_SECONDS)
     after = _look(path, roots)
     return after is not None and after != before
 

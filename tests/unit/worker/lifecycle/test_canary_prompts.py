@@ -173,7 +173,7 @@ async def test_a_fence_does_not_wait_for_canary_prompts(
     assert joining.state.probe is None
 
 
-async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_at_rest(
+async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_idle(
     joining: WorkerHarness,
 ) -> None:
     joining.engine.failures["score"] = [untouched()]

@@ -68,7 +68,7 @@ async def fake_to_thread(work: Callable[..., object], *arguments: object) -> obj
 @pytest.fixture(autouse=True)
 def _without_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fleet_worker.lifecycle.quiesce._PATIENCE_SECONDS", SHORT)
-    monkeypatch.setattr("fleet_worker.lifecycle.quiesce._LOOK_AGAIN_SECONDS", SHORT / 10)
+    monkeypatch.setattr("fleet_worker.lifecycle.quiesce._POLL_SECONDS", SHORT / 10)
     monkeypatch.setattr("fleet_worker.lifecycle.probing._PATIENCE_SECONDS", SHORT)
     # No file system hangs here, and no memory is short.
     monkeypatch.setattr("fleet_worker.checkpoint.store_threads.threading", FakeThreadingAtStart)
@@ -95,7 +95,7 @@ class Scenario:
         """Check that the state matches the engine and the label the weights."""
         harness, engine = self.harness, self.harness.engine
         found = contradiction(
-            harness.agent.standing,
+            harness.agent.lifecycle,
             paused=engine.paused,
             unfinished=engine.running,
             under_way=harness.agent.lock.locked(),
@@ -332,7 +332,7 @@ async def check_recovery(scenario: Scenario, when: str) -> None:
     harness = scenario.harness
     if harness.ended or harness.agent.phase is Phase.DRAINING:
         return
-    assert harness.agent.is_at_rest, when
+    assert harness.agent.is_idle, when
     path = await harness.stage("9")
     await harness.load("9")
     await harness.admit("9")
