@@ -137,7 +137,9 @@ def _serving(shared: WorkerProcess) -> None:
         shared.must("resume", version=state["version"], holder=state["pause"]["holder"])
     elif state["phase"] == "joining":
         shared.must("admit", version=state["version"])
-    state = eventually(lambda: _without_requests(shared), within_seconds=120, describe=shared.log_tail)
+    state = eventually(
+        lambda: _without_requests(shared), within_seconds=120, describe=shared.log_tail
+    )
     assert state["phase"] == "serving"
 
 

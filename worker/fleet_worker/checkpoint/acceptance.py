@@ -15,7 +15,7 @@ def read_accepted(
     *,
     digest: str | None,
     budget: int,
-    go_on: Callable[[], None],
+    check_cancelled: Callable[[], None],
 ) -> tuple[bool, str]:
     """Read and check the bytes of a checkpoint whose tensors fit the running model. Blocks.
 
@@ -24,7 +24,7 @@ def read_accepted(
         rules: Limits and checks.
         digest: The expected digest. It makes the checks for missing parts unnecessary.
         budget: Largest number of bytes to keep in memory.
-        go_on: Raises to cancel.
+        check_cancelled: Raises to cancel.
 
     Returns:
         Whether the bytes are in memory, and their digest.
@@ -34,8 +34,8 @@ def read_accepted(
     """
     if digest is None:
         rules.reference.check_written(checkpoint)
-    in_memory = rules.inspector.read(checkpoint, budget=budget, go_on=go_on)
-    found = checkpoint.digest(go_on)
+    in_memory = rules.inspector.read(checkpoint, budget=budget, check_cancelled=check_cancelled)
+    found = checkpoint.digest(check_cancelled)
     check_digest(digest, found, "the files")
     if digest is None:
         rules.reference.check_filled(checkpoint)

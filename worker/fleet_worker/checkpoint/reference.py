@@ -61,7 +61,7 @@ class Reference:
         Errors:
             Refusal: `SourceNotReady` if it was written to recently, else `CheckpointTruncated`.
         """
-        self._check_blocks(checkpoint, checkpoint.hollow_blocks(), "was never written")
+        self._inspect_blocks(checkpoint, checkpoint.hollow_blocks(), "was never written")
 
     def check_filled(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with blocks that are zero where the running model's are not.
@@ -73,9 +73,9 @@ class Reference:
         """
         if self.zero_blocks is not None and checkpoint.zero_blocks is not None:
             fault = "is all zero, and is not zero in the running model"
-            self._check_blocks(checkpoint, checkpoint.zero_blocks, fault)
+            self._inspect_blocks(checkpoint, checkpoint.zero_blocks, fault)
 
-    def _check_blocks(self, checkpoint: Checkpoint, found: ZeroBlocks, fault: str) -> None:
+    def _inspect_blocks(self, checkpoint: Checkpoint, found: ZeroBlocks, fault: str) -> None:
         known = self.zero_blocks or {}
         suspect = {name: blocks - known.get(name, frozenset()) for name, blocks in found.items()}
         suspect = {name: blocks for name, blocks in suspect.items() if blocks}

@@ -98,12 +98,12 @@ def _is_adapter(path: str, roots: Roots) -> bool:
 
 
 def _read(checkpoint: Checkpoint, rules: StageRules) -> str:
-    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, go_on=_go_on)
+    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, check_cancelled=_go_on)
     return digest
 
 
 def _read_adapter(adapter: Checkpoint, rules: StageRules) -> str:
-    rules.inspector.read(adapter, budget=0, go_on=_go_on)
+    rules.inspector.read(adapter, budget=0, check_cancelled=_go_on)
     check_written(adapter, rules.reference)
     adapter.check_same_on_disk(rules.roots)
     return adapter.digest(_go_on)

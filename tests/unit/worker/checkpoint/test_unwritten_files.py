@@ -67,7 +67,7 @@ def slot(tmp_path: Path) -> Staging:
 def make_slot(root: Path, model: Path) -> Staging:
     inspector = TinyInspector()
     checkpoint = open_checkpoint(str(model), None)
-    inspector.read(checkpoint, budget=0, go_on=lambda: None)
+    inspector.read(checkpoint, budget=0, check_cancelled=lambda: None)
     reference = Reference.of(checkpoint, inspector)
     checkpoint.close()
     rules = StageRules(
