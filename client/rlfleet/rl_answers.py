@@ -15,7 +15,7 @@ from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Supersede
 from rlfleet.ports import Json
 from rlfleet.resources import RETRY, Resource
 
-_MOST_WORDS = 2000
+_MAX_WORDS = 2000
 """Characters of an answer in a message."""
 _KNOWN: dict[int | str, type[RlfleetError]] = {
     401: Forbidden,
@@ -108,7 +108,7 @@ def failure(answer: httpx.Response, version: str) -> RlfleetError:
     """The error for an answer that is no success. Something between may have sent it."""
     code, problem = answer.status_code, _json(answer) or {}
     reason = str(problem.get("reason") or "")
-    message = str(problem.get("detail") or f"HTTP {code}")[:_MOST_WORDS]
+    message = str(problem.get("detail") or f"HTTP {code}")[:_MAX_WORDS]
     if reason == "Superseded":
         return Superseded(version, "another version")
     if code in {409, 422} and reason not in {"", "IdempotencyKeyReused"}:

@@ -30,7 +30,7 @@ from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
 
 LOOK_SECONDS = 0.5
 """Between two looks of a watch: the RL API permits 50 requests a second to each address."""
-_LEAST_STREAM_SECONDS = 1.0
+_MIN_STREAM_SECONDS = 1.0
 """For a shorter time the client looks, instead of opening a stream."""
 _ABSENT = "absent"
 """The version of a state without a WeightVersion."""
@@ -99,7 +99,7 @@ class _RlApi(ABC):
         end, since = self.monotonic() + seconds, resource_version
         while self._streams and since != _ABSENT:
             left = end - self.monotonic()
-            if left < _LEAST_STREAM_SECONDS:
+            if left < _MIN_STREAM_SECONDS:
                 break
             came = False
             try:

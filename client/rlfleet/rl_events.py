@@ -13,7 +13,7 @@ from rlfleet.ports import Change, GoneError
 from rlfleet.rl_answers import weights_of
 
 MEDIA_TYPE = "text/event-stream"
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 """Of one event."""
 
 
@@ -45,7 +45,7 @@ class Events:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             yield from self._of_line(line.removesuffix(b"\r"))
-        if len(self._rest) + len(self._data) > _MOST_BYTES:
+        if len(self._rest) + len(self._data) > _MAX_BYTES:
             raise Unavailable("an event of the RL API has no end")
 
     def _of_line(self, line: bytes) -> Iterator[Change]:

@@ -26,7 +26,7 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 CHANGE_SECONDS = 1800.0
 """As long as the most patient trainer waits for a load (NeMo-RL, TRL)."""
-MOST_KNOWN = 12_000
+MAX_KNOWN = 12_000
 """Workers whose process is known, and connections that are kept: those of the largest fleet, and some
 more."""
 _SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
@@ -40,7 +40,7 @@ class AdminPorts:
         # No limit of calls: a transfer of weights needs its call at all workers at the same time.
         self._http = HttpClient(
             max_body_bytes=protocol.MAX_ANSWER_BYTES,
-            max_idle=MOST_KNOWN,
+            max_idle=MAX_KNOWN,
             connect_timeout_seconds=CONNECT_SECONDS,
         )
         # The number grows with each call, so that a worker accepts a call only once, and no late one.
@@ -77,7 +77,7 @@ class AdminPorts:
             return "", WorkerReply(problem=state.problem or "it does not tell its state")
         self._instances[target] = instance
         self._instances.move_to_end(target)
-        if len(self._instances) > MOST_KNOWN:
+        if len(self._instances) > MAX_KNOWN:
             self._instances.popitem(last=False)
         return instance, None
 

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 from fleet_api import audit
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
 from fleet_api.contract import JSON
-from fleet_api.limits import MOST_BODY_BYTES, PLACE, Limits
+from fleet_api.limits import MAX_BODY_BYTES, PLACE, Limits
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
@@ -67,7 +67,7 @@ def application(
         return web.Response(text=described, content_type=JSON)
 
     app = web.Application(
-        client_max_size=MOST_BODY_BYTES,
+        client_max_size=MAX_BODY_BYTES,
         middlewares=[_audited(metrics), _explained, _limited(limits, proxied)],
     )
     app.router.add_get("/livez", livez)

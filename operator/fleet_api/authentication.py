@@ -32,8 +32,8 @@ ACCEPTED_SECONDS = 20.0
 REFUSED_SECONDS = 5.0
 SEEN_SECONDS = 3600.0
 """So long a token that was accepted is no unknown one, whatever other clients of its address send."""
-MOST_REVIEWS = 4096
-MOST_REVIEWS_AT_ONCE = 32
+MAX_REVIEWS = 4096
+MAX_REVIEWS_AT_ONCE = 32
 """Requests to the API server that any number of clients cause at the same time."""
 _MARK_DIGITS = 8
 """Of a key's digest: they tell keys apart, and a key of chance is not found by them."""
@@ -87,11 +87,11 @@ class Authenticator:
         self._audiences = audiences
         self._metrics = metrics or Metrics()
         # Apart: a flood of unknown tokens must not push out those of callers.
-        self._accepted: TtlCache[bytes, Caller] = TtlCache(MOST_REVIEWS, monotonic)
-        self._refused: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
-        self._seen: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
+        self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
+        self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
+        self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._flights: Flights[bytes, Caller | str] = Flights()
-        self._places = asyncio.Semaphore(MOST_REVIEWS_AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_REVIEWS_AT_ONCE)
         self._unknown = Rate(
             unknown_per_second,
             monotonic,

@@ -21,7 +21,7 @@ from rlfleet.ports import Kind
 REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 ALLOWED_SECONDS = 15.0
 DENIED_SECONDS = 5.0
-MOST_REVIEWS = 16_384
+MAX_REVIEWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Authorizer:
 
     def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
-        self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MOST_REVIEWS, monotonic)
+        self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MAX_REVIEWS, monotonic)
         self._flights: Flights[tuple[str, Right], bool] = Flights()
 
     async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:

@@ -88,7 +88,7 @@ class Call:
 
 
 FLEET_SECONDS = 5.0
-MOST_FLEETS = 256
+MAX_FLEETS = 256
 PATH_KEY = "/t/{key}"
 """Before the prefix, for clients that send no headers: a static key."""
 PREFIX = "/fleets/{namespace}/{name}"
@@ -107,7 +107,7 @@ class Gate:
         monotonic: Callable[[], float],
     ) -> None:
         self._fleets = fleets
-        self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MOST_FLEETS, monotonic)
+        self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MAX_FLEETS, monotonic)
         self._authenticator = authenticator
         self._authorizer = authorizer
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from fleet_api.limits import MOST_BODY_BYTES
+from fleet_api.limits import MAX_BODY_BYTES
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import RETRY_SECONDS, Problem
 from fleet_worker.protocol import Reason
 
 LARGE_BODY_BYTES = 16 * 1024 * 1024
 """As workers have it: names, types and shapes of all tensors of a model."""
-_MOST_MESSAGE_CHARACTERS = 500
+_MAX_MESSAGE_CHARACTERS = 500
 _PASSING = frozenset({Reason.STALE_CALL, Reason.WRONG_POD, Reason.UNAUTHORIZED})
 """The pod, its process or the token was replaced in the meantime: the next call sees the new one."""
 
@@ -40,7 +40,7 @@ class Rule:
     first_alone: bool = False
     one: bool = False
     split: Split | None = None
-    most_bytes: int = MOST_BODY_BYTES
+    most_bytes: int = MAX_BODY_BYTES
 
 
 def together(replies: Sequence[WorkerReply]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _error_of(reply: WorkerReply) -> tuple[str, str]:
     error = error if isinstance(error, dict) else {}
     reason = str(error.get("reason") or error.get("type") or "Unknown")
     message = str(error.get("message") or f"it answers {reply.status}")
-    return reason[:63], message[:_MOST_MESSAGE_CHARACTERS]
+    return reason[:63], message[:_MAX_MESSAGE_CHARACTERS]
 
 
 def _unfit(fact: str) -> Problem:

@@ -25,8 +25,8 @@ MEANING_OF_CALLS = (
     "repeated: the key must only be well-formed."
 )
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
-MOST_KEYS = 20
-MOST_CONFLICTS = 8
+MAX_KEYS = 20
+MAX_CONFLICTS = 8
 """Patches in a row that may meet another change: the operator writes the status of the same object."""
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -68,7 +68,7 @@ class Key:
     def annotation(self, weights: WeightVersion) -> str:
         """The annotation with this key as the newest one."""
         entries = [*_entries(weights), (self._name, self._request)]
-        return json.dumps(entries[-MOST_KEYS:], separators=(",", ":"))
+        return json.dumps(entries[-MAX_KEYS:], separators=(",", ":"))
 
 
 class RepeatedError(Exception):
@@ -100,7 +100,7 @@ class Marked:
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         """See `Objects`. Errors: also RepeatedError; ConflictError if the object changes all the time."""
-        for _ in range(MOST_CONFLICTS):
+        for _ in range(MAX_CONFLICTS):
             try:
                 return await self._patch(kind, name, body)
             except ConflictError:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-LEAST_CHARACTERS = 16
-MOST_BYTES = 16_384
+MIN_CHARACTERS = 16
+MAX_BYTES = 16_384
 
 
 class StaticKeys:
@@ -35,14 +35,14 @@ class StaticKeys:
 
     def _of(self, name: str) -> list[bytes]:
         keys = _lines(self._folder, name)
-        if short := [key for key in keys if len(key) < LEAST_CHARACTERS]:
+        if short := [key for key in keys if len(key) < MIN_CHARACTERS]:
             logger.warning(
                 "%d of the keys of %s are ignored: each needs at least %d characters",
                 len(short),
                 name,
-                LEAST_CHARACTERS,
+                MIN_CHARACTERS,
             )
-        return [key for key in keys if len(key) >= LEAST_CHARACTERS]
+        return [key for key in keys if len(key) >= MIN_CHARACTERS]
 
 
 class PublicKeys:
@@ -68,7 +68,7 @@ def _lines(folder: Path | None, name: str) -> list[bytes]:
         return []
     try:
         with (folder / name).open("rb") as file:
-            lines = file.read(MOST_BYTES).splitlines()
+            lines = file.read(MAX_BYTES).splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:

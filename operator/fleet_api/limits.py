@@ -12,8 +12,8 @@ from aiohttp import web
 
 from fleet_api.problems import Problem, busy
 
-MOST_BODY_BYTES = 64 * 1024
-MOST_CLIENTS = 10_000
+MAX_BODY_BYTES = 64 * 1024
+MAX_CLIENTS = 10_000
 """Addresses whose rate is known. The one that was silent longest is forgotten first."""
 BURST_SECONDS = 2.0
 """A client may send the requests of so many seconds at once."""
@@ -52,7 +52,7 @@ class Rate:
         left = self._left_of(address)
         self._left.pop(address, None)
         self._left[address] = (max(0.0, left - 1), self._monotonic())
-        while len(self._left) > MOST_CLIENTS:
+        while len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return left
 

@@ -17,7 +17,7 @@ _SAMPLE = re.compile(r'(vllm:[a-zA-Z0-9_:]+)\{((?:[a-z_]+="[^"\\\n]*",?)*)\} ([-
 """Labels of vLLM have no escapes: names of models, reasons and numbers."""
 _ENGINE = re.compile(r'(^|,)engine="')
 _KIND = re.compile(r"# TYPE (vllm:[a-zA-Z0-9_:]+) (counter|gauge)")
-_MOST_LINES = 2000
+_MAX_LINES = 2000
 """Of one worker. Its image decides the page; vLLM has some hundred."""
 
 
@@ -25,7 +25,7 @@ def together(pages: Mapping[str, str]) -> str:
     """One page of all. `pages`: by the pod's name."""
     samples: dict[str, list[str]] = {}
     kinds: dict[str, str] = {}
-    left = Counter(dict.fromkeys(pages, _MOST_LINES))
+    left = Counter(dict.fromkeys(pages, _MAX_LINES))
     for pod, page in pages.items():
         for line in page.splitlines():
             if found := _SAMPLE.fullmatch(line):

@@ -18,7 +18,7 @@ from fleet_api.fleets import Fleet, Fleets
 from fleet_api.ports import Target
 from fleet_api.workers import targets_of
 
-MOST_FLEETS = 64
+MAX_FLEETS = 64
 _COLUMNS = ("Name", "Status", "Restarts", "IP")
 
 Row = tuple[str, ...]
@@ -63,7 +63,7 @@ class Targets:
         # A worker that starts may be called soon, and its row does not say when.
         if rows is not None and len(found.targets) == len(pods) == len(rows):
             self._known[key] = _Known(version, rows, found)
-            if len(self._known) > MOST_FLEETS:
+            if len(self._known) > MAX_FLEETS:
                 self._known.popitem(last=False)
         return found
 

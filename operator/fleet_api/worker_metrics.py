@@ -17,10 +17,10 @@ from fleet_api.route import Route
 from fleet_api.workers import metrics_addresses
 
 MEDIA = "text/plain"
-MOST_WORKERS = 256
+MAX_WORKERS = 256
 PAGE_SECONDS = 3.0
 """prime-rl waits 5 s for the whole page."""
-_MOST_PAGE_BYTES = 4 * 1024 * 1024
+_MAX_PAGE_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 32
 
 
@@ -47,11 +47,11 @@ class WorkerMetrics:
         Errors: Problem 409 for a fleet that is too large for one page.
         """
         fleet = call.fleet
-        if fleet.spec.replicas > MOST_WORKERS:
+        if fleet.spec.replicas > MAX_WORKERS:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 "TooManyWorkers",
-                f"fleet {fleet.name!r} has more than {MOST_WORKERS} workers; have Prometheus scrape "
+                f"fleet {fleet.name!r} has more than {MAX_WORKERS} workers; have Prometheus scrape "
                 "them",
             )
         addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
@@ -70,9 +70,9 @@ class WorkerMetrics:
                 places,
                 self._http().get(url, allow_redirects=False) as reply,
             ):
-                content = await reply.content.read(_MOST_PAGE_BYTES)
-                while len(content) < _MOST_PAGE_BYTES and not reply.content.at_eof():
-                    content += await reply.content.read(_MOST_PAGE_BYTES - len(content))
+                content = await reply.content.read(_MAX_PAGE_BYTES)
+                while len(content) < _MAX_PAGE_BYTES and not reply.content.at_eof():
+                    content += await reply.content.read(_MAX_PAGE_BYTES - len(content))
                 return content.decode(errors="replace") if reply.status == HTTPStatus.OK else None
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """As documented. The code is no source here, since it may be wrong."""
 SLACK_SECONDS = 1.0
-MOST_WORKERS = 6
+MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
@@ -181,7 +181,7 @@ class Promises:
         """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
         forward, back after a failure, and once more for workers that lag behind.
         """
-        groups = 1 if self.rollout.max_staging is None else MOST_WORKERS
+        groups = 1 if self.rollout.max_staging is None else MAX_WORKERS
         staging_seconds = groups * self.rollout.timeouts.stage_seconds
         return 3 * (staging_seconds + self.longest_pause_seconds)
 

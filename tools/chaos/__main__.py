@@ -24,7 +24,7 @@ from chaos.setup import start_fleet
 from devcluster import Cluster, DevclusterError
 from stack.offline import audit
 
-MOST_STEPS = 7
+MAX_STEPS = 7
 """A failure publishes at most so many versions."""
 
 
@@ -43,7 +43,7 @@ def main() -> int:
         with Cluster.start(mounts=stack.mounts()) as cluster:
             stack.load_images(cluster)
             stack.install(cluster)
-            steps = parsed.rollouts * MOST_STEPS
+            steps = parsed.rollouts * MAX_STEPS
             fleet = start_fleet(cluster, replicas=parsed.workers, steps=steps)
             fleet.wait_whole()
             with tempfile.TemporaryDirectory() as scratch:

@@ -25,7 +25,7 @@ from fleet_worker.protocol import MAX_TERM, Epoch
 
 logger = logging.getLogger(__name__)
 
-MOST_AHEAD = 1_000_000
+MAX_AHEAD = 1_000_000
 """How far a worker's term can be ahead of the Lease's, if that was deleted and counts from 1 again. That many
 leaders follow each other in four months if none leads for longer than the Lease lasts.
 
@@ -77,7 +77,7 @@ class Epochs:
         """
         if not self.last(key) < obeyed:
             return  # a late call of this process
-        if obeyed.term > min(self._term() + MOST_AHEAD, MAX_TERM - 1):
+        if obeyed.term > min(self._term() + MAX_AHEAD, MAX_TERM - 1):
             known = self._beyond.setdefault(key, {})
             if pod.uid not in known:
                 logger.error(

@@ -19,7 +19,7 @@ from fleet_operator.runtime.worker_states import ages, steady, weights_of
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
-MOST_LARGE_BYTES = 32 * 1024 * 1024
+MAX_LARGE_BYTES = 32 * 1024 * 1024
 """Of all large answers together. In memory a state takes up to four times the bytes of its answer."""
 LARGE_BYTES = 16 * 1024
 """An answer of up to this size does not count, and is always kept. It has 2 KiB, and less than 1 more for
@@ -27,7 +27,7 @@ each adapter.
 """
 _TOO_LARGE = WorkerAnswer(
     silent=True,
-    message=f"its answers are long, and those of all workers have more than {MOST_LARGE_BYTES} bytes",
+    message=f"its answers are long, and those of all workers have more than {MAX_LARGE_BYTES} bytes",
 )
 
 
@@ -81,7 +81,7 @@ class WorkerCache:
 
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _large: ByteBudget[str] = field(
-        default_factory=lambda: ByteBudget(most_bytes=MOST_LARGE_BYTES, small_bytes=LARGE_BYTES)
+        default_factory=lambda: ByteBudget(most_bytes=MAX_LARGE_BYTES, small_bytes=LARGE_BYTES)
     )
     """Answers by pod uid."""
 

@@ -20,7 +20,7 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 
 BLOCKS = 10
 FLEETS_PER_BLOCK = 60
-MOST_STEPS = 120
+MAX_STEPS = 120
 QUIET_STEPS = 6
 """More than a pod needs to start and to become ready."""
 GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
@@ -121,7 +121,7 @@ class FakeFleet:
     def run(self) -> None:
         """Until nothing has changed for a while."""
         quiet = 0
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             quiet = 0 if self.step() else quiet + 1
             if quiet > QUIET_STEPS:
                 return

@@ -21,13 +21,13 @@ from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
 from fleet_api.authentication import (
     ACCEPTED_SECONDS,
-    MOST_REVIEWS,
-    MOST_REVIEWS_AT_ONCE,
+    MAX_REVIEWS,
+    MAX_REVIEWS_AT_ONCE,
     Authenticator,
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
-from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
+from fleet_api.limits import MAX_BODY_BYTES, Places, Rate
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
@@ -170,7 +170,7 @@ async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None
     cluster = FakeCluster()
     made = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
     await made.caller(f"Bearer {READER}", "rl", "policy")
-    for number in range(MOST_REVIEWS + 1):
+    for number in range(MAX_REVIEWS + 1):
         with pytest.raises(Problem) as refused:
             await made.caller(f"Bearer unknown-{number}", "rl", "policy", f"address-{number}")
         assert refused.value.status == 401
@@ -231,8 +231,8 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
     statuses = [answer.status for answer in answers if isinstance(answer, Problem)]
 
     assert (len(statuses), set(statuses)) == (500, {401, 429})
-    assert cluster.count(TOKEN_REVIEWS) == statuses.count(401) <= MOST_REVIEWS_AT_ONCE + 10
-    assert cluster.most_at_once <= MOST_REVIEWS_AT_ONCE
+    assert cluster.count(TOKEN_REVIEWS) == statuses.count(401) <= MAX_REVIEWS_AT_ONCE + 10
+    assert cluster.most_at_once <= MAX_REVIEWS_AT_ONCE
     assert await known.caller(f"Bearer {READER}", "rl", "policy", "10.0.0.2")
     with pytest.raises(Problem) as refused:
         await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
@@ -480,7 +480,7 @@ async def test_no_token_is_ever_logged(api: Api, caplog: pytest.LogCaptureFixtur
     wrong = "a-key-that-is-wrong"
     for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
         for method, path in routes_of_fleets(api, key=STATIC_KEY if token == READER else wrong):
-            await api.send(method, f"/{path}", token, data=b"x" * (MOST_BODY_BYTES + 1))
+            await api.send(method, f"/{path}", token, data=b"x" * (MAX_BODY_BYTES + 1))
 
     text = caplog.text + json.dumps([record.__dict__ for record in caplog.records], default=str)
     for token in (READER, STRANGER, "unknown-token", STATIC_KEY, wrong):

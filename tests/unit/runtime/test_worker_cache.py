@@ -12,7 +12,7 @@ from tests.support.builders import make_worker, work
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
-from fleet_operator.runtime.worker_cache import LARGE_BYTES, MOST_LARGE_BYTES, WorkerCache
+from fleet_operator.runtime.worker_cache import LARGE_BYTES, MAX_LARGE_BYTES, WorkerCache
 from fleet_worker.protocol import AdapterFailure, Epoch, Reason
 
 POD = make_worker().pod_view()
@@ -552,21 +552,21 @@ class TestLargeAnswers:
         return [v.pod.name for v in views if v.silence]
 
     def test_beyond_the_budget_the_worker_with_the_longest_answer_counts_as_silent(self):
-        half = MOST_LARGE_BYTES // 2
+        half = MAX_LARGE_BYTES // 2
         book = self.filled(half, half - 1, 2 * LARGE_BYTES)
 
         assert self.silent(book) == ["policy-0"]
-        assert str(MOST_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
+        assert str(MAX_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
 
     def test_the_newest_answer_can_be_the_longest(self):
-        assert self.silent(self.filled(LARGE_BYTES + 1, MOST_LARGE_BYTES)) == ["policy-1"]
+        assert self.silent(self.filled(LARGE_BYTES + 1, MAX_LARGE_BYTES)) == ["policy-1"]
 
     def test_small_answers_do_not_count(self):
-        assert self.silent(self.filled(MOST_LARGE_BYTES, LARGE_BYTES, LARGE_BYTES)) == []
+        assert self.silent(self.filled(MAX_LARGE_BYTES, LARGE_BYTES, LARGE_BYTES)) == []
 
     @pytest.mark.parametrize("end", ["gone", "restarted", "shorter", "called"])
     def test_an_answer_counts_until_another_takes_its_place(self, end):
-        book = self.filled(MOST_LARGE_BYTES)
+        book = self.filled(MAX_LARGE_BYTES)
         first, second, *_ = self.PODS
         match end:
             case "gone":
@@ -581,6 +581,6 @@ class TestLargeAnswers:
                 book.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
                 book.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
         book.begin_question(second, 5)
-        book.end_question(second, replace(says("1"), size_bytes=MOST_LARGE_BYTES), 6, term=1)
+        book.end_question(second, replace(says("1"), size_bytes=MAX_LARGE_BYTES), 6, term=1)
 
         assert book.view(second, 7).silence == ""

@@ -32,7 +32,7 @@ from fleet_worker.trainer.transfers import TransferRoom
 
 SHORT = 0.01
 LONGEST_CALL_SECONDS = 20.0
-MOST_ENGINE_CALLS = 20
+MAX_ENGINE_CALLS = 20
 FAULTS = {
     "fails from then on": {"always": True},
     "hangs after its effect": {"hangs": True, "late": True},
@@ -276,7 +276,7 @@ def test_the_worker_recovers_from_every_failure_of_the_engine(
 ) -> None:
     async def play_every_failure() -> None:
         engine_calls = await play(phase, call, None, "no fault", tmp_path)
-        assert engine_calls < MOST_ENGINE_CALLS
+        assert engine_calls < MAX_ENGINE_CALLS
         for kind, options in faults.items():
             for number in range(engine_calls):
                 fault = FakeFault(number, **options)
