@@ -29,7 +29,7 @@ class Right:
     """A verb on one object, or on a part of it.
 
     Fields:
-        subresource: the part; a name that only rights know is one, too.
+        subresource: the part. It may be a name that occurs only in rights.
     """
 
     verb: str
@@ -44,7 +44,7 @@ class Right:
 
 
 class Authorizer:
-    """Decides about rights; the decisions are cached for seconds."""
+    """Checks rights, and caches the decisions for some seconds."""
 
     def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -52,7 +52,7 @@ class Authorizer:
         self._flights: Flights[tuple[str, Right], bool] = Flights()
 
     async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:
-        """Return if the caller has the right on an object of this fleet.
+        """Check that the caller has the right on an object of this fleet.
 
         Errors: Problem 403; those of `Cluster`.
         """

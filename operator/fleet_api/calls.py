@@ -32,7 +32,7 @@ class Access(StrEnum):
 
     @property
     def verb(self) -> str:
-        """On the fleet's WeightVersion; empty where the gate requires none."""
+        """The verb that is required on the fleet's WeightVersion; empty without one."""
         return {"READ_WEIGHTS": "get", "WRITE_WEIGHTS": "patch", "DRIVE": "patch"}.get(
             self.name, ""
         )
@@ -63,7 +63,7 @@ class Call:
 
     Fields:
         weights: None if the fleet has none, or the route needs none.
-        require: returns if the caller has a right on an object of the fleet. Errors: Problem 403.
+        require: checks that the caller has a right on an object of the fleet. Errors: Problem 403.
     """
 
     request: web.Request
@@ -90,7 +90,7 @@ class Call:
 FLEET_SECONDS = 5.0
 MAX_FLEETS = 256
 PATH_KEY = "/t/{key}"
-"""Before the prefix, for clients that send no headers: a static key."""
+"""A static key in front of the prefix, for clients that cannot send headers."""
 PREFIX = "/fleets/{namespace}/{name}"
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -174,7 +174,7 @@ def right_on(weights: WeightVersion, verb: str, fleet: Fleet) -> Right:
 
 
 def right_to_drive(fleet: Fleet) -> Right:
-    """The right to call the workers of an External fleet, and nothing else: `patch` could do more."""
+    """The right to call the workers of an External fleet, and nothing else: `patch` would allow more."""
     return Right("update", Kind.FLEETS, fleet.namespace, fleet.name, subresource="control")
 
 

@@ -27,12 +27,12 @@ MEANING_OF_CALLS = (
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
 MAX_KEYS = 20
 MAX_CONFLICTS = 8
-"""Patches in a row that may meet another change: the operator writes the status of the same object."""
+"""Conflicts in a row before an error is reported: the operator writes the status of the same object."""
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 def check(text: str) -> None:
-    """Return if this can be a key. Errors: Problem 400."""
+    """Check the form of a key. Errors: Problem 400."""
     if not _KEY.fullmatch(text):
         raise invalid(f"{HEADER} must have 1 to 255 visible ASCII characters")
 
@@ -41,7 +41,7 @@ class Key:
     """The key of one request.
 
     Args:
-        text: Of the header.
+        text: The value of the header.
         caller: Name of the caller: two callers never share a key.
         request: Everything that the request asks for.
     """
@@ -72,18 +72,18 @@ class Key:
 
 
 class RepeatedError(Exception):
-    """Another replica has carried the same request out meanwhile. `seen`: the object after that."""
+    """Another replica has carried out the same request meanwhile. `seen`: the object after that."""
 
     def __init__(self, seen: WeightVersion) -> None:
         super().__init__()
         self.seen = seen
 
 
-class Marked:
+class KeyedObjects:
     """Objects of a namespace, whose patches of a WeightVersion also write a key.
 
-    Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not found. So
-    no patch drops a key that another replica writes at the same time.
+    Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not
+    found. So no patch drops a key that another replica writes at the same time.
     """
 
     def __init__(self, objects: Objects, key: Key, seen: WeightVersion) -> None:
@@ -99,7 +99,7 @@ class Marked:
         return Patches(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
-        """See `Objects`. Errors: also RepeatedError; ConflictError if the object changes all the time."""
+        """See `Objects`. Errors: also RepeatedError; ConflictError if the object keeps changing."""
         for _ in range(MAX_CONFLICTS):
             try:
                 return await self._patch(kind, name, body)
@@ -110,17 +110,17 @@ class Marked:
         return await self._patch(kind, name, body)
 
     async def _patch(self, kind: Kind, name: str, body: Json) -> Json:
-        made = await self._objects.patch(kind, name, self._marked(body))
-        self._seen = WeightVersion.model_validate(made)
-        return made
+        patched = await self._objects.patch(kind, name, self._with_key(body))
+        self._seen = WeightVersion.model_validate(patched)
+        return patched
 
-    def _marked(self, body: Json) -> Json:
+    def _with_key(self, body: Json) -> Json:
         seen = self._seen.metadata
         metadata = body.get("metadata", {}) | {"resourceVersion": seen.resource_version}
         # A patch that only clears `rollbackTo` is the first of two, and the key belongs to the second.
         if body != {"spec": {"rollbackTo": None}}:
-            mark = {ANNOTATION: self._key.annotation(self._seen)}
-            metadata["annotations"] = metadata.get("annotations", {}) | mark
+            keys = {ANNOTATION: self._key.annotation(self._seen)}
+            metadata["annotations"] = metadata.get("annotations", {}) | keys
         return body | {"metadata": metadata}
 
 

@@ -11,7 +11,7 @@ from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
 
 SHUTDOWN_SECONDS = 10.0
-"""Requests that are in work after the drain have so long to end."""
+"""How long requests that still run after the drain may take to end."""
 
 
 class CannotListenError(Exception):
@@ -22,7 +22,7 @@ class CannotListenError(Exception):
 async def listening(
     app: web.Application, metrics: web.Application, settings: Settings
 ) -> AsyncIterator[None]:
-    """Serve both while the block runs. Errors: CannotListenError."""
+    """Serve both applications while the block runs. Errors: CannotListenError."""
     tls = _certificate(settings)
     async with AsyncExitStack() as stack:
         for served, port, context in (

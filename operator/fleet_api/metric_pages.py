@@ -1,6 +1,6 @@
-"""One page of metrics from those of all workers, for trainers that poll one address: pure.
+"""Joins the metrics of all workers to one page, for trainers that poll one address: pure.
 
-Each sample gets the label `pod`. Trainers tell engines apart by the label `engine`, which is 0 at every
+Each sample gets the label `pod`. Trainers distinguish engines by the label `engine`, which is 0 at every
 worker, so it gets the pod's name in front. Buckets of histograms are left out: trainers read sums and
 counts, and buckets are most of a page. Prometheus scrapes the workers themselves.
 
@@ -18,11 +18,11 @@ _SAMPLE = re.compile(r'(vllm:[a-zA-Z0-9_:]+)\{((?:[a-z_]+="[^"\\\n]*",?)*)\} ([-
 _ENGINE = re.compile(r'(^|,)engine="')
 _KIND = re.compile(r"# TYPE (vllm:[a-zA-Z0-9_:]+) (counter|gauge)")
 _MAX_LINES = 2000
-"""Of one worker. Its image decides the page; vLLM has some hundred."""
+"""Largest number of lines from one worker. Its image decides the page; vLLM has some hundred lines."""
 
 
 def together(pages: Mapping[str, str]) -> str:
-    """One page of all. `pages`: by the pod's name."""
+    """The joined page. `pages`: the page of each pod, by name."""
     samples: dict[str, list[str]] = {}
     kinds: dict[str, str] = {}
     left = Counter(dict.fromkeys(pages, _MAX_LINES))

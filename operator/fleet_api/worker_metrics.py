@@ -55,19 +55,19 @@ class WorkerMetrics:
                 "them",
             )
         addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
-        places = asyncio.Semaphore(_AT_ONCE)
-        found = await asyncio.gather(*(self._text(url, places) for url in addresses.values()))
+        slots = asyncio.Semaphore(_AT_ONCE)
+        found = await asyncio.gather(*(self._text(url, slots) for url in addresses.values()))
         texts = dict(zip(addresses, found, strict=True))
         silent = (f"# {pod} does not answer\n" for pod, text in texts.items() if text is None)
         pages = {pod: text for pod, text in texts.items() if text is not None}
         return web.Response(text=together(pages) + "".join(silent), content_type=MEDIA)
 
-    async def _text(self, url: str, places: asyncio.Semaphore) -> str | None:
-        """None without an answer in time: the other workers' numbers are worth having."""
+    async def _text(self, url: str, slots: asyncio.Semaphore) -> str | None:
+        """The page of one worker; None without an answer in time, so that the others are still shown."""
         try:
             async with (
                 asyncio.timeout(PAGE_SECONDS),
-                places,
+                slots,
                 self._http().get(url, allow_redirects=False) as reply,
             ):
                 content = await reply.content.read(_MAX_PAGE_BYTES)

@@ -27,7 +27,7 @@ from fleet_api.authentication import (
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
-from fleet_api.limits import MAX_BODY_BYTES, Places, Rate
+from fleet_api.limits import MAX_BODY_BYTES, Rate, Slots
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
@@ -424,29 +424,29 @@ def test_an_address_that_sends_too_fast_is_refused_until_it_has_waited() -> None
         rate.take("10.0.0.1")
 
 
-def test_no_more_requests_are_in_work_than_there_are_places() -> None:
-    places = Places(1)
+def test_no_more_requests_run_than_there_are_slots() -> None:
+    slots = Slots(1)
 
-    with places.one():
-        with pytest.raises(Problem) as refused, places.one():
+    with slots.hold():
+        with pytest.raises(Problem) as refused, slots.hold():
             pass
         assert refused.value.status == 503
-    with places.one():
+    with slots.hold():
         pass
 
 
-def test_a_caller_gets_half_of_the_places_and_another_one_the_rest() -> None:
+def test_a_caller_gets_half_of_the_slots_and_another_one_the_rest() -> None:
     numbers: list[int] = []
-    places = Places(4, numbers.append)
+    slots = Slots(4, numbers.append)
 
-    with places.one("first"), places.one("first") as place:
-        with pytest.raises(Problem) as refused, places.one("first"):
+    with slots.hold("first"), slots.hold("first") as slot:
+        with pytest.raises(Problem) as refused, slots.hold("first"):
             pass
         assert (refused.value.status, refused.value.reason) == (503, "CallerOverloaded")
-        with places.one("second"), places.one("second"):
+        with slots.hold("second"), slots.hold("second"):
             pass
-        place.leave()
-        with places.one("first"):
+        slot.release()
+        with slots.hold("first"):
             pass
     assert (numbers[-1], max(numbers)) == (0, 4)
 

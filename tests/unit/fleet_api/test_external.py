@@ -406,7 +406,7 @@ async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
     assert (status, problem["reason"]) == (503, "WorkersUnavailable")
     assert [one["status"] for one in problem["workers"]] == [200, None, 200]
     assert problem["workers"][1]["reason"] == "Silent"
-    assert problem["detail"].startswith("2 of 3 workers have followed. policy-1:")
+    assert problem["detail"].startswith("2 of 3 workers succeeded. policy-1:")
 
 
 @pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])

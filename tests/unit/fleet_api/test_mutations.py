@@ -199,7 +199,7 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-waits=4"]])
-async def test_one_account_that_waits_leaves_places_to_others(api: Api) -> None:
+async def test_one_account_that_waits_leaves_slots_to_others(api: Api) -> None:
     waiting, hangs = 0, asyncio.Event()
 
     async def watch(*_: Any) -> Any:
