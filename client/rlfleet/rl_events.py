@@ -14,11 +14,11 @@ from rlfleet.rl_answers import weights_of
 
 MEDIA_TYPE = "text/event-stream"
 _MAX_BYTES = 4 * 1024 * 1024
-"""Of one event."""
+"""Largest size of one event."""
 
 
 class NoStreamError(Exception):
-    """There is no stream to read. `status`: the answer's HTTP status."""
+    """The answer is not a stream of events. `status`: its HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"HTTP {status}")
@@ -39,7 +39,7 @@ class Events:
 
         Errors:
             GoneError: the WeightVersion was deleted.
-            Unavailable: something between has broken the stream.
+            Unavailable: the stream is malformed, for example by a proxy.
             RlfleetError: the document is of another release.
         """
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -69,5 +69,5 @@ class Events:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise Unavailable("an event of the RL API is no JSON object")
+            raise Unavailable("an event of the RL API is not a JSON object")
         return Change("MODIFIED", weights_of(document, self._namespace, self._fleet))

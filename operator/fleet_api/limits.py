@@ -48,7 +48,7 @@ class Rate:
         self._require(self.count(address))
 
     def count(self, address: str) -> float:
-        """Count an event, even beyond the limit. Returns: how many were left to the address before."""
+        """Count an event, even beyond the limit. Returns: how many the address had left before."""
         left = self._left_of(address)
         self._left.pop(address, None)
         self._left[address] = (max(0.0, left - 1), self._monotonic())

@@ -205,7 +205,7 @@ async def test_a_status_of_an_older_generation_is_no_outcome(stage: Stage) -> No
 async def test_a_timeout_leaves_the_version_desired(stage: Stage, weights: Weights) -> None:
     await stage.make_fleet(replicas=1, version="1")
 
-    with pytest.raises(TimedOut, match="the operator has not looked at it"):
+    with pytest.raises(TimedOut, match="the operator has not observed it"):
         await blocking(weights.publish, "2", timeout_seconds=1)
 
     assert await _desires(stage, "2")

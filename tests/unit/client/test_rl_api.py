@@ -224,7 +224,7 @@ async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use)
     ("answer", "error", "words"),
     [
         (lambda: web.Response(status=404, text="not here"), NotFound, "no RL API at this address"),
-        (lambda: web.json_response([1, 2]), RlfleetError, "no document"),
+        (lambda: web.json_response([1, 2]), RlfleetError, "not a document"),
         (lambda: web.json_response({"weights": {"name": "x"}}), RlfleetError, "one release"),
         (lambda: web.Response(status=301, headers={"Location": "http://x"}), RlfleetError, "301"),
     ],
