@@ -80,11 +80,11 @@ class Sources:
     """The Python files of a package, read and never run."""
 
     def __init__(self, folder: Path) -> None:
-        """Of the package below a folder."""
+        """Read the package below a folder."""
         self._folder = folder
 
     def parameters(self, name: str) -> list[str] | None:
-        """Parameters of what a name names, in alphabetic order; empty if it is no callable.
+        """Parameters of what a name names, in alphabetic order; empty if it is not callable.
 
         None if there is no such name.
         """

@@ -60,7 +60,7 @@ def rlfleet(fleet: Fleet, *commands: tuple[str, ...]) -> list[str]:
 
 
 def first_words(text: str, count: int) -> list[list[str]]:
-    """Of each line that is not empty."""
+    """The first words of each line that is not empty."""
     return [line.split()[:count] for line in text.splitlines() if line.strip()]
 
 

@@ -33,7 +33,7 @@ CANARY, LORA, LOOP, STAGES = (
     "two-stage/stages.py",
 )
 NAME = "examples"
-"""Of the trainer's pod."""
+"""Name of the trainer's pod."""
 ADAPTED = "policy-sql"
 """The adapter's WeightVersion and, instead of `policy`, the fleet with adapters."""
 RUN = "run-1"

@@ -1,4 +1,4 @@
-"""Rights to drive a worker: tokens, epochs, leases, holders; and requests that are no calls."""
+"""Rights to drive a worker: tokens, epochs, leases, holders; and requests that are not calls."""
 
 from __future__ import annotations
 

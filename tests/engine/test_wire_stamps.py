@@ -144,7 +144,7 @@ def swap_in_the_middle(
     worker.stage(version, weights.b)
 
     def swap() -> None:
-        # Of the request itself: the metric may still count the last tokens of the one before.
+        # Read from the request itself: the metric may still count the last tokens of the one before.
         eventually(lambda: worker.state()["requests_running"] > 0)
         wanted = worker.metric("vllm:generation_tokens_total") + 20
         eventually(lambda: worker.metric("vllm:generation_tokens_total") > wanted)

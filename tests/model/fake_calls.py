@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
 
 FENCE_TRIES_SECONDS = 5.0
-"""So long does one fence try to end requests."""
+"""How long one fence tries to end requests."""
 _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
 
 

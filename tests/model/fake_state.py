@@ -81,7 +81,7 @@ class FakeAdapter:
 
     @property
     def digest(self) -> str:
-        """Of its files."""
+        """The digest of its files."""
         return digest_of(self.weights)
 
     def is_of(self, action: WorkerCall) -> bool:

@@ -67,7 +67,7 @@ class FakeWorker:
         hung: it answers no call; running requests continue.
         room_for_adapters: how many versions of adapters its memory holds.
         no_slot_until: until then requests use all slots of adapters.
-        failing_adapters: so many next loads of adapters fail in the engine.
+        failing_adapters: how many of the next loads of adapters fail in the engine.
         compare: what a load has changed, given the worker before it and the call; without, no effect
             is reported.
     """
@@ -158,7 +158,7 @@ class FakeWorker:
 
     @property
     def digest(self) -> str | None:
-        """Of the weights in its engine; None while they are not to be trusted, and for those that
+        """The digest of the weights in its engine. None while they are not trusted, and for weights that
         came over a collective.
         """
         if self.label is None or self.weights is None or not self.source:

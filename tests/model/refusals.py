@@ -41,7 +41,7 @@ from fleet_operator.runtime.templates import TEMPLATE
 
 KEY = ("rl", "policy")
 LOOKS = 4
-"""So many looks after the first refusal it must be said."""
+"""Number of reconciles after the first refusal in which it must be reported."""
 BOTH = 2
 FOREIGN = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other", "controller": True}
 RAISING = ("plan_rollout", "plan_fleet", "fleet_status", "weights_status")

@@ -109,7 +109,13 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
     tickets = (worker.work, worker.staging, *worker.waiting)
     return (
         *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.problem),
-        *(pod.ended, pod.grace, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
+        *(
+            pod.ended,
+            pod.grace,
+            pod.loses_answer,
+            _ago(pod.wrong_since, now),
+            _ago(pod.deleted_at, now),
+        ),
         *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
         *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
         *(worker.run_id, worker.staged_run_id, worker.staged_weights, worker.start_digest),

@@ -61,7 +61,7 @@ def one(seed: int) -> tuple[int, int, str]:
 
 
 def soak(steps: int, first: int, processes: int) -> Soak:
-    """Simulate so many steps, beginning with this seed."""
+    """Simulate a number of steps, beginning with this seed."""
     result, shown_at, following = Soak(first, steps), 0.0, first
     with ProcessPoolExecutor(processes) as pool:
         running: set[Future[tuple[int, int, str]]] = set()

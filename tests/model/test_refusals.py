@@ -44,7 +44,7 @@ MUTANTS = [
     ),
     Mutant(
         10,
-        "a list or a watch that is refused is no problem of the fleets that it serves",
+        "a list or a watch that is refused is not a problem of the fleets that it serves",
         "runtime/problems.py",
         "if read.namespace in {None, key[0]}",
         "if read.namespace not in {None, key[0]}",

@@ -34,7 +34,7 @@ _TRIES = 10
 
 
 def measure(workers: int, *, repetitions: int, log: Path) -> list[dict[str, Any]]:
-    """Roll one version out over so many workers.
+    """Roll one version out over a number of workers.
 
     Returns: a row for each decision that differs from the previous one: phase, number of calls, and the
     processor seconds of each repetition. Other work on the machine hardly changes those.

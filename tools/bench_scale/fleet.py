@@ -104,7 +104,7 @@ class BenchFleet:
         }
 
     def roll(self, *, serving: int | None = None, seconds: float = 300) -> Rollout:
-        """Publish a version and wait until all of the workers, or so many, serve it.
+        """Publish a version and wait until all workers, or `serving` of them, serve it.
 
         Errors: TimeoutError.
         """
@@ -154,7 +154,7 @@ class BenchFleet:
         )
 
     def rest(self, seconds: float) -> dict[str, Any]:
-        """Do nothing for so long."""
+        """Wait, and do nothing."""
         writes, used = self._server.writes(), self._operator.cpu_seconds()
         began = time.monotonic()
         time.sleep(seconds)

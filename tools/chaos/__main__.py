@@ -1,8 +1,8 @@
 """`make chaos`: failures at random on a fleet of real workers under load.
 
-Plays failures until so many rollouts have been survived, says after each how long it took, and has
-every token recomputed in the end. Ends with 0 only if the fleet was whole after each, no request was
-lost, and every label is true. Stopped by Ctrl-C or SIGTERM it judges what it has seen so far.
+Injects failures until the fleet has survived a number of rollouts, and prints how long each recovery
+took. In the end every token is recomputed. The exit code is 0 only if the fleet recovered each time, no
+request was lost, and every label is true. After Ctrl-C or SIGTERM it judges the rollouts so far.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from devcluster import Cluster, DevclusterError
 from stack.offline import audit
 
 MAX_STEPS = 7
-"""A failure publishes at most so many versions."""
+"""Largest number of versions that one failure publishes."""
 
 
 def main() -> int:

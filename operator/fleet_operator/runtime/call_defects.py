@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from fleet_operator.runtime.pod_informer import FleetKey
 
 UNPLANNED_SECONDS = 10.0
-"""A defect ends when its kind of request was not planned for so long. The decision that follows a failed
+"""A defect ends when its kind of request was not planned for this time. The decision that follows a failed
 request may wait for a read of the worker, and plans it again afterwards."""
 
 

@@ -19,7 +19,7 @@ BUSY_SECONDS = 1.0
 """The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
 TOKEN = "the admin token"  # noqa: S105 - the name of a part
 READS_PER_SECOND = 2000
-"""Of one fleet. More workers than these are read less often than every `BUSY_SECONDS`: reads of 10,000
+"""Limit for the reads of one fleet. More workers than these are read less often than every `BUSY_SECONDS`: reads of 10,000
 each second would leave no processor time for the calls."""
 READS_PER_SECOND_AT_REST = 200
 _EARLY = 0.9

@@ -165,9 +165,9 @@ class Dispatcher:
     async def _settle(
         key: FleetKey, sent: RequestBatch, left: Counter[FleetKey], seconds: float
     ) -> int:
-        """Wait up to so many seconds. Returns: how many requests continue in the background.
+        """Wait for the requests of a batch, at most for this time.
 
-        `left`: counts these.
+        Returns: how many requests continue in the background, which `left` counts.
         """
         number = await sent.settle(seconds)
         if number:

@@ -20,7 +20,7 @@ from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
 MAX_LARGE_BYTES = 32 * 1024 * 1024
-"""Of all large answers together. In memory a state takes up to four times the bytes of its answer."""
+"""Limit for all large answers together. In memory a state takes up to four times the bytes of its answer."""
 LARGE_BYTES = 16 * 1024
 """An answer of up to this size does not count, and is always kept. It has 2 KiB, and less than 1 more for
 each adapter.
@@ -50,7 +50,7 @@ class _Entry:
     silence: str = ""
     call: Work | None = None
     epoch: Epoch | None = None
-    """Of the call in flight, or of the last one."""
+    """The epoch of the call in flight, or of the last call."""
     lost_call: Work | None = None
     compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
     """The last comparison of each adapter's files that ended without a refusal, and when. None: of base
@@ -81,7 +81,7 @@ class WorkerCache:
 
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _large: ByteBudget[str] = field(
-        default_factory=lambda: ByteBudget(most_bytes=MAX_LARGE_BYTES, small_bytes=LARGE_BYTES)
+        default_factory=lambda: ByteBudget(max_bytes=MAX_LARGE_BYTES, small_bytes=LARGE_BYTES)
     )
     """Answers by pod uid."""
 

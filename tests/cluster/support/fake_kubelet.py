@@ -152,7 +152,7 @@ class FakeKubelet:
                 await self._show(pod, port)
 
     async def _run_other(self, pod: Json) -> None:
-        """Show a pod that is no worker as ready, such as that of a router."""
+        """Show a pod that is not a worker as ready, such as that of a router."""
         if any(c["type"] == "Ready" for c in pod["status"].get("conditions", ())):
             return
         metadata = pod["metadata"]

@@ -266,7 +266,7 @@ class TestBounds:
             ),
             pytest.param({"adapters": [{"name": "a", "version": "1"}] * 2000}, id="many adapters"),
             pytest.param({"phase": "x" * 100}, id="a long phase"),
-            pytest.param({"phase": "two words"}, id="a phase that is no word"),
+            pytest.param({"phase": "two words"}, id="a phase that is not one word"),
         ],
     )
     async def test_a_state_beyond_its_limits_counts_as_no_answer(

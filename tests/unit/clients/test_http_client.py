@@ -64,8 +64,8 @@ class Outcome:
         return await self._found
 
 
-def budget_of(most_bytes: int) -> ByteBudget[Connection]:
-    return ByteBudget(most_bytes=most_bytes, small_bytes=SMALL_BYTES)
+def budget_of(max_bytes: int) -> ByteBudget[Connection]:
+    return ByteBudget(max_bytes=max_bytes, small_bytes=SMALL_BYTES)
 
 
 def connected(budget: ByteBudget[Connection] | None = None) -> tuple[Connection, FakeTransport]:
@@ -208,7 +208,7 @@ class TestAnswers:
 
 
 def begun(budget: ByteBudget[Connection], size: int) -> tuple[Connection, FakeTransport, Outcome]:
-    """A connection with an answer of so many bytes, of which the last one is missing."""
+    """A connection with an answer of this size, of which the last byte is missing."""
     (connection, transport), outcome = connected(budget), Outcome()
     connection.send(ASK, outcome.take)
     connection.data_received(answer_of(bytes(size))[:-1])
@@ -278,7 +278,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class FakeServer:
-    """Answers every request with its number; ends a connection after so many of them."""
+    """Answers every request with its number, and ends a connection after a number of them."""
 
     def __init__(self) -> None:
         self.requests = 0

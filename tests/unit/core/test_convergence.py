@@ -158,7 +158,7 @@ class FakeFleet:
 
     def enough_serve(self, before: int) -> None:
         """No template change takes one away below `replicas - maxUnavailable`; pods that a gate held
-        back before it are no replicas there.
+        back before it are not replicas there.
         """
         unavailable, _ = unavailable_and_surge(self.spec.spec.update, self.replicas)
         after = sum(p.serves for p in self.pods)

@@ -1,4 +1,4 @@
-"""InFlight and Rolling, one decision at a time: each worker swaps by itself, so many at once."""
+"""InFlight and Rolling, one decision at a time: each worker swaps by itself, some of them at once."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class TestFailures:
 
     @staticmethod
     def running(seconds: float) -> WorkerBuilder:
-        """In a swap that had lasted so long when it answered last."""
+        """In a swap that had lasted these seconds when it answered last."""
         work = Operation(kind="apply", version="42", running_seconds=seconds)
         return make_worker(0).paused("41").reporting(operation=work)
 

@@ -57,7 +57,7 @@ def test_a_numbered_version_has_its_number(version, number):
     ("wanted", "applied"),
     [
         pytest.param(asks("5"), reached("9"), id="a smaller number"),
-        pytest.param(asks("9"), reached("10"), id="numbers are no texts"),
+        pytest.param(asks("9"), reached("10"), id="numbers are compared as numbers"),
         pytest.param(asks("step_5"), reached("9"), id="however the number is written"),
         pytest.param(asks("0"), reached("1"), id="a trainer that began again"),
         pytest.param(asks("4", back_to="5"), reached("9"), id="another version is permitted"),

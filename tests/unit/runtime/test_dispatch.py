@@ -459,7 +459,7 @@ async def a_defect(_: str) -> WorkerAnswer:
 
 
 async def last_defect(desk: Desk, *actions: WorkerCall, seconds: float) -> Exception | None:
-    """The last report after decisions that plan these calls for so long."""
+    """The last report after decisions that plan these calls for these seconds."""
     for _ in range(round(seconds)):
         await asyncio.sleep(1)
         await desk.act(*actions)

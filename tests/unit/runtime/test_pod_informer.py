@@ -110,7 +110,7 @@ class TestFollowing:
                     cluster, pod(0) | {"metadata": pod(0)["metadata"] | {"annotations": {"a": "b"}}}
                 )
                 await asyncio.sleep(0.01)
-                assert watching.changes == [KEY], "a new resourceVersion alone is no change"
+                assert watching.changes == [KEY], "a new resourceVersion alone is not a change"
 
         virtual_time.run(story())
 
@@ -170,7 +170,7 @@ class TestStrangers:
     @pytest.mark.parametrize(
         "change",
         [
-            pytest.param({names.LABEL_ORDINAL: "first"}, id="an ordinal that is no number"),
+            pytest.param({names.LABEL_ORDINAL: "first"}, id="an ordinal that is not a number"),
             pytest.param({names.LABEL_ORDINAL: ""}, id="an empty ordinal"),
             pytest.param({names.LABEL_ORDINAL: "7"}, id="the ordinal of another name"),
             pytest.param({names.LABEL_ORDINAL: None}, id="no ordinal"),

@@ -79,7 +79,7 @@ def test_the_table_names_every_request_that_a_fleet_costs() -> None:
             rig.publish("2")
             await both_are_ready(rig, "2")
             made = set(rig.kube.requests)
-            # Of the watch and of the Lease other tests speak.
+            # Other tests cover the watch and the Lease.
             made -= {("GET", PODS_PATH), ("WATCH", PODS_PATH)}
             assert {r for r in made if "/leases" not in r[1]} == {p.values for p in REQUESTS}
 

@@ -538,7 +538,7 @@ class TestLargeAnswers:
     PODS = tuple(make_worker(n)._pod(ip=f"10.0.0.{n}").pod_view() for n in range(4))
 
     def filled(self, *sizes: int) -> WorkerCache:
-        """Answers of so many bytes, one of each pod in turn."""
+        """Answers of this size, one of each pod in turn."""
         book = WorkerCache()
         for pod, size in zip(self.PODS, sizes, strict=False):
             book.begin_question(pod, 1)

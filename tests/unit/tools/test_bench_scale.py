@@ -163,7 +163,7 @@ class TestPublishing:
 
         for _ in range(4):
             assert self.run(monkeypatch, size) == 0
-        assert self.run(monkeypatch, slower) == 0, "four runs are no standard"
+        assert self.run(monkeypatch, slower) == 0, "four runs are not the standard"
         for _ in range(5):
             assert self.run(monkeypatch, size) == 0
         published = (folder / "scale.json").read_text()

@@ -185,7 +185,7 @@ class Checkpoint:
     def check_same_on_disk(self, roots: Roots | None) -> None:
         """Refuse with `CheckpointChanged` if the directory now has other files than these.
 
-        A deleted directory is no change. Its files are open here, and trainers delete old versions at
+        A deleted directory is not a change. Its files are open here, and trainers delete old versions at
         any time.
         """
         for file in self.files:

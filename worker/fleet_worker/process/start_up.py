@@ -157,7 +157,7 @@ def _in_time(
         late: Called with the result of work that was abandoned.
 
     Errors:
-        Refusal: Of the work; `SourceUnreadable` if the store has not answered for 60 s.
+        Refusal: any refusal of the work; `SourceUnreadable` if the store has not answered for 60 s.
     """
     pulse = Pulse()
     threads = StoreThreads()

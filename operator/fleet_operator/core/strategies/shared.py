@@ -49,7 +49,7 @@ def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
 def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
     """Workers whose latch closed because they failed to load the goal.
 
-    They are no members any more, and count as failures of this rollout.
+    They are not members any more, and count as failures of this rollout.
     """
     return failed_to_load(view, goal, refused_by(view, goal, view.joining))
 

@@ -350,7 +350,7 @@ def test_the_model_may_be_a_cached_repository(
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        pytest.param({"version": "two words"}, Refusal, id="a version that is no label"),
+        pytest.param({"version": "two words"}, Refusal, id="a version that is not a label"),
         pytest.param({"model": "org/not-there"}, Refusal, id="a model that is not there"),
         pytest.param(
             {"environment": {"RLFLEET_ADMIN_TOKEN_FILE": "/nothing"}}, OSError, id="no token file"
