@@ -4,7 +4,8 @@
     python3 tools/vllm_names.py --check   fail if the released package says otherwise
 
 For a vLLM that cannot be installed where tests run. Its wheel is downloaded once, by the hash in
-`requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The names themselves are those of `fleet_worker.engine.required_names`.
+`requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The
+names are those of `fleet_worker.engine.required_names`.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ async def test_a_namespace_that_does_not_exist_is_named(stage: Stage) -> None:
 
 PAGE = "docs/how-to/publish-from-python.md"
 ELSEWHERE = ("import wandb", "from openai", "import httpx", "# By the URL")
-"""First words of blocks of the page that need other libraries or the RL API; unit tests run what they call."""
+"""First words of blocks that need other libraries or the RL API. Unit tests run what they call."""
 
 
 def programs() -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ PURE_MODULES = frozenset(
         "typing",
     ]
 )
-"""Modules of the standard library that core may import. `datetime` for the type: its clocks are refused below."""
+"""Standard library that core may import. `datetime` for the type: its clocks are refused below."""
 OURS = ("fleet_operator.api", "fleet_operator.core", "fleet_worker.protocol", *WORKER_MODULES)
 CLOCKS = frozenset({"now", "utcnow", "today", "fromtimestamp"})
 BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "input", "open", "print"})

@@ -5,8 +5,8 @@ objects cannot be read, and the operator has defects.
     the WeightVersion, as stored, as long as one of the two can be written. Pauses are renewed
     meanwhile (promise 8 holds).
 
-Real are `decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems`; the API server is played here, without
-waiting.
+`decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems` are real. The API server is
+simulated here, without waiting.
 
     python -m tests.model.refusals --histories 20 [--promise 10]
 """

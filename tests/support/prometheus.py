@@ -1,4 +1,4 @@
-"""A real Prometheus, with the tests or inside a development cluster that it scrapes by the chart's monitors."""
+"""A real Prometheus, beside the tests or inside a cluster that it scrapes by the chart's monitors."""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ class Backoff:
         self._seconds = first_seconds
 
     def next_seconds(self, *, asked_seconds: float | None = None) -> float:
-        """Return the next wait, between a half of the current limit and all of it. The limit doubles with each call.
+        """Return the next wait, between a half of the current limit and all of it.
+
+        The limit doubles with each call.
 
         `asked_seconds`: the additional wait that a server asked for; at most a minute of it is granted.
         """

@@ -116,7 +116,7 @@ class Epochs:
                 self._asked.set()
 
     def refused(self) -> dict[FleetKey, int]:
-        """Fleets whose workers have refused a call since the last read of the Lease, with the terms they obey."""
+        """Fleets whose workers refused a call since the last read of the Lease, with the terms they obey."""
         return dict(self._refused)
 
     def raise_above(self, refused: Mapping[FleetKey, int]) -> Iterable[FleetKey]:

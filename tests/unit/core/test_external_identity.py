@@ -1,4 +1,4 @@
-"""Weights of fleets that a trainer drives: a directory that is written again, and transfers over a collective."""
+"""Weights of fleets that a trainer drives: rewritten directories, and transfers over a collective."""
 
 from __future__ import annotations
 

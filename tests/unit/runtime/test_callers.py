@@ -38,7 +38,7 @@ def state() -> WorkerState:
 
 
 class Desk:
-    """Reads of ten workers. `seconds`: how long each takes, by ordinal; 0 for others. `dead`: never answer."""
+    """Reads of ten workers. `seconds`: how long each takes, by ordinal. `dead`: these never answer."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
