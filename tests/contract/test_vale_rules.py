@@ -118,7 +118,11 @@ EXAMPLES = {
         f"{LONG.partition(' ')[2]}. The next sentence counts from one again.",
     ),
     "SoMany": Example(
-        ("Wait for so many seconds.", "So long does one fence try.", "A watch may end so much later."),
+        (
+            "Wait for so many seconds.",
+            "So long does one fence try.",
+            "A watch may end so much later.",
+        ),
         "Wait for `seconds`. The worker serves as long as the latch is open.",
     ),
     "That": Example(

@@ -1,4 +1,4 @@
-"""A real Prometheus, beside the tests or inside a cluster that it scrapes by the chart's monitors."""
+"""A real Prometheus, on this machine or inside a cluster that it scrapes by the chart's monitors."""
 
 from __future__ import annotations
 

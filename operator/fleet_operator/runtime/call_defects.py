@@ -37,7 +37,7 @@ class CallDefects:
         if not known:
             self._planned_at.pop(key, None)
 
-    def look(self, key: FleetKey, planned: Callable[[], Collection[str]], now: float) -> None:
+    def update(self, key: FleetKey, planned: Callable[[], Collection[str]], now: float) -> None:
         """Note the kinds of requests that a decision plans."""
         known = self._planned_at.get(key)
         if known is None:

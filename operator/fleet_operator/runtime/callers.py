@@ -83,7 +83,7 @@ class Callers:
         silent one.
 
         `external`: a trainer updates the workers, usually all of them. If the weights of one have
-        changed, all are read: by older answers it would look like the only one with these weights.
+        changed, all are read: by older answers it would seem the only one with these weights.
         """
         pods = self._pods.pods_of(caller.key)
         unknown = [p for p in pods if self._worker_cache.is_unknown(p)]

@@ -130,7 +130,7 @@ class Dispatcher:
 
         `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
-        self._defects.look(caller.key, lambda: _kinds(actions, pods), _now())
+        self._defects.update(caller.key, lambda: _kinds(actions, pods), _now())
         if self._is_settling(caller.key):
             return Sent.NOTHING
         left, sent = self._calls_left, Sent.NOTHING

@@ -22,7 +22,7 @@ class CallTrace(Protocol):
 class RolloutTraces(Protocol):
     """Takes the rollouts of all fleets."""
 
-    def look(
+    def update(
         self,
         key: FleetKey,
         weights: Iterable[WeightsView | UnreadWeights],

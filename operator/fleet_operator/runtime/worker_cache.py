@@ -155,7 +155,7 @@ class WorkerCache:
         """Note the worker's state. A late answer of an earlier process is dropped.
 
         `term`: of the leader's calls to the fleet.
-        Returns: whether it requests another look. Times and numbers of requests alone do not.
+        Returns: whether it requests another reconcile. Times and numbers of requests alone do not.
         """
         entry = self._entries.get(pod.uid)
         if entry is None or entry.restarts != pod.restarts:

@@ -57,8 +57,8 @@ def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
 def failed_to_load(
     view: RolloutView, goal: Checkpoint, refused: Iterable[WorkerView]
 ) -> list[WorkerView]:
-    """Those of the workers that refused the goal in their engine. No look at the files repairs that,
-    so it is not tried again in this attempt.
+    """Those of the workers whose engine refused the goal. Reading the files again does not repair that, so
+    it is not tried again in this attempt.
     """
     return [w for w in refused if w.state and w.state.load_failure == view.failure_of(w, goal)]
 
