@@ -57,10 +57,9 @@ class Wanted:
 
 
 def wanted_names() -> list[Wanted]:
-    """Every name of `engine_names`, with the engine class that it must exist on.
+    """Every name of `required_names`, with the engine class that it must exist on.
 
-    Which classes a GPU's worker and runner are made of is written down here; a model is any that
-    vLLM has.
+    The classes of a GPU's worker and runner are listed here. One model of vLLM is an example of all.
     """
     found = [Wanted(f"{n.module}:{n.attribute}", n.parameters) for n in API_SERVER_NAMES]
     for attribute, parameters in WORKER_NAMES:

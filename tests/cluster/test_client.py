@@ -62,7 +62,7 @@ def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> d
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_trainer_publishes_looks_and_goes_back(stage: Stage, weights: Weights) -> None:
+async def test_a_trainer_publishes_reads_and_rolls_back(stage: Stage, weights: Weights) -> None:
     await stage.make_fleet(replicas=3, version="1")
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "1"
     await stage.applied("1")

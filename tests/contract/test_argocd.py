@@ -94,7 +94,7 @@ def test_every_situation_has_a_health(found, healths, by_kstatus):
         ),
     ],
 )
-def test_what_the_operator_has_not_looked_at_is_progressing(status):
+def test_an_object_that_the_operator_has_not_observed_is_progressing(status):
     found = {"metadata": {"generation": 2}} | ({"status": status} if status else {})
 
     assert health([found])[0]["status"] == "Progressing"
@@ -115,7 +115,7 @@ def test_the_config_map_has_the_script_for_both_kinds():
         assert data[f"resource.customizations.health.rlfleet.dev_{kind}"] == SCRIPT.read_text()
 
 
-def test_what_is_left_to_the_trainer_is_the_same_everywhere():
+def test_the_fields_that_are_left_to_the_trainer_are_the_same_everywhere():
     data = yaml.safe_load((EXAMPLES / "argocd/argocd-cm.yaml").read_text())["data"]
     application = yaml.safe_load((EXAMPLES / "argocd/application.yaml").read_text())["spec"]
     ignored = {i["kind"]: i for i in application["ignoreDifferences"]}

@@ -114,7 +114,7 @@ def test_records_of_the_core_are_frozen() -> None:
         "def count():\n    global seen\n    seen = 1",
     ],
 )
-def test_what_is_not_pure_is_found(source: str) -> None:
+def test_impure_code_is_found(source: str) -> None:
     assert list(impurities(source)) != []
 
 

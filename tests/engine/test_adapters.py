@@ -405,7 +405,7 @@ def test_an_adapter_that_the_engine_cannot_load_is_refused_before_the_load(lab: 
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 
 
-def test_without_room_for_adapters_the_answer_says_so(
+def test_without_room_for_adapters_the_call_is_refused_with_that_reason(
     worker: WorkerProcess, weights: Weights
 ) -> None:
     path = write_adapter(weights.root / f"nowhere-{next(_labels)}", seed=1)

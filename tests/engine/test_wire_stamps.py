@@ -27,7 +27,6 @@ from tests.support.worker import WorkerProcess, events_of
 NewVersion = Callable[[], str]
 Json = dict[str, Any]
 LONG = 1000
-NVEXT = {"token_data": PROMPT, "extra_fields": ["engine_data"]}
 MESSAGES = [{"role": "user", "content": "go"}]
 
 

@@ -51,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         10,
-        "a refused status of one object is not said on the other",
+        "a refused status of one object is not reported on the other",
         "runtime/problems.py",
         "concerns_weights=part.startswith(STATUS),",
         "concerns_weights=False,",

@@ -62,7 +62,7 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
             row = dice.choice(ROWS)
             phase = dice.choice(row.phases)
             done.append(play(fleet, row, phase, replies))
-            print(f"{len(done)}/{rollouts}  {_told(done[-1])}")
+            print(f"{len(done)}/{rollouts}  {_line(done[-1])}")
     except NotInTimeError as error:
         print(f"{len(done) + 1}/{rollouts}  {row.name}, {phase}: NOT SURVIVED\n{error}")
         return 1
@@ -78,10 +78,10 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
     return 1 if lost or judged.returncode else 0
 
 
-def _told(recovery: Recovery) -> str:
-    told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
+def _line(recovery: Recovery) -> str:
+    times = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
     worse = f", LOST {recovery.lost}" if recovery.lost else ""
-    return f"{recovery.row}, {recovery.phase}: {told}, {recovery.retried} again{worse}"
+    return f"{recovery.row}, {recovery.phase}: {times}, {recovery.retried} again{worse}"
 
 
 if __name__ == "__main__":

@@ -192,13 +192,13 @@ class Fleet:
 
     def phase_of(self, pod: str) -> str:
         """A worker's phase by its own metrics; empty while it does not answer."""
-        return self._told(pod, "rlfleet_worker_phase{", 'phase="')
+        return self._label_of(pod, "rlfleet_worker_phase{", 'phase="')
 
     def version_of(self, pod: str) -> str:
         """Version in a worker's engine by its own metrics; empty while it does not answer."""
-        return self._told(pod, "rlfleet_worker_version_info{", 'version="')
+        return self._label_of(pod, "rlfleet_worker_version_info{", 'version="')
 
-    def _told(self, pod: str, metric: str, label: str) -> str:
+    def _label_of(self, pod: str, metric: str, label: str) -> str:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8000/proxy/metrics"
         page = self.cluster.kubectl("get", "--raw", path, check=False).stdout
         lines = (line for line in page.splitlines() if line.startswith(metric))

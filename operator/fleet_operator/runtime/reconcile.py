@@ -256,7 +256,7 @@ class Reconciler:
             self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
         # The next status begins with the one that the other operator has written.
         self._statuses.forget_all_but(key, set())
-        self._forget_looks(key)
+        self._forget_measurements(key)
         return self._resync_seconds
 
     def _note_driver(self, key: FleetKey, other: str) -> bool:
@@ -267,7 +267,7 @@ class Reconciler:
         self._metrics.left_to_others.set(len(self._others))
         return other != before
 
-    def _forget_looks(self, key: FleetKey) -> None:
+    def _forget_measurements(self, key: FleetKey) -> None:
         """Forget what this process has measured and shown of a fleet."""
         self._metrics.forget_fleet(key)
         self._observer.forget(key)
@@ -278,7 +278,7 @@ class Reconciler:
         """Report on WeightVersions without a fleet, and forget the fleet."""
         orphans = self._observer.all_weights(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
-        self._forget_looks(key)
+        self._forget_measurements(key)
         self._note_driver(key, "")
         self._problems.forget_fleet(key)
         for part in (

@@ -132,7 +132,7 @@ async def test_without_waiting_it_returns_at_once(api: Api, call: Use) -> None:
     assert (await call(api, "wait")).applied
 
 
-async def test_a_look_is_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
+async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
     local = AsyncWeights("policy", objects=api.objects)
     there, here = await call(api, "current"), await local.current()
     assert (there.spec, there.status, there.is_observed) == (here.spec, here.status, True)

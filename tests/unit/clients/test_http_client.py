@@ -242,7 +242,7 @@ class TestUnfinishedAnswers:
         assert (await outcome.wait()).status == 200
 
     @pytest.mark.parametrize("end", ["answered", "malformed", "lost", "dropped", "refused"])
-    async def test_an_answer_that_has_ended_counts_no_more(self, end: str) -> None:
+    async def test_an_answer_that_has_ended_no_longer_counts(self, end: str) -> None:
         budget = budget_of(MAX_BUFFERED)
         connection, _, outcome = begun(budget, MAX_BYTES)
         counted = budget.held_bytes

@@ -166,14 +166,14 @@ def test_the_worst_canary_decides():
 
 class TestTheNextStrategy:
     def test_a_version_that_passed_is_rolled_out_with_the_next_strategy(self):
-        said = CanaryVerdict(version="42", passed=True)
-        taken = STEP(make_view(make_worker(0).joining("42"), old(1), verdict=said))
+        verdict = CanaryVerdict(version="42", passed=True)
+        taken = STEP(make_view(make_worker(0).joining("42"), old(1), verdict=verdict))
 
         assert taken.phase is RolloutPhase.STAGING
         assert texts_of(taken.actions) == ["stage 42 on policy-1"]
 
     @pytest.mark.parametrize(
-        "said",
+        "verdict",
         [
             pytest.param(None, id="no verdict"),
             pytest.param(
@@ -182,8 +182,8 @@ class TestTheNextStrategy:
             pytest.param(CanaryVerdict(version="42", passed=False), id="a bad verdict"),
         ],
     )
-    def test_a_version_without_a_good_verdict_is_judged(self, said):
-        assert STEP(make_view(old(0), old(1), verdict=said)).phase is RolloutPhase.JUDGING
+    def test_a_version_without_a_good_verdict_is_judged(self, verdict):
+        assert STEP(make_view(old(0), old(1), verdict=verdict)).phase is RolloutPhase.JUDGING
 
     def test_a_version_that_every_worker_serves_is_not_judged(self):
         taken = STEP(make_view(make_worker(0).serving("42")))

@@ -88,8 +88,8 @@ class TestFacts:
                 assert (facts.phase, facts.loaded, facts.staged) == (None, None, None)
                 continue
             assert (facts.phase, facts.admitted) == (state.phase, state.admitted)
-            said = state.stage_failure or state.load_failure or state.earlier_stage_failures
-            assert facts.refuses == bool(said)
+            failure = state.stage_failure or state.load_failure or state.earlier_stage_failures
+            assert facts.refuses == bool(failure)
             staged = state.staged
             assert facts.staged == (
                 None if staged is None else WeightsId(staged.version, staged.run_id, staged.digest)

@@ -72,7 +72,7 @@ def test_the_next_step_of_a_rolling_rollout(workers, at_once, done):
         pytest.param([1, None, 2], 1, [1], id="a worker that counts none and has no requests has none"),
     ],
 )  # fmt: skip
-def test_a_rolling_rollout_goes_by_fewest_sessions(sessions, at_once, first):
+def test_a_rolling_rollout_starts_with_the_workers_of_fewest_sessions(sessions, at_once, first):
     workers = [staged(n).with_sessions(count) for n, count in enumerate(sessions)]
     taken = rolling.step(view(*workers, maxUnavailable=at_once))
 

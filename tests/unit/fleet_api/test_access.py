@@ -93,7 +93,7 @@ async def test_a_refusal_is_a_problem_document_that_asks_for_a_bearer_token(api:
         assert set(await reply.json()) == {"type", "title", "status", "reason", "detail"}
 
 
-async def test_an_account_without_the_right_learns_nothing_of_what_exists(api: Api) -> None:
+async def test_an_account_without_the_right_cannot_learn_which_fleets_exist(api: Api) -> None:
     here = await api.get(STATE, STRANGER)
     gone = await api.get("//fleets/rl/absent/v1/rl/state", STRANGER)
 
@@ -388,7 +388,7 @@ async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api: A
     assert (status, problem["reason"]) == (500, "AccountForbidden")
 
 
-async def test_a_defect_shows_nothing_of_its_inside(
+async def test_an_internal_error_reveals_no_details(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(path: str) -> None:

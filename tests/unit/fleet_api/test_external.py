@@ -629,7 +629,7 @@ def test_a_worker_that_was_replaced_in_the_meantime_is_no_refusal(reason: str) -
     assert problem.status == 503
 
 
-def test_what_a_worker_says_is_cut() -> None:
+def test_a_long_message_of_a_worker_is_cut() -> None:
     error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
     problem = failure([target(0)], [WorkerReply(409, error)])
 

@@ -32,7 +32,7 @@ async def keep_renewing(cluster: FakeCluster) -> None:
     "recorded",
     ["", OWN, "no-lease", "a/b/c", "../secrets/x", "ops/../../secrets/token", "ops/"],
 )
-def test_what_names_no_other_lease_is_ours_and_costs_no_request(recorded):
+def test_a_fleet_that_names_no_other_lease_is_ours_and_costs_no_request(recorded):
     async def story() -> None:
         client = FakeCluster().client()
         assert await OtherOperators(client, OWN).driver(recorded) == ""
@@ -41,7 +41,7 @@ def test_what_names_no_other_lease_is_ours_and_costs_no_request(recorded):
     virtual_time.run(story())
 
 
-def test_a_lease_that_is_renewed_is_left_its_fleets_and_read_seldom():
+def test_the_fleets_of_a_renewed_lease_are_left_to_it_and_the_lease_is_rarely_read():
     async def story() -> None:
         cluster = FakeCluster()
         client = cluster.client()

@@ -26,7 +26,7 @@ def seen(watch: PodTimers, wait: PodWait | None, now: float) -> PodWait:
     return pod.wait
 
 
-def test_a_leader_that_finds_a_wait_counts_from_its_first_look_and_has_not_seen_it_begin():
+def test_a_leader_that_finds_a_wait_counts_from_its_first_reconcile_and_has_not_seen_it_begin():
     watch = PodTimers()
 
     assert seen(watch, NODE, 10.0).saw_it_begin is False
@@ -45,7 +45,7 @@ def test_a_gate_that_goes_begins_the_wait_for_a_node():
     assert (found.watched_seconds, found.saw_it_begin) == (60.0, True)
 
 
-def test_a_pod_that_is_new_to_a_fleet_that_was_looked_at_waits_since_now():
+def test_a_new_pod_of_a_fleet_that_was_reconciled_before_waits_since_now():
     watch = PodTimers()
     watch.update(KEY, [], 0.0)
 
@@ -91,7 +91,7 @@ def test_a_fleet_that_was_forgotten_is_found_like_the_first_time():
     assert seen(watch, NODE, 5.0).saw_it_begin is False
 
 
-def test_pods_that_have_not_changed_and_do_not_wait_are_not_looked_at_one_by_one():
+def test_unchanged_pods_that_do_not_wait_are_returned_as_they_are():
     watch = PodTimers()
     pods = (waiting(None), waiting(None, make_worker(1).pod_view()))
 
@@ -99,7 +99,7 @@ def test_pods_that_have_not_changed_and_do_not_wait_are_not_looked_at_one_by_one
     assert watch.update(KEY, pods, 5.0) is pods
 
 
-def test_a_wait_that_begins_after_a_look_at_settled_pods_was_seen_to_begin():
+def test_a_wait_that_begins_after_a_reconcile_of_settled_pods_was_seen_to_begin():
     watch = PodTimers()
     watch.update(KEY, (waiting(None),), 0.0)
 

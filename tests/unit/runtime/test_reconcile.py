@@ -209,7 +209,7 @@ def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
     virtual_time.run(story())
 
 
-def test_what_was_deleted_goes_and_nothing_in_its_place_also_while_the_watch_is_late() -> None:
+def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends() -> None:
     async def story() -> None:
         async with Rig(replicas=3) as rig:
             await rig.until(lambda: is_ready(rig, FLEET_PATH))

@@ -58,7 +58,7 @@ def test_the_same_phase_after_another_one_begins_again():
     assert watch.update(KEY, "uid", status(since=7), 18.0).phase_seconds == 1
 
 
-def test_time_in_which_the_leader_did_not_look_does_not_count():
+def test_time_without_reconciles_does_not_count():
     watch = RolloutTimers()
     watch.update(KEY, "uid", status(), 10.0)
     watch.update(KEY, "uid", status(), 15.0)
@@ -69,7 +69,7 @@ def test_time_in_which_the_leader_did_not_look_does_not_count():
     assert back.attempt_seconds == GAP_SECONDS + 8, "failures grow older meanwhile"
 
 
-def test_slow_looks_count():
+def test_slow_reconciles_count():
     watch = RolloutTimers()
     seen = [watch.update(KEY, "uid", status(), n * GAP_SECONDS) for n in range(4)]
 

@@ -75,7 +75,7 @@ def test_every_process_has_an_identity_of_its_own():
     ],
 )
 @pytest.mark.parametrize("how", ["flag", "variable"])
-def test_what_does_not_fit_is_refused_and_named(flag, value, how, monkeypatch, capsys):
+def test_an_invalid_setting_is_refused_by_name(flag, value, how, monkeypatch, capsys):
     arguments = [f"{flag}={value}"] if how == "flag" else []
     if how == "variable":
         monkeypatch.setenv("RLFLEET_" + flag.strip("-").replace("-", "_").upper(), value)

@@ -190,14 +190,14 @@ class TestLookingAgain:
         ],
         ids=["a lease", "work", "a refusal", "a load that failed"],
     )
-    def test_what_has_an_age_is_as_old_as_it_is(self, worker):
+    def test_a_state_ages_with_the_clock(self, worker):
         book = WorkerCache()
         ask(book, 5, WorkerAnswer(state=worker.state()))
 
         ages = [book.view(POD, at).state_age_seconds for at in (6, 9)]
         assert ages == [1, 4]
 
-    def test_so_has_the_refusal_of_an_adapter(self):
+    def test_the_refusal_of_an_adapter_ages_with_the_clock(self):
         state = make_worker().serving("1").state()
         assert state is not None
         failure = AdapterFailure(
@@ -509,7 +509,7 @@ def test_time_is_what_the_caller_says():
     virtual_time.run(story())
 
 
-def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
+def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():
     book = WorkerCache()
     ask(book, 5, says("1"))
     assert not book.is_due(POD, 6, max_age_seconds=100)

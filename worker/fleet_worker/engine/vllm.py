@@ -1,7 +1,7 @@
 """vLLM behind our `Engine` port: the members of its engine client that the worker uses.
 
 Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are checked at start
-(`engine_names`).
+(`required_names`).
 """
 
 from __future__ import annotations

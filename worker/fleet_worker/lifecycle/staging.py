@@ -13,10 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.reference import StageRules, open_fitting
+from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import check_same_source, states_in
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave

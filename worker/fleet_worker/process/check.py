@@ -12,10 +12,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting
+from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import check_written, holds_adapter, open_fitting_adapter
 from fleet_worker.process.start_up import open_model, read_model
