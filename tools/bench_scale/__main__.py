@@ -89,7 +89,7 @@ def main() -> int:
                 say = _sayer(workers)
                 found = measure.size(cluster, workers, plan, folder=Path(folder), say=say)
                 results["sizes"].append(found)
-                report.write_unfinished(results)  # what is there is kept, whatever comes
+                report.write_unfinished(results)  # keeps the figures if a later size fails
     except DevclusterError as error:
         print(f"bench-scale: {error}", file=sys.stderr)
         return 1

@@ -133,7 +133,7 @@ def test_a_write_that_took_effect_without_an_answer_is_not_done_twice_over(
             await both_are_ready(rig, "2")
             assert lost == [path]
             assert len([p for p in rig.cluster.objects if p.startswith(PODS_PATH)]) == 1
-            assert len(rig.workers.workers) == 1, "no worker was made in vain"
+            assert len(rig.workers.workers) == 1, "a lost answer creates no second worker"
             secrets = [p for p in rig.cluster.objects if "/secrets/" in p]
             assert len(secrets) == 1
 

@@ -1,4 +1,4 @@
-"""Flags win over variables, and what does not fit is refused in words before anything starts."""
+"""Flags win over variables, and an invalid value is refused with a message before anything starts."""
 
 from __future__ import annotations
 
