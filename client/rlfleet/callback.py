@@ -29,7 +29,9 @@ def publish_every(
 ) -> TrainerCallback:
     """A callback that writes the model after every `steps` steps, and publishes it to the fleet.
 
-    Step 20 is version `20` in `<directory>/step_20`. An error of `publish` ends the training.
+    Step 20 is version `20` in `<directory>/step_20`. An error of `publish` ends the training. So does a
+    directory that has files: workers may serve them, and the files of a version never change. A training
+    that goes back to a checkpoint needs another directory.
 
     Args:
         steps: Number of steps between two versions, at least 1.
@@ -43,7 +45,8 @@ def publish_every(
         timeout_seconds: Timeout of `publish`.
         report: Takes the figures of `Weights.metrics` after each version, such as `wandb.log`.
 
-    Errors: ImportError without transformers; ValueError if `steps` is below 1.
+    Errors: ImportError without transformers; ValueError if `steps` is below 1. Of the callback also
+    FileExistsError.
 
     >>> trainer = Trainer(callbacks=[publish_every(10, weights, directory)])
     >>> trainer.train()
@@ -65,6 +68,8 @@ def publish_every(
             step = state.global_step
             name = f"step_{step}"
             target = str(Path(directory) / name)
+            if state.is_world_process_zero:
+                _require_no_files(target)
             if save is not None:
                 save(target)
             elif state.is_world_process_zero:
@@ -82,3 +87,13 @@ def publish_every(
                 report(weights.metrics(trained_version=step))
 
     return PublishCallback()
+
+
+def _require_no_files(directory: str) -> None:
+    """Errors: FileExistsError."""
+    found = next(Path(directory).glob("[!.]*"), None)  # not what a file system leaves there
+    if found is not None:
+        raise FileExistsError(
+            f"{directory} has files of an earlier version already, such as {found.name}, which workers "
+            "may serve; give another directory, or delete this one if its version was never published"
+        )

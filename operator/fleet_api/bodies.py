@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +16,8 @@ from fleet_api.problems import Problem, too_large
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 
 B = TypeVar("B", bound=BaseModel)
+BODY_SECONDS = 30.0
+"""A body that takes longer ends its request: otherwise a client that has stopped holds a place for good."""
 _TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """Source: W3C Trace Context, "traceparent Header"."""
 
@@ -63,18 +68,35 @@ class Rollback(Waiting):
 
 
 async def read(request: web.Request, model: type[B]) -> B:
-    """The body of a request; an empty one has no fields. Errors: Problem 400, 422."""
-    return parsed(await request.read(), model)
+    """The body of a request; an empty one has no fields. Errors: Problem 400, 408, 422."""
+    async with in_time():
+        content = await request.read()
+    return parsed(content, model)
 
 
 async def content_of(request: web.Request, max_bytes: int) -> bytes:
-    """The whole body of a route with a limit of its own. Errors: Problem 413."""
+    """The whole body of a route with a limit of its own. Errors: Problem 408, 413."""
     content = bytearray()
-    async for chunk in request.content.iter_any():
-        content += chunk
-        if len(content) > max_bytes:
-            raise too_large(max_bytes)
+    async with in_time():
+        async for chunk in request.content.iter_any():
+            content += chunk
+            if len(content) > max_bytes:
+                raise too_large(max_bytes)
     return bytes(content)
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Bound the time in which a client sends its body, or a part of it. Errors: Problem 408."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            yield
+    except TimeoutError:
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT,
+            "RequestTimeout",
+            f"the body has not come within {BODY_SECONDS:g} s; send the request again",
+        ) from None
 
 
 def parsed(content: bytes, model: type[B]) -> B:

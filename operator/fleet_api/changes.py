@@ -14,7 +14,7 @@ from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
 from fleet_api.problems import superseded
 from rlfleet.async_weights import AsyncWeights
-from rlfleet.resources import WeightVersion
+from rlfleet.resources import WeightsSpec, WeightVersion
 from rlfleet.rollout import Asked, Rollout, rollout_of
 
 B = TypeVar("B", bound=Body)
@@ -90,10 +90,25 @@ def _key(call: Call, body: Body) -> Key | None:
     return Key(text, call.caller.name, asked)
 
 
+def _is_still_asked_for(body: Publication | Rollback, spec: WeightsSpec) -> bool:
+    """Whether the spec still has the fields that the request wrote. Two runs may use one number."""
+    if isinstance(body, Rollback) or body.version != spec.version:
+        return body.version == spec.version
+    path = body.source.path if body.source else None
+    written = ((body.run_id, spec.run_id), (body.digest, spec.digest), (path, spec.source.path))
+    return all(sent in {None, found} for sent, found in written)
+
+
+def _in_words(spec: WeightsSpec) -> str:
+    run = f" of run {spec.run_id}" if spec.run_id else ""
+    where = f" from {spec.source.path}" if spec.source.path else ""
+    return f"{spec.version}{run}{where}"
+
+
 async def _again(weights: AsyncWeights, seen: WeightVersion, body: Body) -> Rollout | WeightVersion:
     """The answer to a request that was carried out before: the outcome, without another change."""
-    if isinstance(body, Publication | Rollback) and body.version != seen.spec.version:
-        raise superseded(body.version, seen.spec.version)
+    if isinstance(body, Publication | Rollback) and not _is_still_asked_for(body, seen.spec):
+        raise superseded(body.version, _in_words(seen.spec))
     if not isinstance(body, Waiting):
         return seen
     if body.wait:

@@ -8,7 +8,7 @@ from typing import Any
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-BODY_ERRORS = frozenset({400, 413, 422})
+BODY_ERRORS = frozenset({400, 408, 413, 422})
 CHANGE_ERRORS = BODY_ERRORS | {409, 504}
 
 

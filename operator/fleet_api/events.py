@@ -73,11 +73,12 @@ class Events:
                 )
             except Problem:
                 pass  # the process ends, and the client continues at another replica
+            except RlfleetError as error:
+                # The status is sent already, so the end of the stream is all that a client sees. Some of these
+                # are a ConnectionError, too.
+                logger.warning("a stream of events has ended: %s", error)
             except (ConnectionError, TimeoutError):
                 pass  # the client has left
-            except RlfleetError as error:
-                # The status is sent already, so the end of the stream is all that a client sees.
-                logger.warning("a stream of events has ended: %s", error)
         return response
 
     async def _send(

@@ -79,24 +79,46 @@ class RepeatedError(Exception):
         self.seen = seen
 
 
+class _Remembered(Patches):
+    """Changes that write the key even if they change nothing else.
+
+    Without the key, a late repetition of such a request would count as its first, and change the object.
+    """
+
+    def __init__(self, objects: KeyedObjects, name: str) -> None:
+        super().__init__(objects, name)
+        self._keyed = objects
+
+    async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
+        """See `Changes`."""
+        now = await super().rollback(version, path, deadline)
+        if not self._keyed.has_written:
+            await self._patch({}, deadline)
+        return now
+
+
 class KeyedObjects:
     """Objects of a namespace, whose patches of a WeightVersion also write a key.
 
-    Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not
-    found. So no patch drops a key that another replica writes at the same time.
+    Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not found. So
+    no patch drops a key that another replica writes at the same time.
+
+    Fields:
+        has_written: a patch has written the key.
     """
 
     def __init__(self, objects: Objects, key: Key, seen: WeightVersion) -> None:
         self._objects = objects
         self._key = key
         self._seen = seen
+        self.has_written = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objects, name)
 
     def changes(self, name: str) -> Changes:
         """See `Place`."""
-        return Patches(self, name)
+        return _Remembered(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         """See `Objects`. Errors: also RepeatedError; ConflictError if the object keeps changing."""
@@ -110,9 +132,10 @@ class KeyedObjects:
         return await self._patch(kind, name, body)
 
     async def _patch(self, kind: Kind, name: str, body: Json) -> Json:
-        patched = await self._objects.patch(kind, name, self._with_key(body))
-        self._seen = WeightVersion.model_validate(patched)
-        return patched
+        made = await self._objects.patch(kind, name, self._with_key(body))
+        self._seen = WeightVersion.model_validate(made)
+        self.has_written = self._key.has_been_used(self._seen)
+        return made
 
     def _with_key(self, body: Json) -> Json:
         seen = self._seen.metadata

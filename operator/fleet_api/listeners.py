@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
@@ -16,6 +18,25 @@ SHUTDOWN_SECONDS = 10.0
 
 class CannotListenError(Exception):
     """A port or the certificate is not usable."""
+
+
+class _Unquoted(logging.Filter):
+    """Takes the text of a client out of the server's lines.
+
+    aiohttp quotes a request that is not HTTP, and its path or its header may hold a key.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg = f"a request from %s is not HTTP: {type(error).__name__}"
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.exc_info = None
+        return True
+
+
+_connections = logging.getLogger(f"{__name__}.connections")
+_connections.addFilter(_Unquoted())
 
 
 @asynccontextmanager
@@ -34,6 +55,7 @@ async def listening(
             runner = web.AppRunner(
                 served,
                 access_log=None,
+                logger=_connections,
                 handler_cancellation=True,
                 shutdown_timeout=SHUTDOWN_SECONDS,
             )

@@ -10,33 +10,65 @@ Source: prime-rl's `orchestrator.inference_metrics`; vLLM's `v1.metrics.loggers`
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 _SAMPLE = re.compile(r'(vllm:[a-zA-Z0-9_:]+)\{((?:[a-z_]+="[^"\\\n]*",?)*)\} ([-+.0-9a-zA-Z]+)')
 """Labels of vLLM have no escapes: names of models, reasons and numbers."""
 _ENGINE = re.compile(r'(^|,)engine="')
 _KIND = re.compile(r"# TYPE (vllm:[a-zA-Z0-9_:]+) (counter|gauge)")
+_BUCKET = b"_bucket{"
 _MAX_LINES = 2000
 """Largest number of lines from one worker. Its image decides the page; vLLM has some hundred lines."""
+_MAX_LINE_BYTES = 4096
+"""The longest line of vLLM, the configuration of the cache, has less than half of it."""
 
 
-def together(pages: Mapping[str, str]) -> str:
-    """The joined page. `pages`: the page of each pod, by name."""
+class Page:
+    """The kept lines of the page of one worker, which comes in parts. `pod`: its name.
+
+    Fields:
+        samples: names, and lines with the pod.
+        kinds: counter or gauge, by name.
+    """
+
+    def __init__(self, pod: str) -> None:
+        self.samples: list[tuple[str, str]] = []
+        self.kinds: dict[str, str] = {}
+        self._pod = pod
+        self._rest = b""
+        self._left = _MAX_LINES
+
+    def take(self, part: bytes) -> None:
+        """Read the next part. The last line must end with a newline."""
+        *lines, rest = (self._rest + part).split(b"\n")
+        self._rest = rest[: _MAX_LINE_BYTES + 1]  # enough to know that it is too long
+        for line in lines:
+            if _BUCKET not in line and len(line) <= _MAX_LINE_BYTES and self._left:
+                self._read(line)
+
+    def _read(self, line: bytes) -> None:
+        if not line.startswith((b"vllm:", b"# TYPE vllm:")):
+            return
+        self._left -= 1
+        text = line.decode(errors="replace")
+        if not text.isprintable():  # readers of the page may end a line there
+            return
+        if found := _SAMPLE.fullmatch(text):
+            name, labels, value = found.groups()
+            labels = _ENGINE.sub(rf'\1engine="{self._pod}/', labels)
+            self.samples.append((name, f'{name}{{pod="{self._pod}",{labels}}} {value}\n'))
+        elif kind := _KIND.fullmatch(text):
+            self.kinds.setdefault(kind[1], kind[2])
+
+
+def together(pages: Iterable[Page]) -> str:
+    """The joined page."""
     samples: dict[str, list[str]] = {}
     kinds: dict[str, str] = {}
-    left = Counter(dict.fromkeys(pages, _MAX_LINES))
-    for pod, page in pages.items():
-        for line in page.splitlines():
-            if found := _SAMPLE.fullmatch(line):
-                name, labels, value = found.groups()
-                if name.endswith("_bucket") or not left[pod]:
-                    continue
-                left[pod] -= 1
-                labels = _ENGINE.sub(rf'\1engine="{pod}/', labels)
-                samples.setdefault(name, []).append(f'{name}{{pod="{pod}",{labels}}} {value}\n')
-            elif kind := _KIND.fullmatch(line):
-                kinds.setdefault(kind[1], kind[2])
+    for page in pages:
+        kinds = page.kinds | kinds
+        for name, line in page.samples:
+            samples.setdefault(name, []).append(line)
     return "".join(
         (f"# TYPE {name} {kinds[name]}\n" if name in kinds else "") + "".join(lines)
         for name, lines in samples.items()

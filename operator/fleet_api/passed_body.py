@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
+from fleet_api.bodies import in_time
 from fleet_api.problems import Problem, too_large
 
 
@@ -56,10 +57,10 @@ class PassedBody:
             raise too_large(max_bytes)
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The parts as they come, decompressed. Ends with an error after the limit."""
+        """The parts as they come, decompressed. Ends with an error after the limit, or without a next part."""
         size = 0
         try:
-            async for part in self._request.content.iter_any():
+            while part := await self._next():
                 size += len(part)
                 if size > self._max_bytes:
                     raise too_large(self._max_bytes)
@@ -71,6 +72,11 @@ class PassedBody:
         self._is_whole = True
         if self._kept is not None and not self._may_need(self._kept):
             self.forget()
+
+    async def _next(self) -> bytes:
+        """The next part; empty at the end. The time in which the worker takes it does not count."""
+        async with in_time():
+            return await self._request.content.readany()
 
     @property
     def again(self) -> bytes | None:

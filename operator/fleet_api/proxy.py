@@ -23,7 +23,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fleet_api.calls import Access, Call, path_of
-from fleet_api.contract import Contract
+from fleet_api.connections import Connections
+from fleet_api.contract import BODY_ERRORS, Contract
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
 from fleet_api.passed_body import Memory, PassedBody
@@ -40,7 +41,6 @@ from fleet_worker.protocol import (
     TEXT_ROUTES,
 )
 
-CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
 """The pauses before each repetition of a request with an unmet demand. Clients repeat it for longer."""
 KEPT_BYTES = 16 * 1024 * 1024
@@ -49,8 +49,8 @@ memory is left is not sent again."""
 _DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
 _DEMAND_FIELDS = (b"weight_version_exact", b"weight_version_min", b"weight_run")
 FINISH_PATH = "/finish_session"
-_PROXIED = Contract({}, frozenset({400, 413, 422}), is_open=True)
-_FINISHED = Contract({200: AnyDocument}, frozenset({400, 413, 422}), is_open=True)
+_PROXIED = Contract({}, BODY_ERRORS, is_open=True)
+_FINISHED = Contract({200: AnyDocument}, BODY_ERRORS, is_open=True)
 
 
 class Proxy:
@@ -71,12 +71,11 @@ class Proxy:
         self._keys = keys
         self._max_bytes = max_bytes
         self._memory = Memory(KEPT_BYTES)
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._connections = Connections()
 
     async def close(self) -> None:
         """End the connections."""
-        for session in self._sessions.values():
-            await session.close()
+        await self._connections.close()
 
     def routes(self) -> tuple[Route, ...]:
         """The routes whose requests are passed on."""
@@ -103,8 +102,8 @@ class Proxy:
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Send the request on, and each part of the reply as it comes.
 
-        Errors: Problem 413 for a body that is too long, 401 for a key that the workers refuse, 503 without a
-        reply.
+        Errors: Problem 413 for a body that is too long, 408 for one without a next part, 401 for a key that the
+        workers refuse, 503 without a reply.
         """
         key = self._keys.of(call.fleet.namespace, call.fleet.name)
         headers = request_headers(call.request, key)
@@ -148,57 +147,47 @@ class Proxy:
         self, call: Call, headers: CIMultiDict[str], body: PassedBody
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The first reply of a worker that meets the request's demand, or else the last one."""
-        parts = body.parts() if call.request.body_exists else None
-        reply = await self._send(call, self._upstream(call.fleet), headers, parts)
-        try:
-            for pause_seconds in PAUSES_SECONDS:
-                again = body.again
-                if again is None or not _may_differ_elsewhere(reply, call.fleet, headers):
-                    break
-                await asyncio.sleep(pause_seconds)
-                service, content = self._service(call.fleet), io.BytesIO(again) if again else None
-                try:
-                    other = await self._send(call, service, headers, content, is_new=True)
-                except (aiohttp.ClientError, TimeoutError):
-                    break  # the first reply is still an answer
+        async with self._connections.kept() as kept:
+            parts = body.parts() if call.request.body_exists else None
+            reply = await _send(kept, call, self._upstream(call.fleet), headers, parts)
+            try:
+                for pause_seconds in PAUSES_SECONDS:
+                    again = body.again
+                    if again is None or not _may_differ_elsewhere(reply, call.fleet, headers):
+                        break
+                    await asyncio.sleep(pause_seconds)
+                    service, content = (
+                        self._service(call.fleet),
+                        io.BytesIO(again) if again else None,
+                    )
+                    try:
+                        other = await _send(self._connections.new, call, service, headers, content)
+                    except (aiohttp.ClientError, TimeoutError):
+                        break  # the first reply is still an answer
+                    reply.release()
+                    reply = other
+                body.forget()
+                yield reply
+            finally:
                 reply.release()
-                reply = other
-            body.forget()
-            yield reply
-        finally:
-            reply.release()
 
-    async def _send(
-        self,
-        call: Call,
-        address: str,
-        headers: CIMultiDict[str],
-        content: Any,
-        *,
-        is_new: bool = False,
-    ) -> aiohttp.ClientResponse:
-        query = call.request.rel_url.raw_query_string
-        url = address + path_of(call.request) + (f"?{query}" if query else "")
-        return await self._session(is_new=is_new).request(
-            call.request.method,
-            URL(url, encoded=True),
-            data=content,
-            headers=headers,
-            allow_redirects=False,
-        )
 
-    def _session(self, *, is_new: bool) -> aiohttp.ClientSession:
-        """The connections that are kept, or, if `is_new`, a new one for each request."""
-        if is_new not in self._sessions:
-            # A generation may take any time, and `Slots` limits their number.
-            self._sessions[is_new] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, force_close=is_new),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._sessions[is_new]
+async def _send(
+    session: aiohttp.ClientSession,
+    call: Call,
+    address: str,
+    headers: CIMultiDict[str],
+    content: Any,
+) -> aiohttp.ClientResponse:
+    query = call.request.rel_url.raw_query_string
+    url = address + path_of(call.request) + (f"?{query}" if query else "")
+    return await session.request(
+        call.request.method,
+        URL(url, encoded=True),
+        data=content,
+        headers=headers,
+        allow_redirects=False,
+    )
 
 
 def _may_be_sent_again(call: Call, headers: CIMultiDict[str], content: bytearray) -> bool:

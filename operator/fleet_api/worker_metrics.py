@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 
 import aiohttp
@@ -10,8 +11,9 @@ from aiohttp import web
 
 from fleet_api.calls import Access, Call
 from fleet_api.contract import Contract
-from fleet_api.fleets import Fleets
-from fleet_api.metric_pages import together
+from fleet_api.fleets import Fleet, Fleets
+from fleet_api.flights import Flights
+from fleet_api.metric_pages import Page, together
 from fleet_api.problems import Problem
 from fleet_api.route import Route
 from fleet_api.workers import metrics_addresses
@@ -21,7 +23,7 @@ MAX_WORKERS = 256
 PAGE_SECONDS = 3.0
 """prime-rl waits 5 s for the whole page."""
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
-_AT_ONCE = 32
+"""Largest page of one worker, whose image decides it. One part of it at a time is in memory."""
 
 
 class WorkerMetrics:
@@ -29,6 +31,7 @@ class WorkerMetrics:
 
     def __init__(self, fleets: Fleets) -> None:
         self._fleets = fleets
+        self._flights: Flights[tuple[str, str], str] = Flights()
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -54,32 +57,46 @@ class WorkerMetrics:
                 f"fleet {fleet.name!r} has more than {MAX_WORKERS} workers; have Prometheus scrape "
                 "them",
             )
-        addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
-        slots = asyncio.Semaphore(_AT_ONCE)
-        found = await asyncio.gather(*(self._text(url, slots) for url in addresses.values()))
-        texts = dict(zip(addresses, found, strict=True))
-        silent = (f"# {pod} does not answer\n" for pod, text in texts.items() if text is None)
-        pages = {pod: text for pod, text in texts.items() if text is not None}
-        return web.Response(text=together(pages) + "".join(silent), content_type=MEDIA)
+        key = (fleet.namespace, fleet.name)
+        text = await self._flights.join(key, partial(self._together, fleet))
+        return web.Response(text=text, content_type=MEDIA)
 
-    async def _text(self, url: str, slots: asyncio.Semaphore) -> str | None:
+    async def _together(self, fleet: Fleet) -> str:
+        addresses = metrics_addresses(fleet, await self._fleets.pods(fleet))
+        # All at once: behind a limit, workers that are silent would hide others.
+        found = await asyncio.gather(*(self._page(pod, url) for pod, url in addresses.items()))
+        silent = (
+            f"# {p} does not answer\n"
+            for p, page in zip(addresses, found, strict=True)
+            if page is None
+        )
+        return together(page for page in found if page is not None) + "".join(silent)
+
+    async def _page(self, pod: str, url: str) -> Page | None:
         """The page of one worker; None without an answer in time, so that the others are still shown."""
+        page, left = Page(pod), _MAX_PAGE_BYTES
         try:
             async with (
                 asyncio.timeout(PAGE_SECONDS),
-                slots,
                 self._http().get(url, allow_redirects=False) as reply,
             ):
-                content = await reply.content.read(_MAX_PAGE_BYTES)
-                while len(content) < _MAX_PAGE_BYTES and not reply.content.at_eof():
-                    content += await reply.content.read(_MAX_PAGE_BYTES - len(content))
-                return content.decode(errors="replace") if reply.status == HTTPStatus.OK else None
+                if reply.status != HTTPStatus.OK:
+                    return None
+                async for part in reply.content.iter_any():
+                    page.take(part[:left])
+                    left -= len(part)
+                    if left <= 0:
+                        break  # a line may be cut there, so it is left out
+                else:
+                    page.take(b"\n")
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
+        return page
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
                 headers={"Accept-Encoding": "identity"},
                 auto_decompress=False,
                 trust_env=False,

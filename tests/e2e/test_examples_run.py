@@ -32,6 +32,9 @@ CANARY, LORA, LOOP, STAGES = (
     "pytorch/train.py",
     "two-stage/stages.py",
 )
+CLIENTS = ("nemo-rl", "prime-rl", "skyrl", "trl", "verifiers")
+"""Folders of trainers whose clients other tests run: `test_one_address.py` and `tests/clients`."""
+KEY = "a-key-of-the-rollouts"
 NAME = "examples"
 """Name of the trainer's pod."""
 ADAPTED = "policy-sql"
@@ -182,3 +185,39 @@ def test_an_adapter_is_published(trainer: Trainer, adapted: Fleet) -> None:
     reply = httpx.post(f"{adapted.url()}/v1/completions", json=asked, timeout=60, trust_env=False)
     (choice,) = reply.raise_for_status().json()["choices"]
     assert {span["adapter"] for span in choice["weight_versions"]} == {"2"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", CLIENTS)
+def test_the_fleet_of_a_trainers_client_serves(shared_fleet: Fleet, folder: str) -> None:
+    """With one worker. A CPU has no NCCL, so that TRL's fleet gets no transfer."""
+    made = Fleet(shared_fleet.cluster, shared_fleet.weights, shared_fleet.steps, name=folder)
+    fleet, *weights = yaml.safe_load_all((EXAMPLES / folder / "fleet.yaml").read_text())
+    spec = stack.for_a_cpu(fleet)["spec"]
+    with_key = "policy-api" in str(spec)
+    spec["replicas"], spec["model"]["name"] = 1, MODEL_NAME
+    assert spec["weights"].pop("transfer", None) == (
+        {"backend": "nccl"} if folder == "trl" else None
+    )
+    fleet["metadata"]["name"] = folder
+    for each in weights:
+        each["metadata"]["name"] = each["spec"]["fleetRef"]["name"] = folder
+    if with_key:
+        made.kubectl("create", "secret", "generic", "policy-api", f"--from-literal=key={KEY}")
+
+    made.apply(fleet, *weights)
+    made.wait_ready(f"ifl/{folder}", seconds=STARTS_SECONDS)
+
+    asked = {"model": MODEL_NAME, "prompt": "one two", "max_tokens": 4}
+    url, headers = f"{made.url()}/v1/completions", {"Authorization": f"Bearer {KEY}"}
+    reply = httpx.post(url, json=asked, headers=headers, timeout=60, trust_env=False)
+    (choice,) = reply.raise_for_status().json()["choices"]
+    assert {span["version"] for span in choice["weight_versions"]} == {
+        "0" if weights else "/weights/base"
+    }
+    without = httpx.post(url, json=asked, timeout=60, trust_env=False)
+    assert without.status_code == (401 if with_key else 200)
+
+    made.kubectl("delete", "ifl,wv", folder, "--ignore-not-found")
+    if with_key:
+        made.kubectl("delete", "secret", "policy-api")

@@ -226,14 +226,43 @@ def test_workers_that_hang_fire_the_alerts_of_their_fleet(
     fleet.wait_whole()
 
 
-def test_a_pause_that_nothing_renews_any_more_fires_its_alert(
+def test_a_failed_worker_that_is_not_recreated_fires_its_alert(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
-    alert = "RlfleetPauseLeaseExpired"
+    """It is quarantined, since it stages nothing in time, and the fleet may recreate none."""
+    alert, limits = "RlfleetWorkersFailed", {"timeouts": {"stageSeconds": 3}, "maxFailures": 1}
+
+    fleet.patch_fleet({"spec": {"recycle": {"maxPerFleet": 0}}})
+    with held_in(fleet, "Staging", rollout=limits):
+        fires(fleet, prometheus, alert)
+    fleet.patch_fleet({"spec": {"recycle": {"maxPerFleet": None}}})
+    fleet.publish(str(fleet.next_step()), rollout=None)
+    fleet.wait_whole()
+    resolves(fleet, prometheus, alert)
+
+
+def test_a_pause_that_lasts_for_minutes_fires_its_alert(
+    fleet: Fleet, prometheus: Prometheus
+) -> None:
+    alert = "RlfleetWorkerPaused"
+
+    with held_in(fleet, "Loading") as held:
+        fires(fleet, prometheus, alert, 2 * WITHIN_SECONDS)
+        paused = prometheus.ask(f'ALERTS{{alertname="{alert}", alertstate="firing"}}')
+        assert held.waiting in {series["metric"]["pod"] for series in paused}
+    resolves(fleet, prometheus, alert)
+    fleet.wait_whole()
+
+
+def test_operators_that_reach_no_paused_worker_fire_the_alerts_of_calls_and_of_leases(
+    fleet: Fleet, prometheus: Prometheus
+) -> None:
+    alerts = ("RlfleetPauseLeaseExpired", "RlfleetCallsUnanswered")
 
     with held_in(fleet, "Pausing"), operators_without_workers(fleet):
-        fires(fleet, prometheus, alert)
-    resolves(fleet, prometheus, alert)
+        fire_together(fleet, prometheus, alerts)
+    for alert in alerts:
+        resolves(fleet, prometheus, alert)
     fleet.wait_whole()
 
 

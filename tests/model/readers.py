@@ -63,10 +63,10 @@ class Readers:
         if gone or worker.silent_seconds >= PROBE_SECONDS:
             return False
         flight, asked, pod = leader.flights.get(uid), self.asked.get(uid), self.sim.pods.get(uid)
-        if flight is not None and flight.action.work == call.work:
+        if flight is not None and _reads_the_same(flight.action, call):
             return True
         ticket = pod.worker.staging if pod is not None else None
-        is_at_it = ticket is not None and ticket.action.work == call.work
+        is_at_it = ticket is not None and _reads_the_same(ticket.action, call)
         if ticket is None or not is_at_it or self.sim.now - ticket.began_at >= call.timeout_seconds:
             return False
         heard = leader.heard.get(uid)
@@ -74,6 +74,12 @@ class Readers:
             work = heard.state.operation
             return work is not None and (work.kind, work.version) == ("stage", call.version)
         return asked is not None and asked.ticket is ticket
+
+
+def _reads_the_same(action: WorkerCall, call: Stage | ReadLora) -> bool:
+    """Whether two calls read one checkpoint. A comparison reads what a stage would."""
+    kinds = {action.kind.replace("compare", "stage"), call.kind.replace("compare", "stage")}
+    return len(kinds) == 1 and action.work[1:] == call.work[1:]
 
 
 def _rollout_for(desired: Desired, call: WorkerCall) -> Rollout:

@@ -21,14 +21,13 @@ from fleet_operator.core.facts import Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.messages import problem_of_comparison
 from fleet_operator.core.observed import WeightsView
+from fleet_operator.core.staging import within_places
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
-from fleet_operator.core.work import Work, WorkKind
+from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 _GONE = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND})
-_READING: tuple[WorkKind, ...] = ("stage",)
-_READING_LORA: tuple[WorkKind, ...] = ("stage-adapter", "adapter")
 
 
 def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
@@ -76,23 +75,13 @@ def compare_files(
         problem=_problem_of(serving, view, goal),
     )
     reader = _reader(serving, view, work)
-    if reader is None or not _may_call(reader, step, view, adapter):
+    if reader is None or (adapter and not reader.accepts_lora):
+        return step, True
+    if any(action.pod_uid == reader.pod.uid for action in step.actions):
         return step, True
     call = worker_calls.compare(reader, goal, view.settings, adapter=adapter)
-    return replace(step, actions=(*step.actions, call)), True
-
-
-def _may_call(reader: WorkerView, step: Step, view: RolloutView, adapter: str) -> bool:
-    if any(action.pod_uid == reader.pod.uid for action in step.actions):
-        return False
-    if adapter and not reader.accepts_lora:
-        return False
-    return view.max_staging is None or not view.workers.any(
-        lambda f: any(
-            f.is_doing(kind) or f.is_called_to(kind)
-            for kind in (_READING_LORA if adapter else _READING)
-        )
-    )
+    actions = within_places((*step.actions, call), view.workers, view.max_staging)
+    return replace(step, actions=actions), True
 
 
 def _is_compared(serving: Workers, view: RolloutView, work: Work) -> bool:

@@ -25,12 +25,14 @@ from fleet_operator.core.actions import ReadLora, Stage, WorkerCall
 from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import Quarantine
-from fleet_operator.core.work import Work
+from fleet_operator.core.work import Work, WorkKind
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Reason
 
 Reading = Stage | ReadLora
 """The calls that make a worker read a checkpoint."""
+_READS_LIKE: dict[str, WorkKind] = {"compare": "stage", "compare-adapter": "stage-adapter"}
+"""A comparison takes a place of those that stage, and the worker reports it as a stage."""
 _UNWRITTEN = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY})
 
 
@@ -54,10 +56,18 @@ def within_places(
     asked: dict[Work, list[Reading]] = {}
     for action in actions:
         if isinstance(action, Reading):
-            asked.setdefault(action.work, []).append(action)
+            asked.setdefault(_place(action.work), []).append(action)
     views = {w.pod.uid: w for w in workers}
-    kept = {(work, uid) for work, found in asked.items() for uid in _placed(found, views, most)}
-    return tuple(a for a in actions if not isinstance(a, Reading) or (a.work, a.pod_uid) in kept)
+    kept = {(place, uid) for place, found in asked.items() for uid in _placed(found, views, most)}
+    return tuple(
+        a for a in actions if not isinstance(a, Reading) or (_place(a.work), a.pod_uid) in kept
+    )
+
+
+def _place(work: Work) -> Work:
+    """The work that a place is for."""
+    kind = _READS_LIKE.get(work.kind)
+    return work if kind is None else work._replace(kind=kind)
 
 
 def _placed(asked: list[Reading], views: dict[str, WorkerView], most: int) -> set[str]:
@@ -75,10 +85,12 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
         return False
     if worker.standing is Standing.ABSENT and worker.silent_seconds >= PROBE_SECONDS:
         return False
-    if worker.call == call.work:
+    place = _place(call.work)
+    if worker.call is not None and _place(worker.call) == place:
         return True  # until its timeout
-    seconds = worker.seconds_at(call.kind, _weights_of(call))
-    if seconds is None and worker.lost_call == call.work:
+    kind = _READS_LIKE.get(call.kind, call.kind)
+    seconds = worker.seconds_at(kind, _weights_of(call))
+    if seconds is None and worker.lost_call is not None and _place(worker.lost_call) == place:
         seconds = worker.silent_seconds
     if seconds is not None:
         return seconds <= call.timeout_seconds

@@ -150,6 +150,22 @@ def test_a_refusal_stops_the_training(tmp_path: Path) -> None:
         steps(publish_every(1, Weights("policy", objects=objects), tmp_path), 50)
 
 
+@pytest.mark.parametrize("with_save", [False, True])
+def test_a_restarted_training_does_not_overwrite_a_published_version(
+    tmp_path: Path, *, with_save: bool
+) -> None:
+    objects, written = FakeObjects(), []
+    (tmp_path / "step_10").mkdir()
+    (tmp_path / "step_10" / "model.safetensors").write_bytes(b"served")
+    save = written.append if with_save else None
+    callback = publish_every(10, Weights("policy", objects=objects), tmp_path, save=save)
+
+    with pytest.raises(FileExistsError, match=r"model\.safetensors.*another directory"):
+        steps(callback, 10)
+    assert written == published(objects) == []
+    assert steps(callback, 20) == ([] if with_save else [f"{tmp_path}/step_20"])
+
+
 def test_steps_start_at_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         publish_every(0, Weights("policy", objects=FakeObjects()), tmp_path)

@@ -117,8 +117,18 @@ class TestFilesOfAServedVersion:
 
         assert texts_of(decision.worker_calls) == ["compare 40 on policy-0"]
 
-    def test_it_waits_until_no_other_worker_reads_if_that_is_bounded(self):
-        reading = self.SERVING[1].doing("stage", "41")
+    @pytest.mark.parametrize("reads", ["stage 40", "compare 40"])
+    def test_it_waits_for_a_lost_read_of_another_worker_if_they_are_bounded(self, reads: str):
+        lost = self.SERVING[1].silent(2).without_answer_to(reads)
+        workers = [self.SERVING[0], lost, self.SERVING[2]]
+        for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
+            observed = fleet_of(
+                *workers, wants=asks("40", RUN_7), status=self.STATUS, rollout=settings
+            )
+            assert texts_of(decided(observed).worker_calls) == calls
+
+    def test_it_waits_until_no_other_worker_reads_the_same_if_that_is_bounded(self):
+        reading = self.SERVING[1].doing("stage", "40")
         workers = [self.SERVING[0], reading, self.SERVING[2]]
         for settings, calls in (({}, ["compare 40 on policy-0"]), ({"maxStaging": 1}, [])):
             observed = fleet_of(

@@ -135,3 +135,13 @@ def test_a_router_goes_with_its_field():
 
     assert router.unwanted(replace(make_fleet(make_worker(0)), router=seen)) == [own]
     assert router.unwanted(replace(routed(), router=seen)) == []
+
+
+def test_a_router_cuts_no_generation_within_a_day():
+    """Its own limit is 30 minutes, also for streams, and a held request counts all of its pause."""
+    spec = routed().spec.router
+    assert spec is not None
+
+    found = router.arguments(spec, ["http://w-0:8000"], 8000)
+
+    assert int(found[found.index("--request-timeout-secs") + 1]) >= 24 * 60 * 60

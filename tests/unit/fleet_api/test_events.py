@@ -141,13 +141,18 @@ async def test_a_deletion_is_the_last_event(api: Api) -> None:
     assert [e["event"] for e in await read(api)] == ["weights", "deleted"]
 
 
-async def test_an_api_server_that_fails_ends_the_stream_and_not_the_process(api: Api) -> None:
+async def test_an_api_server_that_fails_ends_the_stream_and_not_the_process(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail() -> None:
         api.cluster.objects.script.append(fail)
         raise Unavailable("no answer")
 
     api.cluster.objects.script.append(fail)
     assert len(await read(api)) == 1
+    assert [one.message for one in caplog.records if one.levelname == "WARNING"] == [
+        "a stream of events has ended: no answer"
+    ]
     assert (await api.get("/v1/rl/state"))[0] == 200
 
 

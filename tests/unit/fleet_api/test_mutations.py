@@ -300,6 +300,53 @@ async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) ->
     assert api.cluster.objects.weights["spec"]["version"] == "44"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "by"),
+    [
+        (
+            {"version": "43", "runID": "run-7"},
+            {"version": "43", "runID": "run-8"},
+            "43 of run run-8 from /weights/step_{version}",
+        ),
+        (
+            {"version": "43", "source": {"path": "/weights/run-7/step_43"}},
+            {"version": "43", "source": {"path": "/weights/run-8/step_43"}},
+            "43 from /weights/run-8/step_43",
+        ),
+    ],
+)
+async def test_a_late_repetition_does_not_take_the_same_number_of_another_run_for_its_own(
+    api: Api, first: Any, second: Any, by: str
+) -> None:
+    for body, key in ((first, "of-run-7"), (second, "of-run-8")):
+        headers = {"Idempotency-Key": key}
+        assert (await api.send("PUT", WEIGHTS, TRAINER, json=body, headers=headers))[0] == 200
+
+    headers = {"Idempotency-Key": "of-run-7"}
+    status, problem = await api.send("PUT", WEIGHTS, TRAINER, json=first, headers=headers)
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert f"replaced by {by} " in problem["detail"]
+
+
+async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothing(
+    api: Api,
+) -> None:
+    back = partial(
+        api.send,
+        "POST",
+        "/v1/rl/rollback",
+        TRAINER,
+        json={"version": "42"},
+        headers={"Idempotency-Key": "back"},
+    )
+    assert (await back())[0] == 200
+    await publish(api, "43", key="step-43")
+
+    status, problem = await back()
+    assert (status, problem["reason"]) == (409, "Superseded")
+    assert api.cluster.objects.weights["spec"]["version"] == "43"
+
+
 async def both(api: Api, first: Any, second: Any) -> Any:
     """Two requests, as of two replicas: each has seen the object before either changes it."""
     real, waiting, seen = api.cluster.objects.patch, [], asyncio.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_cluster import STRANGER, FakeCluster, pod
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.metric_pages import together
+from fleet_api import worker_metrics
+from fleet_api.metric_pages import Page, together
 
 PAGE = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -28,6 +31,14 @@ python_info{version="3.11"} 1.0
 """
 
 
+def page_of(pod_name: str, text: str, part_bytes: int = 1 << 16) -> Page:
+    """A page that has come in parts of this length."""
+    made, content = Page(pod_name), text.encode() + b"\n"
+    for start in range(0, len(content), part_bytes):
+        made.take(content[start : start + part_bytes])
+    return made
+
+
 def samples(page: str) -> dict[tuple[str, str], float]:
     """As prime-rl reads them: by the name and the engine."""
     return {
@@ -38,7 +49,9 @@ def samples(page: str) -> dict[tuple[str, str], float]:
 
 
 def test_trainers_tell_the_engines_of_workers_apart() -> None:
-    page = together({"policy-0": PAGE, "policy-1": PAGE.replace(" 2.0", " 3.0")})
+    page = together(
+        [page_of("policy-0", PAGE, 7), page_of("policy-1", PAGE.replace(" 2.0", " 3.0"))]
+    )
 
     found = samples(page)
     assert found["vllm:num_requests_running", "policy-0/0"] == 2
@@ -51,7 +64,7 @@ def test_trainers_tell_the_engines_of_workers_apart() -> None:
 
 
 def test_buckets_and_numbers_of_the_process_are_left_out() -> None:
-    page = together({"policy-0": PAGE})
+    page = together([page_of("policy-0", PAGE)])
 
     assert "_bucket" not in page
     assert "python_info" not in page
@@ -64,19 +77,35 @@ def test_buckets_and_numbers_of_the_process_are_left_out() -> None:
         'vllm:a{engine="0\\"} 1.0',
         'vllm:a{engine="0"',
         "vllm:a 1.0",
+        'vllm:a{engine="0",reason="x\rvllm:b"} 1.0',
+        f'vllm:a{{engine="0",reason="{"x" * 4096}"}} 1.0',
         "<script>",
     ],
 )
 def test_a_line_that_is_no_sample_of_vllms_is_left_out(line: str) -> None:
-    assert together({"policy-0": f"{line}\n"}) == ""
+    assert together([page_of("policy-0", line), page_of("policy-0", line, 999)]) == ""
 
 
 def test_a_worker_gets_no_more_of_the_page_than_vllm_needs() -> None:
     lines = "".join(f'vllm:a{n}{{engine="0"}} 1.0\n' for n in range(5000))
-    page = together({"policy-0": lines, "policy-1": PAGE})
+    page = together([page_of("policy-0", lines), page_of("policy-1", PAGE)])
 
     assert page.count('pod="policy-0"') == 2000
     assert page.count('pod="policy-1"') == 5
+
+
+def test_a_page_is_not_held_while_it_comes() -> None:
+    """Two hundred workers would fill the memory of the process with buckets, which nothing reads."""
+    part = b'vllm:a_bucket{engine="0",le="0.3"} 4.0\n' * 1000 + b"x" * 20_000
+    page = Page("policy-0")
+    tracemalloc.start()
+    for _ in range(20):
+        page.take(part)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 20_000
+    assert together([page]) == ""
 
 
 @pytest.fixture
@@ -133,3 +162,35 @@ async def test_a_fleet_that_is_too_large_for_one_page_is_409(api: Api) -> None:
     status, problem = await api.get("/metrics")
     assert (status, problem["reason"]) == (409, "TooManyWorkers")
     assert "Prometheus" in problem["detail"]
+
+
+async def test_workers_that_are_silent_hide_no_others(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_metrics, "PAGE_SECONDS", 1.0)
+    silent, end = 120, asyncio.Event()
+
+    async def show(request: web.Request) -> web.Response:
+        if request.host.split(":")[0] != f"127.0.0.{silent + 1}":
+            await end.wait()
+        return web.Response(text=PAGE)
+
+    app = web.Application()
+    app.router.add_get("/metrics", show)
+    async with TestServer(app, host="0.0.0.0") as server:
+        api.cluster.fleet["spec"]["serving"] = {"metricsPort": server.port}
+        api.cluster.pods = [pod(n, podIP=f"127.0.0.{n + 1}") for n in range(silent + 1)]
+        status, page = await api.get("/metrics")
+        end.set()
+
+    assert (status, {engine for _, engine in samples(page)}) == (200, {f"policy-{silent}/0"})
+    assert page.count("does not answer") == silent
+
+
+async def test_pollers_at_the_same_time_share_one_read_of_the_workers(
+    api: Api, pages: dict[str, web.Response]
+) -> None:
+    found = await asyncio.gather(*(api.get("/metrics") for _ in range(5)))
+
+    assert len({text for _, text in found}) == 1
+    assert api.cluster.times_all_pods_were_read < len(found)

@@ -21,6 +21,9 @@ from fleet_worker.protocol import READY_PATH
 METRICS_PORT = 29_000
 CHECKS_PER_SECOND = 200
 """Readiness checks of one replica; beyond that many workers it checks each less often."""
+REQUEST_SECONDS = 86_400
+"""Until the end of a reply. After half an hour, the router's own limit, it cuts a stream, and begins any
+other generation again, up to five times."""
 _CONTAINER = "router"
 _POLICIES: dict[RouterPolicy, str] = {
     "StickyLeastLoaded": "sticky_least_loaded",
@@ -73,6 +76,7 @@ def arguments(router: Router, urls: list[str], port: int) -> list[str]:
         *("--worker-startup-timeout-secs", "1", "--worker-startup-check-interval", "1"),
         # It would keep a worker out for a minute after it is good again. Readiness decides alone.
         "--disable-circuit-breaker",
+        *("--request-timeout-secs", str(REQUEST_SECONDS)),
         *("--prometheus-host", "0.0.0.0", "--prometheus-port", str(METRICS_PORT)),
         "--worker-urls",
         *urls,

@@ -1,0 +1,84 @@
+"""Connections to the routers and Services of fleets.
+
+A Service chooses a worker for each connection. Under load a kept connection would never end, and a worker
+that is new or comes back would get no request. So kept connections are exchanged from time to time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+CONNECT_SECONDS = 5.0
+KEPT_SECONDS = 30.0
+"""How long requests share connections. The next request opens new ones."""
+
+
+def _session(*, force_close: bool) -> aiohttp.ClientSession:
+    # A generation may take any time, and `Slots` limits their number.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        auto_decompress=False,
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """Shared connections. `users`: requests whose reply has not ended. `since`: when the first one began."""
+
+    session: aiohttp.ClientSession = field(default_factory=lambda: _session(force_close=False))
+    since: float = field(default_factory=time.monotonic)
+    users: int = 0
+
+
+class Connections:
+    """The connections of the proxy: shared ones, and new ones for requests that are sent again."""
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None
+        self._old: set[_Kept] = set()
+        """Exchanged connections with replies that have not ended."""
+        self._new: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        kept = [*self._old, self._kept] if self._kept is not None else []
+        for session in (*(one.session for one in kept), self._new):
+            if session is not None:
+                await session.close()
+
+    @property
+    def new(self) -> aiohttp.ClientSession:
+        """A session in which each request opens a new connection."""
+        if self._new is None:
+            self._new = _session(force_close=True)
+        return self._new
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """A session whose connections requests share. The block lasts until the reply has ended."""
+        before, used = None, self._kept
+        if used is None or time.monotonic() - used.since > KEPT_SECONDS:
+            before, used = used, _Kept()
+            self._kept = used
+            if before is not None:
+                self._old.add(before)
+        used.users += 1
+        try:
+            await self._end_unused(before)
+            yield used.session
+        finally:
+            used.users -= 1
+            await self._end_unused(used)
+
+    async def _end_unused(self, one: _Kept | None) -> None:
+        if one is not None and one in self._old and not one.users:
+            self._old.remove(one)
+            await one.session.close()

@@ -1,0 +1,110 @@
+"""Connections to a fleet, which its Service spreads over the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.fake_cluster import READER
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api import connections
+from fleet_api.connections import Connections
+
+CHAT = "/v1/chat/completions"
+
+
+class Workers:
+    """A Service: each connection reaches the next ready worker, and stays there."""
+
+    def __init__(self) -> None:
+        self.ready = ["policy-0"]
+        self.connections: dict[Any, str] = {}
+        self.go_on = asyncio.Event()
+        app = web.Application()
+        app.router.add_post(CHAT, self._stream)
+        app.router.add_post("/{path:.*}", self._answer)
+        self.server = TestServer(app)
+
+    def _worker_of(self, request: web.Request) -> str:
+        number = len(self.connections)
+        return self.connections.setdefault(request.transport, self.ready[number % len(self.ready)])
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        return web.json_response(self._worker_of(request))
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        self._worker_of(request)
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        await reply.write(b"one\n")
+        await self.go_on.wait()
+        await reply.write(b"two\n")
+        return reply
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[Workers]:
+    made = Workers()
+    await made.server.start_server()
+    yield made
+    await made.server.close()
+
+
+@pytest.fixture
+def upstream(workers: Workers) -> str:
+    return str(workers.server.make_url("")).rstrip("/")
+
+
+async def answering(api: Api) -> Any:
+    return (await api.send("POST", "/v1/completions", json={}))[1]
+
+
+async def test_requests_share_a_connection(api: Api, workers: Workers) -> None:
+    for _ in range(5):
+        await answering(api)
+
+    assert len(workers.connections) == 1
+
+
+async def test_a_worker_that_joins_gets_its_share_although_no_connection_is_idle(
+    api: Api, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await answering(api)
+    workers.ready.append("policy-1")
+    monkeypatch.setattr(connections, "KEPT_SECONDS", -1.0)
+
+    assert [await answering(api) for _ in range(4)] == ["policy-1", "policy-0"] * 2
+
+
+async def test_a_reply_that_has_begun_outlives_the_exchange_of_its_connection(
+    api: Api, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"Authorization": f"Bearer {READER}"}
+    async with api.http.post(f"/fleets/rl/policy{CHAT}", json={}, headers=headers) as reply:
+        assert await reply.content.readline() == b"one\n"
+        monkeypatch.setattr(connections, "KEPT_SECONDS", -1.0)
+        await answering(api)
+        workers.go_on.set()
+        assert await reply.content.read() == b"two\n"
+
+
+async def test_connections_end_with_the_last_reply_that_comes_over_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Connections()
+    async with AsyncExitStack() as first:
+        kept = await first.enter_async_context(made.kept())
+        monkeypatch.setattr(connections, "KEPT_SECONDS", -1.0)
+        async with made.kept() as exchanged:
+            assert exchanged is not kept
+            assert not kept.closed
+    assert kept.closed
+    assert not exchanged.closed
+    await made.close()
+    assert exchanged.closed

@@ -1,0 +1,49 @@
+"""The port, for clients that send something else than HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import unused_port
+
+from fleet_api.listeners import listening
+from fleet_api.settings import Settings
+
+KEY = "a-static-key-of-policy"
+
+
+async def answer_to(port: int, request: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode("latin-1"))
+    status = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await writer.wait_closed()
+    return status
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        f"GET /t/{KEY}/fleets/rl/policy/health a HTTP/1.1\r\nHost: a\r\n\r\n",
+        f"GET /t/{KEY}/fleets/rl/policy/health HTTP/9.x\r\nHost: a\r\n\r\n",
+        f"GET /t/{KEY}\xff/fleets/rl/policy/health HTTP/1.1\r\nHost: a\r\n\r\n",
+        f"GET http://[::1/t/{KEY}/fleets/rl/policy/health HTTP/1.1\r\nHost: a\r\n\r\n",
+        f"GET /t/{KEY}/fleets/rl/policy/health?{'a' * 9000} HTTP/1.1\r\nHost: a\r\n\r\n",
+        f"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\x00\r\n\r\n",
+    ],
+    ids=["space", "version", "not-ascii", "host", "long", "header"],
+)
+async def test_a_request_that_is_no_http_leaves_a_line_without_its_key(
+    caplog: pytest.LogCaptureFixture, request_text: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings = Settings(host="127.0.0.1", port=unused_port())
+    async with listening(web.Application(), web.Application(), settings):
+        assert b" 400 " in await answer_to(settings.port, request_text)
+
+    (line,) = [one for one in caplog.records if one.name.startswith("fleet_api")]
+    assert (line.levelname, "127.0.0.1" in line.getMessage()) == ("WARNING", True)
+    assert KEY not in caplog.text

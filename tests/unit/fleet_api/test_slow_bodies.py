@@ -1,0 +1,63 @@
+"""Clients that begin a body and do not send the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.fake_cluster import TRAINER
+from tests.unit.fleet_api.conftest import Api
+
+from fleet_api import bodies
+
+PLACES = 3
+
+
+@pytest.fixture
+def flags() -> list[str]:
+    flags = "--concurrent-requests", "--concurrent-proxied-requests"
+    return [f"{flag}={PLACES}" for flag in flags] + ["--external-fleets=rl/policy"]
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[str]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    server = TestServer(app)
+    await server.start_server()
+    yield str(server.make_url("")).rstrip("/")
+    await server.close()
+
+
+async def stalled(api: Api, path: str) -> int:
+    """The status for a body of which one byte comes."""
+    reader, writer = await asyncio.open_connection(api.http.server.host, api.http.server.port)
+    head = (
+        f"POST /fleets/rl/policy{path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TRAINER}\r\n"
+    )
+    writer.write(f"{head}Content-Length: 10\r\n\r\n{{".encode())
+    status = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await writer.wait_closed()
+    return int(status.split()[1])
+
+
+@pytest.mark.parametrize("management", ["Operator", "External"])
+@pytest.mark.parametrize("path", ["/v1/rl/suspend", "/update_weights", "/v1/completions"])
+async def test_a_body_that_does_not_come_is_408_and_gives_its_place_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, management: str, path: str
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.1)
+    api.cluster.fleet["spec"]["weights"]["management"] = management
+    driver = api.cluster.rights["system:serviceaccount:rl:trainer"]
+    driver.add(("update", "inferencefleets/control", "rl", "policy"))
+
+    assert await asyncio.gather(*(stalled(api, path) for _ in range(PLACES))) == [408] * PLACES
+    assert (await api.get("/v1/rl/state"))[0] == 200
+    assert (await api.send("POST", "/v1/completions", data=b"{}"))[0] == 200
