@@ -160,8 +160,16 @@ def reasons_module(source: str, troubleshooting: str) -> str:
             f"    {json.dumps(word)}: {_tuple(_sentences(text))},\n"
             for word, text in remedies(troubleshooting).items()
         ),
+        "}\n\n",
+        "OF_WORKERS = {\n",
+        *(
+            f"    {json.dumps(word)}: ({json.dumps(meaning)}, {_tuple(_sentences(remedy))}),\n"
+            for word, meaning, remedy in reasons_of_workers(troubleshooting)
+        ),
+        "}\n",
+        '"""Reasons of lagging workers that no condition has: the meaning and the remedies."""\n',
     ]
-    return "".join([*lines, "}\n"])
+    return "".join(lines)
 
 
 def _tuple(words: list[str]) -> str:
@@ -176,6 +184,14 @@ def remedies(troubleshooting: str) -> dict[str, str]:
             troubleshooting,
             re.MULTILINE | re.DOTALL,
         )
+    )
+
+
+def reasons_of_workers(troubleshooting: str) -> list[tuple[str, str, str]]:
+    """Reason, meaning and remedy of each row of the table of lagging workers."""
+    _, _, section = troubleshooting.partition("\n## Reasons of lagging workers\n")
+    return re.findall(
+        r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", section.partition("\n## ")[0], re.MULTILINE
     )
 
 

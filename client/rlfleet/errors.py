@@ -61,6 +61,10 @@ class Forbidden(RlfleetError):
     """The credentials are refused, or lack a right."""
 
 
+class Unauthorized(Forbidden):
+    """The credentials are refused, so that no request succeeds."""
+
+
 class Unavailable(RlfleetError, ConnectionError):
     """The API server does not answer, or asks to retry later.
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from rlfleet.errors import RlfleetError
-from rlfleet.kube_answers import Lines, change_of, failure, object_of
+from rlfleet.kube_answers import Lines, change_of, failure, json_of, object_of
 from rlfleet.kubeconfig import Access
 from rlfleet.patches import Patches
 from rlfleet.ports import Change, Changes, Json, Kind
@@ -181,8 +181,7 @@ class BlockingKube(_Kube):
 
         Errors: those of `Objects`, and RlfleetError for a request that the server cannot read.
         """
-        found: Json = self._call(method, path, params, body, media).json()
-        return found
+        return json_of(self._call(method, path, params, body, media))
 
     def text(self, path: str, params: dict[str, str] | None = None) -> str:
         """The text under a path, such as a log. Errors: as for `call`."""
@@ -247,8 +246,7 @@ class AsyncKube(_Kube):
             raise self._broken(error) from error
         if not answer.is_success:
             raise failure(answer, elsewhere=True)
-        found: Json = answer.json()
-        return found
+        return json_of(answer)
 
     def changes(self, name: str) -> Changes:
         """Changes, made by patches of the object."""

@@ -10,21 +10,30 @@ from collections.abc import Iterator
 
 import httpx
 
-from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.errors import (
+    Forbidden,
+    NotConfigured,
+    NotFound,
+    Refused,
+    RlfleetError,
+    Unauthorized,
+    Unavailable,
+)
 from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Json
 from rlfleet.resources import API_VERSION
 
+_GRANT = "give the account this right"
+_OF_TRAINERS = (
+    "A trainer needs get, list, watch and patch on its WeightVersion, and get on its fleet"
+)
 _KNOWN: dict[int, tuple[type[Exception], str]] = {
-    401: (Forbidden, "renew the token, or name another context"),
-    403: (
-        Forbidden,
-        "give the account get, list, watch and patch on this WeightVersion, and get on its fleet",
-    ),
+    401: (Unauthorized, "renew the token, or name another context"),
+    403: (Forbidden, f"{_GRANT}. {_OF_TRAINERS}"),
     404: (NotFound, "check the name and the namespace"),
     410: (GoneError, "list it again"),
 }
 """HTTP status → the error, and the remedy."""
-_KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, "give the account this right")}
+_KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, _GRANT)}
 """As `_KNOWN`, for objects of other API groups."""
 
 
@@ -53,12 +62,32 @@ def object_of(answer: httpx.Response, sent: Json | None) -> Json:
     if not answer.is_success:
         version = (sent or {}).get("spec", {}).get("version", "?")
         raise failure(answer, version)
-    found: Json = answer.json()
+    return json_of(answer)
+
+
+def json_of(answer: httpx.Response) -> Json:
+    """The object of a success. Errors: NotConfigured for anything else, as for the page of a proxy."""
+    try:
+        found = answer.json()
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _no_object(answer)
     return found
+
+
+def _no_object(answer: httpx.Response) -> NotConfigured:
+    kind = answer.headers.get("content-type", "no type")
+    return NotConfigured(
+        f"{answer.url.host} answers HTTP {answer.status_code} ({kind}) and no object of Kubernetes; check the "
+        "server in the kubeconfig, and sign in where a proxy is in front of it"
+    )
 
 
 def failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = False) -> Exception:
     """The error for an unsuccessful answer. Arguments: as for `_error_of`."""
+    if answer.is_redirect:
+        return _no_object(answer)
     try:
         status = answer.json()
     except ValueError:
@@ -81,6 +110,8 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
     """
     reason, message = status.get("reason") or str(code), status.get("message") or f"HTTP {code}"
     details = status.get("details") or {}
+    if code == 401:
+        message = f"the API server does not accept the credentials ({message})"
     known = _KNOWN_ELSEWHERE if elsewhere else _KNOWN
     if code == 404 and not details.get("name") and not elsewhere:
         return NotFound(f"there is no {API_VERSION} here ({message}); install rlfleet's chart")
@@ -92,6 +123,8 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
     if code == 422:
         return Refused(version, reason, message)
     if code >= 500 or code in {408, 409, 429}:
+        if code != 409:
+            message = f"the API server answers {code}: {message}; try again"
         kind = ConflictError if code == 409 else Unavailable
         return kind(message, retry_after_seconds=details.get("retryAfterSeconds"))
     return RlfleetError(f"the API server answers {code} {reason}: {message}")

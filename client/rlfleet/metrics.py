@@ -25,7 +25,8 @@ def metrics(
         `rlfleet/{stage,pause,load,resume,total}_seconds` and `max_worker_pause_seconds` of the last
         rollout. `workers`, `workers_applied`, `workers_failed`, `superseded_versions`,
         `min_changed_share`. `applied_age_seconds`, since all workers held the applied weights.
-        `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`).
+        `applied_version` and `lag_versions`, where versions are numbers (`43`, `step_43`). No lag between
+        two runs, since each counts for itself.
     """
     status = seen.status
     found: dict[str, float | None] = dict(status.timings.model_dump())
@@ -39,12 +40,22 @@ def metrics(
     if status.applied is not None:
         if status.applied.applied_at is not None:
             found["applied_age_seconds"] = (now - status.applied.applied_at).total_seconds()
-        applied = number_of(status.applied.version)
-        newest = number_of(str(seen.spec.version if trained_version is None else trained_version))
-        found["applied_version"] = applied
-        if applied is not None and newest is not None:
-            found["lag_versions"] = newest - applied
+        found["applied_version"] = number_of(status.applied.version)
+        newest = seen.spec.version if trained_version is None else str(trained_version)
+        found["lag_versions"] = lag_of(seen, newest)
     return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
+
+
+def lag_of(seen: WeightVersion, newest: str) -> int | None:
+    """Versions from the applied one to `newest`, which is of the desired run.
+
+    None if one of them is not a number, or if the applied one is of another run.
+    """
+    applied = seen.status.applied
+    if applied is None or applied.run_id != seen.spec.run_id:
+        return None
+    last, first = number_of(newest), number_of(applied.version)
+    return None if last is None or first is None else last - first
 
 
 def number_of(version: str) -> int | None:

@@ -254,7 +254,7 @@ class PinnedAdapter(PinnedWeights):
 
 
 class FleetStatus(Resource):
-    """A fleet as the operator observes it."""
+    """A fleet as the operator observes it. `operator`: the Lease of its leader, as `ns/name`."""
 
     observed_generation: int = -1
     replicas: int = 0
@@ -267,6 +267,7 @@ class FleetStatus(Resource):
     workers: WorkerCounts = WorkerCounts()
     laggards: tuple[Laggard, ...] = ()
     endpoint: str = ""
+    operator: str = ""
     conditions: tuple[Condition, ...] = ()
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 from fleet_operator.api.conditions import ConditionReason
+from fleet_operator.core import lagging
+from fleet_worker.protocol import Reason
 from rlfleet.cli.app import app
-from rlfleet.cli.reasons import REMEDIES
+from rlfleet.cli.explanation import meaning_of
+from rlfleet.cli.reasons import OF_WORKERS, REMEDIES
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
@@ -85,3 +89,20 @@ def test_the_page_of_conditions_links_to_each_section() -> None:
     assert set(re.findall(r"\(troubleshooting\.md#(\w+)\)", conditions)) == {
         name.lower() for name in sections()
     }
+
+
+OF_LOADS = (
+    Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY, Reason.ENGINE_FAILED, Reason.PROBE_FAILED,
+)  # fmt: skip
+"""Why a worker has not staged or loaded a version, where no condition has the same reason."""
+
+
+def test_each_reason_of_a_lagging_worker_is_explained() -> None:
+    own = set(re.findall(r'return "(\w+)", ', inspect.getsource(lagging)))
+
+    assert {"NotAnswering", "Quarantined"} <= own
+    assert set(OF_WORKERS) == own | {reason.value for reason in OF_LOADS}
+    assert set(OF_WORKERS) & {reason.value for reason in ConditionReason} == set()
+    found = meaning_of("NotAnswering")
+    assert found is not None
+    assert "port 8081" in " ".join(found.remedies)

@@ -27,6 +27,8 @@ CLI = Path(__file__).parents[1] / "unit" / "client" / "cli"
 RECORDED = CLI / "recorded"
 NOW = datetime(2026, 1, 1, 0, 18, tzinfo=UTC)
 PODS = "/api/v1/namespaces/rl/pods"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/operator"
+"""That of the operator which has written the recordings."""
 TRUNCATED = "2 workers cannot load version 3 (/weights/step_3)"
 
 
@@ -79,13 +81,17 @@ class Recorded(FakeApi):
             self.weights = found.weights
             self.weights["status"] |= status
             self._changed("MODIFIED")
-        self.pods: list[Json] = [*yaml.safe_load_all((RECORDED / "pods.yaml").read_text())]
+        pods = [*yaml.safe_load_all((RECORDED / "pods.yaml").read_text())]
+        self.pods: list[Json] = pods[: found.fleet["spec"]["replicas"] if found.fleet else 4]
         operator = {
             "metadata": {"name": "rlfleet-abc", "namespace": "rlfleet-system", "uid": "o"},
             "spec": {"containers": [{"name": "operator"}]},
         }
         self.answers[f"GET {PODS}"] = lambda *_: {"items": self.pods if self.fleet else []}
         self.answers["GET /api/v1/pods"] = {"items": [operator]}
+        self.answers[f"GET {LEASE}"] = {
+            "spec": {"holderIdentity": "rlfleet-abc", "renewTime": self.moment.isoformat()}
+        }
         log = "/api/v1/namespaces/rlfleet-system/pods/rlfleet-abc/log"
         self.answers[f"GET {log}"] = "\n".join(found.log)
         for pod in self.pods:

@@ -130,6 +130,7 @@ class FakeObjects:
         assert self.weights is not None
         spec = self.weights["spec"]
         applied = {"version": spec["version"], "source": spec["source"], "appliedAt": TIME}
+        applied |= {"runID": spec["runID"]} if "runID" in spec else {}
         workers = {"total": 4, "staged": 4, "applied": 4}
         figures = {"timings": TIMINGS, "workers": workers, "workersApplied": "4/4"}
         figures |= {"appliedVersion": spec["version"], "applied": applied}

@@ -40,6 +40,13 @@ FLEET_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/inferencefleets/policy"
 WEIGHTS_PATH = "/apis/rlfleet.dev/v1alpha1/namespaces/rl/weightversions/policy"
 PODS_PATH = "/api/v1/namespaces/rl/pods"
 KUBELET_SECONDS = 0.1
+NO_NODE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+}
+"""The condition of a pod that waits for a node. Source: kube-scheduler."""
 WRITES = frozenset({"POST", "PUT", "APPLY", "MERGE", "DELETE"})
 
 
@@ -135,7 +142,11 @@ class VirtualWallClock(datetime):
 
 
 class Rig:
-    """A fleet named `policy` in namespace `rl`, its WeightVersion, and an operator."""
+    """A fleet named `policy` in namespace `rl`, its WeightVersion, and an operator.
+
+    Fields:
+        without_node: ordinals whose pods wait for a node.
+    """
 
     def __init__(self, *, replicas: int = 3, version: str = "1", **spec: Any) -> None:
         self.cluster = FakeCluster()
@@ -168,6 +179,7 @@ class Rig:
                 "source": {"path": "/weights/step_{version}"},
             },
         }
+        self.without_node: set[int] = set()
         self._addresses = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._clock = mock.patch.object(reconcile, "datetime", VirtualWallClock)
@@ -382,6 +394,8 @@ class Rig:
             "containerStatuses": [running],
             "conditions": [{"type": "Ready", "status": ready}],
         }
+        if worker.ordinal in self.without_node:
+            status = {"phase": "Pending", "conditions": [NO_NODE]}
         if pod.get("status") != status:
             self.cluster.put(path, pod | {"status": status})
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 import yaml
 from tests.support import virtual_time
-from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig, VirtualWallClock
+from tests.support.rig import FLEET_PATH, PODS_PATH, WEIGHTS_PATH, Rig, VirtualWallClock
 
 from fleet_worker.logs import json_formatter
 from fleet_worker.protocol import Phase
@@ -107,6 +107,31 @@ async def broken_fleet(rig: Rig) -> None:
     await asyncio.sleep(1.0)
 
 
+async def unschedulable(rig: Rig) -> None:
+    """Version 2 is applied, and then two pods are gone and get no node."""
+    await applied(rig)
+    rig.without_node |= {1, 2}
+    for ordinal in (1, 2):
+        rig.cluster.drop(f"{PODS_PATH}/policy-{ordinal}")
+    await asyncio.sleep(60)
+
+
+async def scaled_to_zero(rig: Rig) -> None:
+    """Version 2 is applied, and then a user asks for no workers."""
+    await applied(rig)
+    rig.change(FLEET_PATH, replicas=0)
+    await rig.until(lambda: not rig.fleet["workers"]["total"])
+    await asyncio.sleep(1.0)
+
+
+async def router_down(rig: Rig) -> None:
+    """Version 2 is applied, and the new router of the fleet does not become ready."""
+    await applied(rig)
+    rig.change(FLEET_PATH, router={"image": "rlfleet/router:1", "replicas": 2})
+    await rig.until(lambda: rig.condition("RouterAvailable"))
+    await asyncio.sleep(1.0)
+
+
 async def orphaned(rig: Rig) -> None:
     """The WeightVersion names a fleet that does not exist."""
     rig.operator.store.remove_fleet(rig.cluster.objects.pop(FLEET_PATH))
@@ -141,6 +166,9 @@ STORIES: dict[str, Story] = {
         stalled,
         suspended,
         broken_fleet,
+        unschedulable,
+        scaled_to_zero,
+        router_down,
         orphaned,
         external,
         differing,

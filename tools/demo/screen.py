@@ -19,7 +19,7 @@ from rich.text import Text
 
 from demo.sampler import Samples
 from demo.watch import Snapshot
-from rlfleet.cli.screen import screen
+from rlfleet.cli.screen import FleetScreen
 
 REFRESH_SECONDS = 0.25
 LINES_KEPT = 14
@@ -90,7 +90,7 @@ class Screen:
         target.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))
 
     def _draw(self) -> Group:
-        parts: list[Table | Panel | Group] = []
+        parts: list[Table | Panel | FleetScreen] = []
         if self.snapshot is not None:
             parts += self._state(self.snapshot)
         if self.samples is not None and self.samples.tokens:
@@ -99,9 +99,9 @@ class Screen:
         parts.append(Panel(story, title="rlfleet demo", title_align="left"))
         return Group(*parts)
 
-    def _state(self, snapshot: Snapshot) -> list[Table | Group]:
+    def _state(self, snapshot: Snapshot) -> list[Table | FleetScreen]:
         """The fleet as `rlfleet watch` draws it, and what only its workers show."""
-        fleet = [] if snapshot.view is None else [screen(snapshot.view)]
+        fleet = [] if snapshot.view is None else [FleetScreen(snapshot.view)]
         return [*fleet, self._workers(snapshot)]
 
     @staticmethod

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlfleet.cli.log_lines import log_line
 from rlfleet.cli.page import subtitle
-from rlfleet.cli.screen import screen
+from rlfleet.cli.screen import FleetScreen
 from rlfleet.cli.spans import spans
 from rlfleet.cli.view import fleet_view, rollout_view
 from rlfleet.cli.waterfall import picture
@@ -41,7 +41,7 @@ def watch() -> str:
     for name, caption in SHOWN.items():
         now, fleet, weights, _ = _recorded(name)
         paper.print(Text(f"── {caption}", "dim"))
-        paper.print(screen(fleet_view(fleet, [weights] if weights else [], now)))
+        paper.print(FleetScreen(fleet_view(fleet, [weights] if weights else [], now)))
         paper.print()
     drawn = paper.export_svg(title="rlfleet watch policy", unique_id="rlfleet-watch")
     # The fonts are of another host; the reader's own monospaced one does.

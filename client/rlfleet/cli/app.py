@@ -56,7 +56,8 @@ class Verbs(TyperGroup):
             return super().invoke(ctx)
         except RlfleetError as error:
             show.errors().print(f"[red]error:[/] {escape(str(error))}")
-            raise typer.Exit(EXIT_CODES.get(type(error), 1)) from None
+            codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+            raise typer.Exit(next(codes, 1)) from None
 
 
 app = typer.Typer(

@@ -6,12 +6,14 @@ An answer is an object, or the error that came instead of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rlfleet.cli.checks import Check, Result
+from rlfleet.cli.leadership import problem_of
+from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import API_VERSION
@@ -132,19 +134,15 @@ def argument(deployment: Json, name: str) -> str:
 
 
 def _lease_check(answer: Answer, operator: str, now: datetime) -> Check:
-    logs = f"read its log: kubectl -n {operator.replace('/', ' logs deployment/')}"
+    logs = f"read its log: kubectl -n {operator.partition('/')[0]} logs -l {OPERATOR} --prefix --tail=100"
     if isinstance(answer, NotFound):
         return fail("leader", f"no process of {operator} has become the leader", logs)
     if isinstance(answer, RlfleetError):
         return unread("leader", answer)
-    spec = answer.get("spec") or {}
-    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    if not holder or not renewed:
-        return fail("leader", f"no process of {operator} is the leader", logs)
-    age = now - datetime.fromisoformat(renewed)
-    if age > timedelta(seconds=2 * spec.get("leaseDurationSeconds", 15)):
-        message = f"the leader {holder} has not renewed its Lease for {age.total_seconds():.0f} s"
-        return fail("leader", message, f"compare the clocks, then {logs}")
+    if problem := problem_of(answer, now):
+        clocks = "compare the clocks, then " if "renewed" in problem else ""
+        return fail("leader", f"{operator}: {problem}", f"{clocks}{logs}")
+    holder = answer["spec"]["holderIdentity"]
     return ok("leader", f"{holder} leads {operator}")
 
 
@@ -220,12 +218,15 @@ def _claim_check(answer: Answer, name: str, fleet: Json, classes: list[str] | No
     return ok("storage", f"{what} is bound")
 
 
-def fleet_checks(fleets: Iterable[Json], namespace: str) -> Iterator[Check]:
-    """Fleets that need attention."""
-    found = list(fleets)
-    if not found:
+def fleet_checks(fleets: Sequence[Json] | RlfleetError, namespace: str) -> Iterator[Check]:
+    """Fleets that need attention. A missing kind is not said again."""
+    if isinstance(fleets, RlfleetError):
+        if not isinstance(fleets, NotFound):
+            yield unread("fleets", fleets)
+        return
+    if not fleets:
         yield ok("fleets", f"namespace {namespace!r} has none yet")
-    for fleet in found:
+    for fleet in fleets:
         name = fleet["metadata"]["name"]
         conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
         stalled = conditions.get("Stalled", {})

@@ -10,7 +10,7 @@ from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import RIGHTS, Answer, Right
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.pods import MANAGED, OPERATOR
-from rlfleet.errors import Forbidden, NotConfigured, RlfleetError, Unavailable
+from rlfleet.errors import Forbidden, NotConfigured, RlfleetError, Unauthorized, Unavailable
 from rlfleet.ports import Json, Kind, run_blocking
 from rlfleet.resources import API_VERSION
 
@@ -51,22 +51,23 @@ def _checks(api: Api) -> Iterator[Check]:
     if (check := first_fleet.fleet_check(_tried(api), namespace)) is not None:
         yield check
 
-    fleets = _fleets(api)
+    seen = _fleets(api)
+    fleets = [] if isinstance(seen, RlfleetError) else seen
     core = f"/api/v1/namespaces/{namespace}"
     named = sorted({claim for fleet in fleets for claim in diagnosis.claims_of(fleet)})
     claims = {name: _answer(api, f"{core}/persistentvolumeclaims/{name}") for name in named}
     classes = _answer(api, "/apis/storage.k8s.io/v1/storageclasses")
     yield from diagnosis.storage_checks(fleets, claims, classes)
-    yield from diagnosis.fleet_checks(fleets, namespace)
+    yield from diagnosis.fleet_checks(seen, namespace)
     pods = _answer(api, f"{core}/pods", {"labelSelector": MANAGED})
     warnings = _answer(api, f"{core}/events", {"fieldSelector": "type=Warning"})
     yield from diagnosis.event_checks(warnings, pods, namespace)
 
 
 def _reached(api: Api, path: str) -> Answer:
-    """An answer. Errors: Unavailable, NotConfigured: without an API server nothing can be checked."""
+    """An answer. Errors: those without which nothing can be checked."""
     found = _answer(api, path)
-    if isinstance(found, (Unavailable, NotConfigured)):
+    if isinstance(found, (Unavailable, NotConfigured, Unauthorized)):
         raise found
     return found
 
@@ -111,12 +112,12 @@ def _tried(api: Api) -> Answer:
         return error
 
 
-def _fleets(api: Api) -> list[Json]:
-    """The fleets; none if the kind is missing or forbidden, which other checks report."""
+def _fleets(api: Api) -> list[Json] | RlfleetError:
+    """The fleets, or why they cannot be read."""
     try:
         return [*run_blocking(_all_fleets(api))]
-    except RlfleetError:
-        return []
+    except RlfleetError as error:
+        return error
 
 
 async def _all_fleets(api: Api) -> list[Json]:

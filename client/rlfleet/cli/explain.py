@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from rlfleet.cli import cluster, show
-from rlfleet.cli.explanation import Explanation, explain_fleet, meaning_of
+from rlfleet.cli import cluster, operators, show
+from rlfleet.cli.explanation import Explanation, explain_fleet, meaning_of, unattended
 from rlfleet.cli.explanation import explain as explanation_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 
@@ -27,12 +27,13 @@ def explain(
     found = meaning_of(subject) if subject else None
     if found is None:
         objects = cluster.connect_fleet(subject, namespace, context, kubeconfig)
-        target = cluster.look(objects, subject)
+        target, now = cluster.look(objects, subject), cluster.now()
         if target.weights is not None:
-            found = explanation_of(target.weights, target.fleet, cluster.now())
+            found = explanation_of(target.weights, target.fleet, now)
         else:
-            fleet, _ = cluster.find_fleet(objects, subject)
-            found = explain_fleet(fleet, cluster.now())
+            found = explain_fleet(cluster.find_fleet(objects, subject)[0], now)
+        if target.fleet and (problem := operators.problem(objects, target.fleet, now)):
+            found = unattended(found, target.fleet, problem)
     shown = found
     show.show(shown, output, lambda: _render(shown))
 

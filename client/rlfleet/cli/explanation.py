@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rlfleet.cli.reasons import MEANINGS, REMEDIES
-from rlfleet.cli.view import FleetView, RolloutView, fleet_view, rollout_view
-from rlfleet.cli.words import plural
+from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
+from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
+from rlfleet.cli.words import plural, seconds
 from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, WeightVersion
 
 _MOST_LAGGING = 5
+_WAITS = "WaitingForWorkers"
+_WARNINGS = {"RouterAvailable": "The router is not available", "WeightsUnchanged": "A warning"}
+"""Conditions that hold nothing and need attention, in words."""
 
 
 class Explanation(Resource):
@@ -43,7 +46,9 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
                 f"The operator has not seen generation {weights.metadata.generation} of "
                 f"{view.name} yet."
             ),
-            remedies=("check that the operator runs and follows this namespace",),
+            remedies=(
+                f"See if an operator runs and follows this namespace: `rlfleet doctor -n {view.namespace}`.",
+            ),
         )
     own = _cause(weights.status.conditions)
     of_fleet = _stalled(fleet.status.conditions) if fleet else None
@@ -51,14 +56,17 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
         summary = f"Fleet {view.fleet} is stalled: {of_fleet.reason}. {_standing(view)}"
         cause: Condition | None = of_fleet
     else:
-        summary, cause = _summary(view, own), own
+        cause = _of_workers(fleet) if fleet and own and own.reason == _WAITS else None
+        cause = cause or own
+        summary = _summary(view, cause)
+    warnings = [*attention(weights), *(attention(fleet) if fleet else ())]
     names = {
         "NAME": view.name,
         "FLEET": view.fleet,
         "NAMESPACE": view.namespace,
         "VERSION": view.desired,
     }
-    return _explanation(view.name, summary, cause, weights.status.laggards, names)
+    return _explanation(view.name, summary, cause, warnings, weights.status.laggards, names)
 
 
 def explain_fleet(fleet: InferenceFleet, now: datetime) -> Explanation:
@@ -66,13 +74,32 @@ def explain_fleet(fleet: InferenceFleet, now: datetime) -> Explanation:
     view = fleet_view(fleet, [], now)
     cause = _cause(fleet.status.conditions)
     names = {"FLEET": view.name, "NAMESPACE": view.namespace}
-    return _explanation(
-        view.name, _summary_of_fleet(view, cause), cause, fleet.status.laggards, names
+    summary, lagging = _summary_of_fleet(view, cause), fleet.status.laggards
+    return _explanation(view.name, summary, cause, attention(fleet), lagging, names)
+
+
+def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Explanation:
+    """The explanation for a fleet that no operator drives. `problem`: why none does."""
+    namespace, name = fleet.metadata.namespace, fleet.metadata.name
+    where = fleet.status.operator.partition("/")[0]
+    return Explanation(
+        name=found.name,
+        summary=f"No operator drives fleet {name}: {problem}.",
+        details=("What it reported last:", found.summary, *found.details),
+        remedies=(
+            f"Look at its pods and its Lease: `kubectl -n {where} get pods,leases`.",
+            f"See what is wrong with it: `rlfleet doctor -n {namespace}`.",
+            "If a pod leads, the clock of this machine differs from the cluster's.",
+            "Until then the workers serve what they have, and pauses end by themselves.",
+        ),
     )
 
 
 def meaning_of(reason: str) -> Explanation | None:
-    """The meaning of a reason; None for any other word."""
+    """The meaning of a reason of a condition or of a lagging worker; None for any other word."""
+    if reason in OF_WORKERS:
+        meaning, remedies = OF_WORKERS[reason]
+        return Explanation(name=reason, summary=meaning, remedies=remedies)
     if reason not in MEANINGS:
         return None
     return Explanation(name=reason, summary=MEANINGS[reason], remedies=REMEDIES.get(reason, ()))
@@ -82,11 +109,21 @@ def _explanation(
     name: str,
     summary: str,
     cause: Condition | None,
+    warnings: Sequence[Condition],
     lagging: Sequence[Laggard],
     names: dict[str, str],
 ) -> Explanation:
-    """The parts together. `names`: of the placeholders of remedies."""
+    """The parts together. `names`: of the placeholders of remedies.
+
+    The first warning takes the place of a missing cause. `Stalled` and what keeps the fleet from being
+    available are causes already.
+    """
+    others = [c for c in warnings if c.type in _WARNINGS]
+    if cause is None and others:
+        cause = others.pop(0)
+        summary = f"{summary} {_warning(cause)}"
     details = [cause.message] if cause and cause.message else []
+    details += [f"{_warning(one)} {one.message}" for one in others]
     details += [
         f"{one.pod}: {one.reason}{f', {one.message}' if one.message else ''}"
         for one in lagging[:_MOST_LAGGING]
@@ -120,6 +157,16 @@ def _stalled(conditions: Iterable[Condition]) -> Condition | None:
     return next((c for c in conditions if c.type == "Stalled" and c.status == "True"), None)
 
 
+def _of_workers(fleet: InferenceFleet) -> Condition | None:
+    """Why workers are missing. The fleet knows it, and its WeightVersions wait for it."""
+    ready = next((c for c in fleet.status.conditions if c.type == "Ready"), None)
+    return ready if ready is not None and ready.reason in {_WAITS, "NoWorkers"} else None
+
+
+def _warning(condition: Condition) -> str:
+    return f"{_WARNINGS[condition.type]}: {condition.reason}."
+
+
 def _cause(conditions: Iterable[Condition]) -> Condition | None:
     """The condition that says why: Stalled before all others, then what is not ready."""
     found = {c.type: c for c in conditions}
@@ -141,7 +188,12 @@ def _summary(view: RolloutView, cause: Condition | None) -> str:
         return f"{what[0].upper()}{what[1:]} is stalled: {cause.reason}. {_served(view)}"
     if cause.reason == "Suspended":
         return f"{what[0].upper()}{what[1:]} is suspended. {_served(view)}"
-    return f"{what[0].upper()}{what[1:]} is on its way: {cause.reason}. {view.workers} workers serve it."
+    state = "is on its way" if cause.type == "Progressing" else "waits"
+    lasts = f" for {seconds(view.phase_seconds)}" if cause.reason == view.phase else ""
+    return (
+        f"{what[0].upper()}{what[1:]} {state}: {cause.reason}{lasts}. "
+        f"{view.workers} workers serve it."
+    )
 
 
 def _summary_of_fleet(view: FleetView, cause: Condition | None) -> str:

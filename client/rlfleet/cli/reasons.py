@@ -43,7 +43,7 @@ MEANINGS = {
     "CheckpointChanged": "Files changed between staging and loading.",
     "DigestMismatch": "The files are not those that `spec.digest` names.",
     "CanaryRefused": "The canary's answers differ too much from those of the version before, or fail a limit by themselves.",
-    "FailureBudgetExceeded": "More workers failed to load the version than `rollout.maxFailures` allows.",
+    "FailureBudgetExceeded": "More workers failed to load the version than `rollout.maxFailures` allows. Or failed workers are not recreated any more, since `spec.recycle` is used up.",
     "DeadlineExceeded": "A phase did not finish within its timeout.",
     "WorkersFailing": "Worker pods cannot start, do not end, or have waited for a node, their volumes or an image for longer than `spec.progressDeadlineSeconds`.",
     "EpochExhausted": "A worker has accepted an epoch far beyond the leader's, and refuses every call of an operator.",
@@ -74,7 +74,7 @@ REMEDIES = {
     "VersionReused": ("Publish the files under another version.", "If another run made them, set another `spec.runID`.", "If the files are the same and only the digest is new, the message has the digest to set.", "In an External fleet, let the trainer write its next checkpoints to another directory, or under other numbers, and update all workers.", "Workers that differ from most of the others leave the Service until then."),
     "RewindRefused": ("To go back on purpose, set `spec.rollbackTo` to the version, or run `rlfleet rollback VERSION NAME -n NAMESPACE`.", "For a new run, set another `spec.runID`."),
     "CanaryRefused": ("Look at the training run first.", "If the change is intended, raise the limit in `spec.rollout.canary`, and retry with `rlfleet retry NAME -n NAMESPACE`, or with `kubectl -n NAMESPACE annotate wv NAME rlfleet.dev/retry=$(date +%s) --overwrite`."),
-    "FailureBudgetExceeded": ("Read the causes in `status.laggards`.", "Repair the workers, then retry with `rlfleet retry NAME -n NAMESPACE`, or publish the next version."),
+    "FailureBudgetExceeded": ("Read the causes in `status.laggards`.", "Repair the workers, then retry with `rlfleet retry NAME -n NAMESPACE`, or publish the next version.", "If the message says that workers are not recreated, delete their pods once the cause is gone: `kubectl -n NAMESPACE delete pod POD`."),
     "DeadlineExceeded": ("`status.laggards` names the workers and what they do.", "Raise the timeout in `spec.rollout.timeouts`, or retry with `rlfleet retry NAME -n NAMESPACE`."),
     "NoParameterChanged": ("Compare two checkpoints of the trainer.", "A small update can vanish when it is rounded to bf16."),
     "Suspended": ("`rlfleet resume NAME -n NAMESPACE`, or `kubectl -n NAMESPACE patch wv NAME --type=merge -p '{\"spec\":{\"suspend\":false}}'`.",),
@@ -97,8 +97,20 @@ REMEDIES = {
     "NameTaken": ("Delete or rename that object, or name the fleet differently.",),
     "AdminTokenUnusable": ("Delete the Secret, and the operator creates it again.", "Pods that started with another token must be deleted, too."),
     "WriteRefused": ("The message has the API server's own words.", "Compare the rights with what the operator needs."),
-    "ReadRefused": ("As for WriteRefused.", "After a change of the chart's values, check `watchNamespaces`."),
+    "ReadRefused": ("Compare the rights with what the operator needs.", "After a change of the chart's values, check `watchNamespaces`."),
     "ProtocolMismatch": ("Use one release for both.", "The message says which one is older."),
     "EpochExhausted": ("Delete the pods that the message names, and find that client.",),
     "InternalError": ("Report the traceback of the operator's log.", "Until then, undo the last change of the spec."),
 }
+
+OF_WORKERS = {
+    "Starting": ("The pod runs, and its engine loads the model.", ("Wait.", "If it lasts, read `kubectl -n NAMESPACE logs POD`.")),
+    "Joining": ("The worker runs behind a closed latch, and is being updated to the version that the others serve.", ("Wait.", "If it lasts, read `rlfleet logs FLEET -n NAMESPACE`.")),
+    "NotAnswering": ("The worker takes requests, and its admin port does not answer the operator.", ("Look at the pod and its node: `kubectl -n NAMESPACE describe pod POD`.", "Check NetworkPolicies between the operator and port 8081.")),
+    "Quarantined": ("The worker did not answer when the others changed their weights, so it is out of the Service. The operator recreates its pod within `spec.recycle`.", ("Nothing.", "If it stays, the message of the fleet says why the pod is not recreated.")),
+    "SourceAbsent": ("The directory of the version does not exist where the worker looks.", ("List it as the worker sees it: `kubectl -n NAMESPACE exec POD -- ls -l DIRECTORY`.",)),
+    "SourceNotReady": ("The files of the version are still being written, or grow.", ("Wait for the trainer, and let it write to a temporary directory and rename it.",)),
+    "EngineFailed": ("vLLM failed in a load. The worker reloads the last good weights once, or exits.", ("Read its log: `rlfleet logs FLEET -n NAMESPACE`, or `kubectl -n NAMESPACE logs POD --previous` after an exit.",)),
+    "ProbeFailed": ("A forward pass with the new weights failed, or gave values that are not numbers.", ("Publish a version from before, and look at the loss of that step.",)),
+}
+"""Reasons of lagging workers that no condition has: the meaning and the remedies."""

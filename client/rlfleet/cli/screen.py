@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from rlfleet.cli.view import FleetView, PhaseView, RolloutView, troubles
+from rlfleet.cli.view import FleetView, PhaseView, RolloutView, named, troubles
 from rlfleet.cli.words import plural, seconds
 from rlfleet.resources import WorkerCounts
 
@@ -34,11 +35,13 @@ PHASE_COLOURS = {
 }
 PER_LINE = 50
 MOST_CELLS = 1000
+MOST_LINES = MOST_CELLS // PER_LINE + 1
+"""Of the grid: a state of a few workers may begin one more."""
 
 
 def summary(found: FleetView) -> str:
     """One line that changes only when the fleet or its rollout does."""
-    end = "".join(f", {c.type}: {c.reason}" for _, c in troubles([found]))
+    end = "".join(f", {named(c)}: {c.reason}" for _, c in troubles([found]))
     counts = found.workers.model_dump()
     states = [f"{n} {state}" for state, n in counts.items() if n and state != "total"]
     for one in found.rollouts:
@@ -48,23 +51,41 @@ def summary(found: FleetView) -> str:
     return f"{found.name}: {', '.join([*_versions(found), *states])}{end}"
 
 
-def screen(found: FleetView) -> Group:
-    """The whole screen of one look."""
+@dataclass(frozen=True, slots=True)
+class FleetScreen:
+    """The whole screen of one look. The grid gets the lines that the rest leaves, and at least one."""
+
+    found: FleetView
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """The lines from top to bottom. Source: rich, "Console protocol"."""
+        above, below = _above(self.found), _below(self.found)
+        rest = [*above, *below]
+        taken = sum(len(console.render_lines(line, options, pad=False)) for line in rest)
+        yield from above
+        yield from grid(self.found.workers, max(1, options.size.height - taken))
+        yield from below
+
+
+def _above(found: FleetView) -> list[Text]:
     lines = [Text(f"{found.namespace}/{found.name}", style="bold")]
     for one in found.rollouts:
         lines = [Text(f"{one.namespace}/{one.name}", style="bold"), *_rollout(one)]
     if not found.rollouts:
         lines.append(Text(f"  {', '.join(_versions(found)) or 'no version'}"))
-    lines += [*grid(found.workers), legend(found.workers)]
-    for _, condition in troubles([found]):
-        words = f"✗ {condition.type}, {condition.reason}: {condition.message}"
-        lines.append(Text(words, style="red"))
-    return Group(*lines)
+    return lines
+
+
+def _below(found: FleetView) -> list[Text]:
+    return [legend(found.workers)] + [
+        Text(f"✗ {named(condition)}, {condition.reason}: {condition.message}", style="red")
+        for _, condition in troubles([found])
+    ]
 
 
 def _rollout(one: RolloutView) -> Iterator[Text]:
     """Versions, phase, pause clock and timeline."""
-    lag = f", {plural(one.lag, 'version')} behind" if one.lag else ""
+    lag = f", {plural(one.lag, 'version')} behind" if one.lag and one.lag > 0 else ""
     yield Text(f"  desired {one.desired}, applied {one.applied or '-'}{lag}")
     phase = Text(f"  {one.phase if one.observed else 'not seen yet'}", style="bold")
     if one.phase_seconds is not None:
@@ -93,16 +114,21 @@ def timeline(phases: tuple[PhaseView, ...]) -> Iterator[Text]:
     yield names
 
 
-def grid(counts: WorkerCounts) -> Iterator[Text]:
-    """One cell for each worker, by state; large fleets are drawn to scale."""
+def grid(counts: WorkerCounts, most_lines: int = MOST_LINES) -> Iterator[Text]:
+    """One cell for each worker, by state; large fleets are drawn to scale. No state is left out."""
     numbers = _cells(counts)
     scale = max(1, -(-sum(numbers.values()) // MOST_CELLS))
-    cells = [state for state, number in numbers.items() for _ in range(-(-number // scale))]
+    while len(cells := _to_scale(numbers, scale)) > PER_LINE * most_lines:
+        scale += 1
     for start in range(0, len(cells), PER_LINE):
         line = Text("  ")
         for state in cells[start : start + PER_LINE]:
             line.append(*CELLS[state])
         yield line
+
+
+def _to_scale(numbers: dict[str, int], scale: int) -> list[str]:
+    return [state for state, number in numbers.items() for _ in range(-(-number // scale))]
 
 
 def _cells(counts: WorkerCounts) -> dict[str, int]:

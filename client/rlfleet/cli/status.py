@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rlfleet.cli import cluster, show
+from rlfleet.cli import cluster, operators, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
-from rlfleet.cli.view import FleetView, fleet_view, orphan_views, troubles
+from rlfleet.cli.view import FleetView, fleet_view, named, orphan_views, troubles
 from rlfleet.resources import Condition
 
 COLUMNS = (
@@ -47,6 +47,7 @@ def status(
     fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()
     found = [fleet_view(fleet, weights, now) for fleet in fleets]
     found += orphan_views(fleets, weights, now)
+    operators.warn(objects, fleets, now)
     show.show(found, output, lambda: _render(found, wide=output is Output.WIDE, all_=everywhere))
     if not found and output in {Output.TABLE, Output.WIDE}:
         where = "" if everywhere else f" in namespace {objects.namespace!r}"
@@ -109,4 +110,4 @@ def _mark(condition: Condition) -> str:
 
 
 def _words(condition: Condition) -> str:
-    return f"{condition.type}, {condition.reason}: {condition.message}"
+    return f"{named(condition)}, {condition.reason}: {condition.message}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from rlfleet.metrics import number_of
+from rlfleet.metrics import lag_of
 from rlfleet.resources import (
     Condition,
     HistoryEntry,
@@ -35,14 +35,14 @@ class RolloutView(Resource):
     """One WeightVersion at a glance.
 
     Fields:
-        lag: versions between the applied and the desired one, where both are numbers.
+        lag: versions between the applied and the desired one, where both are numbers of one run.
         observed: the status is about the present spec.
         applied_age_seconds: since all workers hold the applied weights.
         phase_seconds: since the present phase began.
         pause_seconds: since workers hold their requests; None while they generate.
         longest_pause_seconds: of a worker in the last rollout.
         phases: those that workers pass through, in their order; of zero seconds until they begin.
-        attention: the true `Stalled` and `WeightsUnchanged`.
+        attention: its conditions that need it.
     """
 
     namespace: str
@@ -128,7 +128,6 @@ def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
     """A WeightVersion as the verbs show it."""
     spec, status = weights.spec, weights.status
     applied = status.applied
-    newest, served = number_of(spec.version), number_of(applied.version) if applied else None
     ready = weights.condition("Ready")
     return RolloutView(
         namespace=weights.metadata.namespace,
@@ -138,7 +137,7 @@ def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
         desired=spec.version,
         run_id=spec.run_id,
         applied=applied.version if applied else None,
-        lag=None if newest is None or served is None else newest - served,
+        lag=lag_of(weights, spec.version),
         observed=weights.is_observed,
         ready=ready.status if ready and weights.is_observed else "Unknown",
         phase=status.phase,
@@ -151,7 +150,7 @@ def rollout_view(weights: WeightVersion, now: datetime) -> RolloutView:
         longest_pause_seconds=status.timings.max_worker_pause_seconds,
         superseded=status.superseded_versions,
         phases=_phases(weights, now),
-        attention=_attention(status.conditions),
+        attention=attention(weights),
     )
 
 
@@ -168,7 +167,7 @@ def fleet_view(fleet: InferenceFleet, weights: Iterable[WeightVersion], now: dat
         versions=status.versions,
         lagging=status.laggards,
         endpoint=status.endpoint,
-        attention=_attention(status.conditions),
+        attention=attention(fleet),
         rollouts=tuple(
             rollout_view(w, now)
             for w in sorted(own, key=lambda w: (w.spec.adapter, w.metadata.name))
@@ -260,9 +259,20 @@ def _belongs(weights: WeightVersion, fleet: InferenceFleet) -> bool:
     return there == (fleet.metadata.namespace, fleet.metadata.name)
 
 
-def _attention(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    wanted = {"Stalled", "WeightsUnchanged"}
-    return tuple(c for c in conditions if c.type in wanted and c.status == "True")
+def attention(of: InferenceFleet | WeightVersion) -> tuple[Condition, ...]:
+    """The conditions of an object that need attention.
+
+    A fleet of no replicas need not be available, and its router cannot be.
+    """
+    wanted = {("Stalled", "True"), ("WeightsUnchanged", "True")}
+    if isinstance(of, InferenceFleet) and of.spec.replicas:
+        wanted |= {("Available", "False"), ("RouterAvailable", "False")}
+    return tuple(c for c in of.status.conditions if (c.type, c.status) in wanted)
+
+
+def named(condition: Condition) -> str:
+    """A condition in words: `Stalled`, `not Available`."""
+    return condition.type if condition.status == "True" else f"not {condition.type}"
 
 
 def _writer(weights: WeightVersion) -> str | None:

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rlfleet.cli import cluster, show
+from rlfleet.cli import cluster, operators, show
 from rlfleet.cli.options import Context, Kubeconfig, Name, Namespace
-from rlfleet.cli.screen import screen, summary
+from rlfleet.cli.screen import FleetScreen, summary
 from rlfleet.cli.view import FleetView, fleet_view
 from rlfleet.errors import Refused
 from rlfleet.ports import Place
@@ -30,7 +30,9 @@ def watch(
 ) -> None:
     """Follow one fleet until Ctrl-C. In a pipe it prints one line for each change."""
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
-    target = cluster.look(objects, name).name
+    seen = cluster.look(objects, name)
+    target = seen.name
+    operators.warn(objects, [seen.fleet] if seen.fleet else [], cluster.now())
     if until_applied:
         cluster.find(objects, target)
     console = show.console()
@@ -39,7 +41,7 @@ def watch(
         if console.is_terminal:
             with Live(console=Console(highlight=False), auto_refresh=False) as live:
                 for found in looks:
-                    live.update(screen(found), refresh=True)
+                    live.update(FleetScreen(found), refresh=True)
         else:
             _print_changes(console, looks)
     except KeyboardInterrupt:

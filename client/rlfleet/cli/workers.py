@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from rlfleet.cli import cluster, show
+from rlfleet.cli import cluster, operators, show
 from rlfleet.cli.options import Context, Format, Kubeconfig, Name, Namespace, Output
 from rlfleet.cli.pods import PodView, pod_view
 from rlfleet.cli.view import FleetView, fleet_view
@@ -28,6 +28,7 @@ def workers(
     objects = cluster.connect_fleet(name, namespace, context, kubeconfig)
     fleet, weights = cluster.find_fleet(objects, name)
     now = cluster.now()
+    operators.warn(objects, [fleet], now)
     try:
         pods = [pod_view(pod, fleet, now) for pod in cluster.pods_of(objects, fleet)]
     except Forbidden as error:

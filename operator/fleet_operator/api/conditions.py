@@ -129,7 +129,8 @@ class ConditionReason(StrEnum):
     """The canary's answers differ too much from those of the version before, or fail a limit by
     themselves."""
     FAILURE_BUDGET_EXCEEDED = "FailureBudgetExceeded"
-    """More workers failed to load the version than `rollout.maxFailures` allows."""
+    """More workers failed to load the version than `rollout.maxFailures` allows. Or failed workers are not
+    recreated any more, since `spec.recycle` is used up."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """A phase did not finish within its timeout."""
     WORKERS_FAILING = "WorkersFailing"

@@ -51,6 +51,15 @@ def test_the_lag_is_behind_the_desired_or_the_trained_version() -> None:
     assert metrics(seen(objects), now=NOW, trained_version=47)["rlfleet/lag_versions"] == 5
 
 
+def test_versions_of_two_runs_have_no_lag() -> None:
+    objects = FakeObjects(obeys=False)
+    objects.desire(version="1", runID="run-8")
+
+    found = metrics(seen(objects), now=NOW, trained_version=2)
+    assert found["rlfleet/applied_version"] == 42
+    assert "rlfleet/lag_versions" not in found
+
+
 def test_unknown_values_are_omitted() -> None:
     objects = FakeObjects(obeys=False)
     whole = metrics(seen(objects), now=NOW).keys()

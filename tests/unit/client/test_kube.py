@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rlfleet import Forbidden, NotConfigured, NotFound, Refused, RlfleetError, Unavailable
+from rlfleet.errors import Unauthorized
 from rlfleet.kube import AsyncKube, BlockingKube
 from rlfleet.kubeconfig import Access
 from rlfleet.ports import Change, ConflictError, ExistsError, GoneError, Kind, run_blocking
@@ -133,8 +134,12 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (partial(status, 401, "Unauthorized"), Forbidden, "renew the token"),
-        (partial(status, 403, "Forbidden", name="policy"), Forbidden, "get, list, watch and patch"),
+        (partial(status, 401, "Unauthorized"), Unauthorized, "credentials .*; renew the token"),
+        (
+            partial(status, 403, "Forbidden", name="policy"),
+            Forbidden,
+            "; give the account this right",
+        ),
         (partial(status, 404, "NotFound", name="policy"), NotFound, "the name and the namespace"),
         (
             partial(httpx.Response, 404, text="404 page not found"),
@@ -146,10 +151,16 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
         (partial(status, 410, "Expired"), GoneError, "in its words"),
         (partial(status, 422, "Invalid", "spec.version: only grows"), Refused, "only grows"),
         (partial(status, 429, "TooManyRequests", retryAfterSeconds=3), Unavailable, "in its words"),
-        (partial(status, 500, "InternalError"), Unavailable, "in its words"),
+        (partial(status, 500, "InternalError"), Unavailable, "500: in its words; try again"),
         (partial(httpx.Response, 502, text="<html>"), Unavailable, "HTTP 502"),
         (partial(status, 400, "BadRequest"), RlfleetError, "400 BadRequest: in its words"),
-        (partial(httpx.Response, 302), RlfleetError, "302"),
+        (
+            partial(httpx.Response, 302),
+            NotConfigured,
+            "server answers HTTP 302 .*; check the server",
+        ),
+        (partial(httpx.Response, 200, html="<p>Sign in</p>"), NotConfigured, "text/html.*sign in"),
+        (partial(httpx.Response, 200, json=[]), NotConfigured, "no object of Kubernetes"),
     ],
 )
 def test_an_error_names_the_remedy(

@@ -16,7 +16,7 @@ from rlfleet.cli.checks import CHECKS_FAILED
 from rlfleet.cli.diagnosis import OLDEST_KUBERNETES
 from rlfleet.cli.first_fleet import MINIMAL
 from rlfleet.cli.pods import OPERATOR
-from rlfleet.errors import Forbidden, NotFound, Refused, Unavailable
+from rlfleet.errors import Forbidden, NotFound, Refused, Unauthorized, Unavailable
 
 GROUP = "/apis/rlfleet.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
         "warn", "operator", ("deployments is forbidden", "give list"),
     ),
     "no Lease": (
-        answer(f"GET {LEASE}", NotFound("no")), "fail", "leader", ("logs deployment/rlfleet",),
+        answer(f"GET {LEASE}", NotFound("no")), "fail", "leader", ("has become the leader", f"logs -l {OPERATOR}"),
     ),
     "no leader": (answer(f"GET {LEASE}", lease(holderIdentity="")), "fail", "leader", ("no process",)),
     "an old leader": (answer(f"GET {LEASE}", lease(90)), "fail", "leader", ("90 s", "clocks")),
@@ -261,6 +261,31 @@ def test_without_the_api_server_nothing_is_checked(monkeypatch: pytest.MonkeyPat
     objects.answers["GET /version"] = Unavailable("https://server does not answer")
 
     assert run(monkeypatch, objects, "doctor")[0] == 9
+
+
+def test_refused_credentials_are_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = healthy()
+    objects.answers["GET /version"] = Unauthorized("the credentials are refused; renew the token")
+
+    code, out, err = run(monkeypatch, objects, "doctor")
+
+    assert (code, out) == (7, "")
+    assert "renew the token" in err
+
+
+def test_fleets_that_may_not_be_listed_are_not_said_to_be_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = healthy()
+
+    async def all_(_: str) -> None:
+        raise Forbidden("inferencefleets is forbidden; give list")
+
+    monkeypatch.setattr(objects, "all", all_)
+    _, out, _ = run(monkeypatch, objects, "doctor", "-o", "json")
+
+    (found,) = [one for one in json.loads(out)["items"] if one["subject"] == "fleets"]
+    assert (found["result"], found["remedy"]) == ("warn", "give list")
 
 
 def test_the_fleet_that_is_tried_is_the_smallest_sample() -> None:

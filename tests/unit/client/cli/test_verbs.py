@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from rlfleet.cli.app import EXIT_CODES, app
 from rlfleet.cli.checks import CHECKS_FAILED
-from rlfleet.cli.screen import grid, screen
+from rlfleet.cli.screen import FleetScreen, grid
 from rlfleet.cli.view import fleet_view
 from rlfleet.errors import Forbidden, NotConfigured, RlfleetError
 from rlfleet.resources import InferenceFleet, WeightVersion, WorkerCounts
@@ -274,7 +274,7 @@ def test_the_screen_of_watch_has_its_golden_text(
     weights = [WeightVersion.model_validate(objects.weights)] if objects.weights else []
     found = fleet_view(InferenceFleet.model_validate(objects.fleet), weights, objects.moment)
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen(found))
+    console.print(FleetScreen(found))
 
     golden(console.export_text(), f"screen.{situation}.txt")
 
