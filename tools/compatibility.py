@@ -3,7 +3,7 @@
     python3 tools/compatibility.py            write the page
     python3 tools/compatibility.py --check    exit 1 if it is out of date
 
-A version of this page is one that a file of the repository pins, and that tests run or read.
+Each version on the page is pinned in a file of the repository, and tests run or read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALLS = (
     ("SkyRL", "pause, resume, sleep and caches"),
     ("AReaL", "weights through the disk"),
 )
-"""Trainers whose own calls tests/engine/test_trainers.py makes, and which of them."""
+"""Trainer, and those of its calls that tests/engine/test_trainers.py makes."""
 
 
 def pinned(file: str, package: str) -> str:
@@ -47,13 +47,13 @@ def declared(project: str, package: str, extra: str = "") -> str:
     table = tomllib.loads((REPOSITORY / project).read_text())["project"]
     if not package:
         return str(table["requires-python"])
-    asked = table["optional-dependencies"][extra] if extra else table["dependencies"]
-    found = next(a for a in asked if re.match(rf"{re.escape(package)}\b(?!-)", a))
+    listed = table["optional-dependencies"][extra] if extra else table["dependencies"]
+    found = next(one for one in listed if re.match(rf"{re.escape(package)}\b(?!-)", one))
     return str(found.removeprefix(package))
 
 
 def chart_range() -> str:
-    """Return the range of Kubernetes that the chart asks for."""
+    """Return the range of Kubernetes versions that the chart declares."""
     chart = (REPOSITORY / "charts/rlfleet/Chart.yaml").read_text()
     (found,) = re.findall(r'^kubeVersion: "(.+?)(?:-0)?"$', chart, re.MULTILINE)
     return str(found)

@@ -4,7 +4,8 @@
     python3 tools/vllm_names.py --check   fail if the released package says otherwise
 
 For a vLLM that cannot be installed where tests run. Its wheel is downloaded once, by the hash in
-`requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The names themselves are those of `fleet_worker.engine.required_names`.
+`requirements/vllm-next.txt`. Its Python files are unpacked into the cache folder, and never run. The
+names are those of `fleet_worker.engine.required_names`.
 """
 
 from __future__ import annotations
@@ -56,10 +57,9 @@ class Wanted:
 
 
 def wanted_names() -> list[Wanted]:
-    """Every name of `engine_names`, with the engine class that it must exist on.
+    """Every name of `required_names`, with the engine class that it must exist on.
 
-    Which classes a GPU's worker and runner are made of is written down here; a model is any that
-    vLLM has.
+    The classes of a GPU's worker and runner are listed here. One model of vLLM is an example of all.
     """
     found = [Wanted(f"{n.module}:{n.attribute}", n.parameters) for n in API_SERVER_NAMES]
     for attribute, parameters in WORKER_NAMES:
@@ -80,11 +80,11 @@ class Sources:
     """The Python files of a package, read and never run."""
 
     def __init__(self, folder: Path) -> None:
-        """Of the package below a folder."""
+        """Read the package below a folder."""
         self._folder = folder
 
     def parameters(self, name: str) -> list[str] | None:
-        """Parameters of what a name names, in alphabetic order; empty if it is no callable.
+        """Parameters of what a name names, in alphabetic order; empty if it is not callable.
 
         None if there is no such name.
         """

@@ -1,4 +1,4 @@
-"""The client, over any place that keeps the objects. `weights.Weights` is the same without `await`."""
+"""The client over the Kubernetes API or the RL API. `weights.Weights` is the same without `await`."""
 
 from __future__ import annotations
 

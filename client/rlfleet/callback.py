@@ -27,22 +27,22 @@ def publish_every(
     timeout_seconds: float = 600,
     report: Callable[[dict[str, float]], object] | None = None,
 ) -> TrainerCallback:
-    """A callback that writes the model every so many steps, and asks the fleet for it.
+    """A callback that writes the model after every `steps` steps, and publishes it to the fleet.
 
     Step 20 is version `20` in `<directory>/step_20`. An error of `publish` ends the training. So does a
     directory that has files: workers may serve them, and the files of a version never change. A training
     that goes back to a checkpoint needs another directory.
 
     Args:
-        steps: Between two versions, from 1.
-        weights: Where to publish.
-        directory: Shared with the workers, below one of the fleet's weight roots.
-        worker_directory: The same as workers see it, if they mount it elsewhere.
+        steps: Number of steps between two versions, at least 1.
+        weights: The WeightVersion to publish to.
+        directory: A directory that the workers share, below one of the fleet's weight roots.
+        worker_directory: The path of this directory at the workers, if they mount it elsewhere.
         save: Writes the model into a directory, called in every process: `trainer.save_model` where
             the model is sharded (FSDP, ZeRO-3). By default `model.save_pretrained` in process 0.
         run_id: Training run.
         wait: Whether training waits until the fleet serves the version.
-        timeout_seconds: For `publish`.
+        timeout_seconds: Timeout of `publish`.
         report: Takes the figures of `Weights.metrics` after each version, such as `wandb.log`.
 
     Errors: ImportError without transformers; ValueError if `steps` is below 1. Of the callback also

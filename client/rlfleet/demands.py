@@ -1,8 +1,8 @@
-"""Sends a request whose version demand one worker does not meet to other workers.
+"""Repeats a request at other workers if one worker does not meet its version demand.
 
-A fleet's Service chooses a worker for each connection, and neither it nor the router looks at
+A fleet's Service chooses a worker for each connection. Neither the Service nor the router reads
 versions. So a repetition over the same connection reaches the same worker. These transports of httpx
-repeat it over new ones. Source: docs/reference/wire.md, "Weight versions".
+repeat it over new connections. Source: docs/reference/wire.md, "Weight versions".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _ATTEMPTS = 8
-"""About 6 seconds."""
+"""With the pauses in between they take about 6 seconds."""
 _NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 
 
@@ -25,8 +25,8 @@ class DemandTransport(httpx.BaseTransport):
     """A transport of httpx that repeats unmet demands over new connections.
 
     Args:
-        attempts: How often a request is sent at most, from 1. The answer to the last attempt is the
-            reply, so an unmet demand is still 409 then.
+        attempts: Largest number of attempts, at least 1. The answer to the last attempt is the reply,
+            so an unmet demand is 409 in the end.
         verify: As for `httpx.HTTPTransport`.
 
     >>> http = httpx.Client(transport=DemandTransport(attempts=4))
@@ -118,11 +118,11 @@ def _checked(attempts: int) -> int:
 
 
 def _is_unmet(answer: httpx.Response) -> bool:
-    """Workers answer so before the first token, whether headers or the body hold the demand."""
+    """Whether the worker does not meet the demand. It answers so before the first token."""
     return answer.status_code == httpx.codes.CONFLICT and "retry-after" in answer.headers
 
 
 def _pause_seconds(number: int) -> float:
-    """The pause after an attempt: `Retry-After` speaks of the worker that has refused, not of others."""
+    """The pause after an attempt. `Retry-After` is ignored: it is about the worker that has refused."""
     longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (number - 1))
-    return longest * random.uniform(0.5, 1)  # noqa: S311 - so that clients do not come together
+    return longest * random.uniform(0.5, 1)  # noqa: S311 - spreads the clients

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 
 class RlfleetError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of all errors of this package."""
 
 
 class Refused(RlfleetError):
     """The fleet does not take the version. The applied version keeps serving.
 
     Fields:
-        version: the requested one.
-        reason: one word of docs/reference/conditions.md, or `Invalid` if the API server has refused
+        version: the requested version.
+        reason: a reason from docs/reference/conditions.md, or `Invalid` if the API server has refused
             the request itself.
-        message: the reason in words, and what to do.
+        message: an explanation, and the remedy.
     """
 
     def __init__(self, version: str, reason: str, message: str) -> None:
@@ -28,7 +28,8 @@ class Superseded(RlfleetError):
     """Another writer has asked for another version before this one was applied.
 
     Fields:
-        version: the requested one. by: what is desired now.
+        version: the requested version.
+        by: the version that is desired now.
     """
 
     def __init__(self, version: str, by: str) -> None:
@@ -41,10 +42,10 @@ class Superseded(RlfleetError):
 
 
 class TimedOut(RlfleetError, TimeoutError):
-    """The rollout has not ended in time. The version stays desired, and the rollout goes on.
+    """The rollout has not ended in time. The version stays desired, and the rollout continues.
 
     Fields:
-        version: the requested one.
+        version: the requested version.
     """
 
     def __init__(self, version: str, message: str) -> None:
@@ -65,7 +66,7 @@ class Unauthorized(Forbidden):
 
 
 class Unavailable(RlfleetError, ConnectionError):
-    """The API server does not answer, or asks for patience.
+    """The API server does not answer, or asks to retry later.
 
     Fields:
         retry_after_seconds: the server's `Retry-After`; None if it sends none.
@@ -77,7 +78,7 @@ class Unavailable(RlfleetError, ConnectionError):
 
 
 class NotConfigured(RlfleetError):
-    """There is no cluster to talk to, or its configuration cannot be used."""
+    """No cluster is configured, or its configuration cannot be used."""
 
 
 class IncompleteReply(RlfleetError, ValueError):

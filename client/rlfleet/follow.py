@@ -1,4 +1,4 @@
-"""Every change of one WeightVersion, over ends of connections, restarts and expired histories."""
+"""Follows the changes of one WeightVersion, over lost connections, restarts and expired histories."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlfleet.ports import Change, GoneError, Kind, Place
 from rlfleet.resources import WeightVersion
 
 WINDOW_SECONDS = 30.0
-"""A watch lasts so long: a connection that died unnoticed hides changes for no longer than that."""
+"""Longest time of one watch. A connection that died unnoticed hides changes for no longer."""
 PATIENCE_SECONDS = 60.0
-"""How long a server may fail without a pause before it is reported, where no other limit is given."""
+"""How long a server may fail before the failure is reported, unless the caller sets a deadline."""
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 2.0
 T = TypeVar("T")
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change of a WeightVersion. `weights`: as it was last, where it is deleted."""
+    """A change of a WeightVersion. `weights`: its new state; the last one if it was deleted."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     weights: WeightVersion
 
 
 class Pauses:
-    """Pauses between attempts, up to a moment at which the failure is reported."""
+    """The pauses between attempts, and the time at which a failure is reported."""
 
     def __init__(self, objects: Place, deadline: float | None) -> None:
         self._objects = objects
@@ -37,13 +37,13 @@ class Pauses:
         self.reset()
 
     def reset(self) -> None:
-        """The server has answered."""
+        """Begin again, after the server has answered."""
         self._failure: Unavailable | None = None
         self._give_up_at = self._deadline
         self._next_seconds = _FIRST_PAUSE_SECONDS
 
     async def after(self, error: Unavailable) -> None:
-        """Wait before the next attempt. Errors: the failure itself, when the time is over."""
+        """Wait before the next attempt. Errors: the failure itself, once the deadline is over."""
         self._failure = error
         now = self._objects.monotonic()
         if self._give_up_at is None:
@@ -55,14 +55,14 @@ class Pauses:
         self._next_seconds = min(2 * self._next_seconds, _LONGEST_PAUSE_SECONDS)
 
     async def after_watch(self, begun: float) -> None:
-        """A watch has ended, which began then: one that ended at once is not repeated at once."""
+        """Note the end of a watch that began at `begun`, and wait if it ended at once."""
         if self._objects.monotonic() - begun < _FIRST_PAUSE_SECONDS:
             await self.after(Unavailable("the API server ends each watch at once"))
         else:
             self.reset()
 
     def finish(self) -> None:
-        """There are no more attempts. Errors: that of the last one, if it failed."""
+        """Report the last attempt, after which no other follows. Errors: its error, if it failed."""
         if self._failure is not None:
             raise self._failure
 
@@ -86,20 +86,20 @@ async def follow(
     seen: WeightVersion | None = None,
     deadline: float | None = None,
 ) -> AsyncGenerator[Event]:
-    """Changes of a WeightVersion, each state once; without a deadline it never ends by itself.
+    """Changes of a WeightVersion, each state once. Without a deadline it never ends by itself.
 
     Args:
-        objects: Where it is.
-        name: Of the object.
-        seen: The state to go on from; without one the present state comes first.
+        objects: The API that has the object.
+        name: Name of the object.
+        seen: The state to continue from; without one the present state comes first.
         deadline: When to end, on the clock of `objects`.
 
     Errors:
-        NotFound: there was no such object at the beginning.
+        NotFound: the object did not exist at the beginning.
         Unavailable: the server has not answered until the deadline, or for a minute.
     """
     if seen is None:
-        seen, since = await patiently(objects, lambda: _look(objects, name), deadline)
+        seen, since = await patiently(objects, lambda: _read(objects, name), deadline)
         if seen is None:
             raise missing(name, objects.namespace)
         yield Event("ADDED", seen)
@@ -110,7 +110,7 @@ async def follow(
     while (left := _left(objects, deadline)) > 0:
         try:
             if not since:
-                now, since = await _look(objects, name)
+                now, since = await _read(objects, name)
                 for missed in _between(last, now):
                     yield missed
                 last = now
@@ -137,8 +137,8 @@ def _left(objects: Place, deadline: float | None) -> float:
     return min(WINDOW_SECONDS, left)
 
 
-async def _look(objects: Place, name: str) -> tuple[WeightVersion | None, str]:
-    """The present state, and from where a watch goes on."""
+async def _read(objects: Place, name: str) -> tuple[WeightVersion | None, str]:
+    """The present state, and the resource version from which a watch continues."""
     found, since = await objects.list(Kind.WEIGHTS, name)
     return WeightVersion.model_validate(found) if found else None, since
 
@@ -152,7 +152,7 @@ def missing(name: str, namespace: str) -> NotFound:
 
 
 def _between(before: WeightVersion | None, now: WeightVersion | None) -> list[Event]:
-    """The events that lead from one look to the next."""
+    """The events that lead from one state to the next."""
     if before is None:
         return [Event("ADDED", now)] if now else []
     if now is None:

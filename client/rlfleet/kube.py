@@ -1,7 +1,7 @@
-"""The Kubernetes API as a place of objects, blocking and for asyncio.
+"""Reads and changes objects over the Kubernetes API, blocking and for asyncio.
 
-Source: Kubernetes API concepts, "Efficient detection of changes" and "Patch". Requests and what
-answers mean are written once; the two classes at the end only send.
+Source: Kubernetes API concepts, "Efficient detection of changes" and "Patch". The requests and the
+meaning of answers are written once. The two classes at the end only send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlfleet.sending import (
 )
 
 _GRACE_SECONDS = 5.0
-"""So much later than asked for may a watch end."""
+"""How much later than requested a watch may end."""
 
 
 class _Kube(ABC):
@@ -45,11 +45,11 @@ class _Kube(ABC):
 
     @property
     def namespace(self) -> str:
-        """See `Objects`, also for what follows."""
+        """See `Objects`, also for the methods below."""
         return self._access.namespace
 
     def monotonic(self) -> float:
-        """The machine's."""
+        """The monotonic clock of this machine."""
         return time.monotonic()
 
     async def get(self, kind: Kind, name: str) -> Json:
@@ -57,7 +57,7 @@ class _Kube(ABC):
         return await self._send("GET", f"{kind}/{name}")
 
     async def list(self, kind: Kind, name: str) -> tuple[Json | None, str]:
-        """GET of the collection: its version is that of now, which an object's own is not."""
+        """GET of the collection. Its version is the newest one, unlike that of an object."""
         found = await self._send("GET", kind, _only(name))
         items: list[Json] = found["items"]
         return (items[0] if items else None), found["metadata"]["resourceVersion"]
@@ -92,7 +92,7 @@ class _Kube(ABC):
         media: str = "",
         read_seconds: float = ANSWER_SECONDS,
     ) -> dict[str, Any]:
-        """Arguments for httpx. `path`: of a kind of ours, or from the root if it begins with `/`."""
+        """Arguments for httpx. `path`: below our API group, or from the root if it begins with `/`."""
         access = self._access
         headers = {"Accept": "application/json", **access.headers}
         if token:
@@ -137,11 +137,11 @@ class BlockingKube(_Kube):
         self._http = httpx.Client(verify=access.tls, proxy=access.proxy, event_hooks=hooks)
 
     def changes(self, name: str) -> Changes:
-        """As patches."""
+        """Changes, made by patches of the object."""
         return Patches(self, name)
 
     async def sleep(self, seconds: float) -> None:
-        """Blocks."""
+        """Wait, and block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
 
     async def close(self) -> None:
@@ -223,7 +223,7 @@ class AsyncKube(_Kube):
         )
 
     def of(self, namespace: str) -> AsyncKube:
-        """The same for another namespace, over the same connections: close one of them."""
+        """The API for another namespace, over the same connections: close only one of both."""
         made = copy.copy(self)
         made._access = dataclasses.replace(self._access, namespace=namespace)  # noqa: SLF001 - own class
         return made
@@ -237,7 +237,7 @@ class AsyncKube(_Kube):
         *,
         accept: str = "application/json",
     ) -> Json:
-        """As `BlockingKube.call`, for JSON. `accept`: its form, as of a table."""
+        """As `BlockingKube.call`, for JSON. `accept`: its media type, such as that of a table."""
         request = self._request(await self._token(), method, path, params, body)
         request["headers"]["Accept"] = accept
         try:
@@ -249,11 +249,11 @@ class AsyncKube(_Kube):
         return json_of(answer)
 
     def changes(self, name: str) -> Changes:
-        """As patches."""
+        """Changes, made by patches of the object."""
         return Patches(self, name)
 
     async def sleep(self, seconds: float) -> None:
-        """Lets other tasks run."""
+        """Wait, and let other tasks run."""
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
@@ -287,9 +287,12 @@ class AsyncKube(_Kube):
             raise self._broken(error) from error
 
     async def _token(self) -> str:
-        return await asyncio.to_thread(self._access.token)  # a plugin may take its time
+        return await asyncio.to_thread(self._access.token)  # a plugin may be slow
 
 
 def _only(name: str) -> dict[str, str]:
-    """A right on this one name is enough then. Source: Kubernetes RBAC, "Referring to resources"."""
+    """Parameters for one object of a collection, so that a right on its name is enough.
+
+    Source: Kubernetes RBAC, "Referring to resources".
+    """
     return {"fieldSelector": f"metadata.name={name}"}

@@ -32,13 +32,13 @@ _KNOWN: dict[int, tuple[type[Exception], str]] = {
     404: (NotFound, "check the name and the namespace"),
     410: (GoneError, "list it again"),
 }
-"""HTTP status → what it is for the caller, and the remedy."""
+"""HTTP status → the error, and the remedy."""
 _KNOWN_ELSEWHERE = _KNOWN | {403: (Forbidden, _GRANT)}
-"""The same for objects of other API groups."""
+"""As `_KNOWN`, for objects of other API groups."""
 
 
 class Lines:
-    """Lines of a stream. Only a newline ends one: messages may hold other separators."""
+    """Splits a stream into lines. Only a newline ends a line: messages may hold other separators."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -85,13 +85,13 @@ def _no_object(answer: httpx.Response) -> NotConfigured:
 
 
 def failure(answer: httpx.Response, version: str = "?", *, elsewhere: bool = False) -> Exception:
-    """The error for an answer that is no success. Arguments: as for `_error_of`."""
+    """The error for an unsuccessful answer. Arguments: as for `_error_of`."""
     if answer.is_redirect:
         return _no_object(answer)
     try:
         status = answer.json()
     except ValueError:
-        status = None  # from something between the API server and here
+        status = None  # a proxy has answered instead of the API server
     wait = answer.headers.get("retry-after", "")
     details = {"retryAfterSeconds": int(wait)} if wait.isdecimal() else {}
     status = status if isinstance(status, dict) else {}
@@ -105,7 +105,7 @@ def _error_of(code: int, status: Json, version: str = "?", *, elsewhere: bool = 
     Args:
         code: The HTTP status.
         status: The object `Status` of the answer, as far as there is one.
-        version: The requested one.
+        version: The requested version.
         elsewhere: The object belongs to another API group than ours.
     """
     reason, message = status.get("reason") or str(code), status.get("message") or f"HTTP {code}"

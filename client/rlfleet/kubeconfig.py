@@ -1,4 +1,4 @@
-"""How to reach the API server: a kubeconfig, or the account of the pod that this runs in.
+"""How to reach the API server: a kubeconfig, or the service account of the pod that the client runs in.
 
 Source: Kubernetes, "Organizing Cluster Access Using kubeconfig Files" and client-go credential
 plugins. Passwords and `auth-provider` are gone from Kubernetes and are refused.
@@ -32,18 +32,18 @@ _NOT_SUPPORTED = {
     "auth-provider": "an exec plugin",
     "as-groups": "a user of its own",
 }
-"""Keys of a user that would otherwise be overlooked, and what to use instead."""
+"""Keys of a user that are refused instead of ignored, and what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API server is, and as what to talk to it.
+    """The address of the API server, and the credentials for it.
 
     Fields:
-        namespace: that is meant where none is named.
-        token: returns the current bearer token, or nothing if there is no token. Called before each
-            request, since tokens are rotated.
-        server_name: that the certificate must have; empty for the host of `server`.
+        namespace: the default namespace.
+        token: returns the current bearer token; empty without one. Called before each request, since
+            tokens are rotated.
+        server_name: the name that the certificate must have; empty for the host of `server`.
     """
 
     server: str
@@ -96,7 +96,7 @@ def _of_pod(environment: Mapping[str, str], account: Path, namespace: str | None
 
 
 def _merged(files: list[Path]) -> Config:
-    """One configuration of several files: the first one that says something counts."""
+    """One configuration from several files. The first file that has an entry wins."""
     whole: Config = {}
     for file in files:
         config = yaml.safe_load(file.read_text()) or {}
@@ -181,12 +181,12 @@ class Plugin:
 
     def __init__(self, settings: Config, folder: Path) -> None:
         self._settings = settings
-        program = settings["command"]  # a path is one from the kubeconfig's folder
+        program = settings["command"]  # a path is relative to the kubeconfig's folder
         self._program = str(folder / program) if os.sep in program else program
         self._status: Config = {}
 
     def token(self) -> str:
-        """The token of now. Errors: NotConfigured."""
+        """The current token. Errors: NotConfigured."""
         return str(self._credential().get("token", ""))
 
     def certificate(self) -> bytes:

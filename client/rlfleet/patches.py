@@ -1,4 +1,4 @@
-"""Changes to a WeightVersion as patches of the object, for places that keep it."""
+"""Changes to a WeightVersion as patches of the object, for the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Patches:
             return await self._patch(body, deadline)
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
-        """Patch version and source; the source of an earlier version is what the fleet recorded."""
+        """Patch version and source. The source is the one that the fleet has recorded for the version."""
         now = await self._get(Kind.WEIGHTS, self._name, deadline)
         seen = WeightVersion.model_validate(now)
         source = {"path": path} if path else await self._source_of(version, seen, deadline)
@@ -67,7 +67,7 @@ class Patches:
     async def _source_of(
         self, version: str, seen: WeightVersion, deadline: float | None
     ) -> dict[str, Any] | None:
-        """Where an earlier version was, where the spec names no place for each; None where it does."""
+        """The recorded source of an earlier version; None if the spec's source is a template."""
         if seen.spec.source.is_template or seen.spec.version == version:
             return None
         found = await self._get(Kind.FLEETS, seen.spec.fleet_ref.name, deadline)
@@ -77,7 +77,7 @@ class Patches:
                 return pin.source.model_dump(by_alias=True, exclude_none=True)
         raise NotFound(
             f"the fleet has no record of where version {version} is, and the source of "
-            f"{self._name!r} has no {{version}} in it; say where with path="
+            f"{self._name!r} has no {{version}} in it; give its directory with path="
         )
 
 
@@ -87,7 +87,7 @@ def _of_span(traceparent: str | None) -> Json:
 
 
 def manifest(name: str, fleet: str, spec: Json, traceparent: str | None = None) -> Json:
-    """A WeightVersion to create. `spec`: of a merge patch, without `fleetRef`; nulls are left out."""
+    """A WeightVersion to create. `spec`: a merge patch without `fleetRef`; its nulls are left out."""
     annotations = {"annotations": {TRACEPARENT: traceparent}} if traceparent else {}
     return {
         "apiVersion": API_VERSION,

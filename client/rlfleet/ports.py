@@ -1,8 +1,8 @@
-"""The ports of the client: the place that keeps the objects, and the changes to one.
+"""The ports of the client: a place that has the objects, and the changes to one of them.
 
-There are two kinds of places: the Kubernetes API (`kube`) and the RL API (`rl_api`). The methods are coroutines in both
-worlds: those of a blocking place never suspend, and `run_blocking` runs what is built on them. So
-the logic is written once.
+There are two kinds of places, the Kubernetes API (`kube`) and the RL API (`rl_api`), each blocking and
+for asyncio. The methods are always coroutines. Those of a blocking place never suspend, and
+`run_blocking` runs code that is built on them. So the logic is written once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Change:
 
     @property
     def resource_version(self) -> str:
-        """From which a later watch goes on."""
+        """The resource version from which a later watch continues."""
         return str(self.object["metadata"]["resourceVersion"])
 
 
@@ -43,7 +43,7 @@ class GoneError(Exception):
 
 
 class ExistsError(Exception):
-    """An object of that name is there already."""
+    """An object of that name exists already."""
 
 
 class ConflictError(Unavailable):
@@ -54,8 +54,8 @@ class Changes(Protocol):
     """Changes to one WeightVersion. Each returns the object as it was written.
 
     Args of every method:
-        deadline: until when a request without an answer is repeated, on the clock of the place; without
-            one for a minute.
+        deadline: until when a request without an answer is repeated, on the clock of the place. None
+            means for a minute.
 
     Errors of every method: NotFound, Forbidden, Unavailable, Refused.
     """
@@ -66,9 +66,9 @@ class Changes(Protocol):
         """Ask for a version.
 
         Args:
-            spec: Of a merge patch.
+            spec: The spec of a merge patch.
             create_for: The fleet of a new object.
-            traceparent: Of the trainer's span; without one, that of an earlier version is removed.
+            traceparent: The trainer's span; None removes the span of an earlier version.
             deadline: As for every method.
         """
         ...
@@ -82,19 +82,19 @@ class Changes(Protocol):
         ...
 
     async def suspend(self, *, suspended: bool, deadline: float | None) -> Json:
-        """Suspend rollouts, or let them go on."""
+        """Suspend rollouts, or continue them."""
         ...
 
 
 class Place(Protocol):
-    """Fleets and WeightVersions to look at, and a clock.
+    """A place to read fleets and WeightVersions from, and its clock.
 
     Errors of every method: NotFound, Forbidden, Unavailable.
     """
 
     @property
     def namespace(self) -> str:
-        """Where the objects are."""
+        """The namespace of the objects."""
         ...
 
     async def get(self, kind: Kind, name: str) -> Json:
@@ -112,7 +112,7 @@ class Place(Protocol):
     def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
-        """Changes of the object after a resource version, for about so many seconds at most.
+        """Changes of the object after a resource version, for about `seconds` at most.
 
         Errors: GoneError.
         """
@@ -136,7 +136,7 @@ class Place(Protocol):
 
 
 class Objects(Place, Protocol):
-    """A place where objects can be written whole. Errors: Refused, too."""
+    """A place that can also write objects. Errors: also Refused."""
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
         """Merge a patch into an object (RFC 7396). Returns: the whole object."""

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 API_VERSION = "rlfleet.dev/v1alpha1"
 RETRY = "rlfleet.dev/retry"
-"""Annotation of a WeightVersion: a new value makes the operator try a given-up version again."""
+"""Annotation of a WeightVersion: a new value makes the operator try an abandoned version again."""
 TRACEPARENT = "rlfleet.dev/traceparent"
 """Annotation of a WeightVersion: the rollout that begins next is a child of this span."""
 

@@ -1,4 +1,4 @@
-"""How to reach the RL API: its address, a token and an authority, by arguments or environment.
+"""How to reach the RL API: its address, a token and an authority, from arguments or the environment.
 
 Source: docs/reference/rl-api.md, "Credentials", and RFC 6750 for the token's characters.
 """
@@ -26,12 +26,12 @@ _TOKEN_TEXT = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class RlAccess:
-    """Where the RL API is, and as what to talk to it.
+    """The address of the RL API, and the credentials for it.
 
     Fields:
-        url: without a slash at its end.
-        namespace: of the fleet.
-        token: returns the current token. Called before each request, since files of tokens rotate.
+        url: the address, without a slash at its end.
+        namespace: the namespace of the fleet.
+        token: returns the current token. Called before each request, since tokens in files are rotated.
     """
 
     url: str

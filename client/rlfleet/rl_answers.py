@@ -15,7 +15,7 @@ from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Supersede
 from rlfleet.ports import Json
 from rlfleet.resources import RETRY, Resource
 
-_MOST_WORDS = 2000
+_MAX_WORDS = 2000
 """Characters of an answer in a message."""
 _KNOWN: dict[int | str, type[RlfleetError]] = {
     401: Forbidden,
@@ -24,11 +24,11 @@ _KNOWN: dict[int | str, type[RlfleetError]] = {
     "AccountForbidden": Forbidden,
     "UnreadableFleet": RlfleetError,
 }
-"""HTTP status, or reason → what it is for the caller; another attempt changes none of these."""
+"""HTTP status or reason → the error. None of these is retried."""
 
 
 class _Document(Resource):
-    """Base of documents: all other fields are kept as they come."""
+    """Base of documents, which keep fields that they do not declare."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -100,15 +100,15 @@ def document_of(answer: httpx.Response, version: str) -> Json:
         raise failure(answer, version)
     found = _json(answer)
     if found is None:
-        raise RlfleetError("the answer is no document of the RL API; check the address")
+        raise RlfleetError("the answer is not a document of the RL API; check the address")
     return found
 
 
 def failure(answer: httpx.Response, version: str) -> RlfleetError:
-    """The error for an answer that is no success. Something between may have sent it."""
+    """The error for an unsuccessful answer, which a proxy may have sent."""
     code, problem = answer.status_code, _json(answer) or {}
     reason = str(problem.get("reason") or "")
-    message = str(problem.get("detail") or f"HTTP {code}")[:_MOST_WORDS]
+    message = str(problem.get("detail") or f"HTTP {code}")[:_MAX_WORDS]
     if reason == "Superseded":
         return Superseded(version, "another version")
     if code in {409, 422} and reason not in {"", "IdempotencyKeyReused"}:

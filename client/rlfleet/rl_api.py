@@ -1,8 +1,8 @@
-"""One fleet of the RL API as a place of objects, blocking and for asyncio.
+"""Reads and changes one fleet over the RL API, blocking and for asyncio.
 
-Source: docs/reference/rl-api.md. No change waits for its outcome, since proxies end long requests. The
-client follows the stream of events, and decides as it does with the Kubernetes API. Where no stream
-comes through, it looks at the state instead. Each change has an `Idempotency-Key`, so a repetition
+Source: docs/reference/rl-api.md. No request waits for the outcome of a change, since proxies end long
+requests. The client follows the stream of events instead, as it follows a watch of the Kubernetes API. If
+a proxy holds the stream back, it polls the state. Each change has an `Idempotency-Key`, so a repetition
 after a lost answer changes nothing.
 """
 
@@ -28,40 +28,40 @@ from rlfleet.rl_answers import document_of, state_of, weights_of
 from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
 from rlfleet.sending import ANSWER_SECONDS, CONNECT_SECONDS, broken
 
-LOOK_SECONDS = 0.5
-"""Between two looks of a watch: the RL API permits 50 requests a second to each address."""
-_LEAST_STREAM_SECONDS = 1.0
-"""For a shorter time the client looks, instead of opening a stream."""
+POLL_SECONDS = 0.5
+"""Time between two polls of the state: the RL API permits 50 requests a second to each address."""
+_MIN_STREAM_SECONDS = 1.0
+"""For a shorter time the client polls instead of opening a stream."""
 _ABSENT = "absent"
 """The version of a state without a WeightVersion."""
 _TIMEOUT = httpx.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS)
 
 
 class _RlApi(ABC):
-    """The common part of both ways of sending. It is `Place` and `Changes` at once.
+    """The common part of both ways of sending. It implements `Place` and `Changes`.
 
-    Names of objects in arguments mean the one fleet and its WeightVersion.
+    It ignores the names of objects in arguments: they mean the one fleet and its WeightVersion.
     """
 
     def __init__(self, access: RlAccess, fleet: str) -> None:
         self._access = access
         self._fleet = fleet
         self._streams = True
-        """Whether streams of events come through."""
+        """Whether streams of events reach this client."""
         names = "/".join(quote(name, safe="") for name in (access.namespace, fleet))
         self._root = f"{access.url}/fleets/{names}/v1/rl/"
 
     @property
     def namespace(self) -> str:
-        """See `Place`, also for what follows."""
+        """See `Place`, also for the methods below."""
         return self._access.namespace
 
     def monotonic(self) -> float:
-        """The machine's."""
+        """The monotonic clock of this machine."""
         return time.monotonic()
 
     def changes(self, name: str) -> Changes:  # noqa: ARG002 - see the class
-        """As requests."""
+        """Changes, made by requests of their own."""
         return self
 
     async def get(self, kind: Kind, name: str) -> Json:  # noqa: ARG002 - see Place
@@ -92,45 +92,45 @@ class _RlApi(ABC):
     async def watch(
         self, kind: Kind, name: str, resource_version: str, seconds: float
     ) -> AsyncGenerator[Change]:
-        """GET events. Errors: GoneError where the object is another one, or gone.
+        """GET events. Errors: GoneError if the object was deleted or recreated.
 
         No read lasts longer than half of the time that is left, so none lasts beyond the end.
         """
         end, since = self.monotonic() + seconds, resource_version
         while self._streams and since != _ABSENT:
             left = end - self.monotonic()
-            if left < _LEAST_STREAM_SECONDS:
+            if left < _MIN_STREAM_SECONDS:
                 break
-            came = False
+            received = False
             try:
-                async with aclosing(self._chunks(self._listening(since, left / 2))) as chunks:
+                async with aclosing(self._chunks(self._event_request(since, left / 2))) as chunks:
                     events = Events(self.namespace, self._fleet)
                     async for chunk in chunks:
-                        came = True
+                        received = True
                         for change in events.of(chunk):
                             since = change.resource_version
                             yield change
                         if self.monotonic() > end - left / 2:
                             break
                     else:
-                        return  # the next watch goes on after the last event
+                        return  # the next watch continues after the last event
             except NoStreamError as error:
                 self._streams = error.status not in {200, 404}
                 break
             except httpx.ReadTimeout:
                 # The RL API sends a line at once. A proxy that collects the reply holds it back.
-                self._streams = came
+                self._streams = received
             except httpx.TransportError as error:
                 raise self._broken(error) from error
-        async with aclosing(self._looks(kind, name, since, end)) as looks:
-            async for change in looks:
+        async with aclosing(self._poll(kind, name, since, end)) as changes:
+            async for change in changes:
                 yield change
 
-    async def _looks(self, kind: Kind, name: str, since: str, end: float) -> AsyncGenerator[Change]:
+    async def _poll(self, kind: Kind, name: str, since: str, end: float) -> AsyncGenerator[Change]:
         """GET state, repeatedly. Errors: as for `watch`."""
         uid = ""
         while (left := end - self.monotonic()) > 0:
-            await self.sleep(min(LOOK_SECONDS, left))
+            await self.sleep(min(POLL_SECONDS, left))
             found, now = await self.list(kind, name)
             if now == since == _ABSENT:
                 continue
@@ -180,13 +180,13 @@ class _RlApi(ABC):
 
     @abstractmethod
     async def _exchange(self, request: dict[str, Any]) -> httpx.Response:
-        """Send a request of httpx."""
+        """Send a request. `request`: arguments for httpx."""
 
     @abstractmethod
     def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[bytes]:
         """The bytes of a stream of events. Errors: NoStreamError; those of httpx."""
 
-    def _listening(self, since: str, read_seconds: float) -> dict[str, Any]:
+    def _event_request(self, since: str, read_seconds: float) -> dict[str, Any]:
         return {
             "method": "GET",
             "url": self._root + "events",
@@ -244,7 +244,7 @@ class BlockingRlApi(_RlApi):
         self._http = httpx.Client(verify=access.tls, timeout=_TIMEOUT)
 
     async def sleep(self, seconds: float) -> None:
-        """Blocks."""
+        """Wait, and block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as everything here
 
     async def close(self) -> None:
@@ -269,7 +269,7 @@ class AsyncRlApi(_RlApi):
         self._http = httpx.AsyncClient(verify=access.tls, timeout=_TIMEOUT)
 
     async def sleep(self, seconds: float) -> None:
-        """Lets other tasks run."""
+        """Wait, and let other tasks run."""
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
@@ -287,7 +287,7 @@ class AsyncRlApi(_RlApi):
 
 
 def _check_stream(answer: httpx.Response) -> None:
-    """Errors: NoStreamError; a look at the state then shows why."""
+    """Check that an answer is a stream of events. Errors: NoStreamError; the state then shows why."""
     if answer.status_code != 200 or not answer.headers.get("content-type", "").startswith(
         MEDIA_TYPE
     ):

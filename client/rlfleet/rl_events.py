@@ -13,12 +13,12 @@ from rlfleet.ports import Change, GoneError
 from rlfleet.rl_answers import weights_of
 
 MEDIA_TYPE = "text/event-stream"
-_MOST_BYTES = 4 * 1024 * 1024
-"""Of one event."""
+_MAX_BYTES = 4 * 1024 * 1024
+"""Largest size of one event."""
 
 
 class NoStreamError(Exception):
-    """There is no stream to read. `status`: the answer's HTTP status."""
+    """The answer is not a stream of events. `status`: its HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"HTTP {status}")
@@ -39,13 +39,13 @@ class Events:
 
         Errors:
             GoneError: the WeightVersion was deleted.
-            Unavailable: something between has broken the stream.
+            Unavailable: the stream is malformed, for example by a proxy.
             RlfleetError: the document is of another release.
         """
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             yield from self._of_line(line.removesuffix(b"\r"))
-        if len(self._rest) + len(self._data) > _MOST_BYTES:
+        if len(self._rest) + len(self._data) > _MAX_BYTES:
             raise Unavailable("an event of the RL API has no end")
 
     def _of_line(self, line: bytes) -> Iterator[Change]:
@@ -69,5 +69,5 @@ class Events:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise Unavailable("an event of the RL API is no JSON object")
+            raise Unavailable("an event of the RL API is not a JSON object")
         return Change("MODIFIED", weights_of(document, self._namespace, self._fleet))

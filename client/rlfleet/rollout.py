@@ -1,4 +1,4 @@
-"""The outcome of a requested version, read off its WeightVersion: pure, no clock, no I/O."""
+"""The outcome of a requested version, derived from its WeightVersion: pure, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Label = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """A requested version, as it was seen last.
+    """A requested version, and the state of its rollout when the client read it last.
 
     Fields:
         applied: every worker with traffic serves it, or has served it before a newer version came.
         timings: of this rollout; zeros until its phases end. Of a version that was replaced before
             this client saw it applied, only the total and the longest pause are known.
         effect: what the version changed; None if no worker has reported it.
-        weights: the object that this was read from.
+        weights: the object that the other fields come from.
     """
 
     version: str
@@ -44,13 +44,13 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A requested version, and which looks may answer for it.
+    """A requested version, and the conditions under which a status is about it.
 
     Fields:
-        generation: of the spec that asks for it; a status of an older one says nothing.
-        retry: value of the retry annotation that the status must speak of.
-        known: the trouble from before a retry; it says nothing until it changes.
-        ended: rollouts that had ended before.
+        generation: the generation of the spec that asks for it. An older status is ignored.
+        retry: the value of the retry annotation that the status must have observed.
+        known: the condition `Stalled` from before a retry. It is ignored until it changes.
+        ended: rollouts that had ended before the request.
     """
 
     version: str
@@ -79,10 +79,10 @@ class Asked:
 
 
 def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
-    """How the rollout has ended, or None while it goes on. `seen`: the object that was written.
+    """How the rollout has ended, or None while it continues. `seen`: the newest state of the object.
 
     Errors:
-        Refused: the rollout has stalled: nothing passes by itself in time.
+        Refused: the rollout has stalled, and needs attention.
         Superseded: another version is desired, and this one was not applied.
     """
     if _is_about(asked, seen):
@@ -99,33 +99,33 @@ def outcome(asked: Asked, seen: WeightVersion) -> Rollout | None:
         was_it = (entry.version, entry.run_id) == asked.label and entry not in asked.ended
         if was_it and entry.result == "Applied":
             return _applied_before(seen, entry)
-    raise Superseded(asked.version, _in_words(seen.spec))
+    raise Superseded(asked.version, _described(seen.spec))
 
 
 def unfinished(asked: Asked, seen: WeightVersion, timeout_seconds: float) -> Refused | TimedOut:
-    """The error when the time is over. `seen`: the last look."""
+    """The error when the time is over. `seen`: the newest state of the object."""
     stalled = trouble_of(seen)
     if stalled is not None and stalled == asked.known and _is_about(asked, seen):
         return Refused(asked.version, stalled.reason, stalled.message)
     status = seen.status
     progressing = seen.condition("Progressing")
     if not _is_about(asked, seen):
-        standing = "the operator has not looked at it; see whether one runs (kubectl get ifl,wv)"
+        state = "the operator has not observed it; check that an operator runs (kubectl get ifl,wv)"
     elif seen.spec.suspend:
-        standing = "the rollout is suspended; resume() lets it go on"
+        state = "the rollout is suspended; resume() continues it"
     else:
         note = f": {progressing.message}" if progressing and progressing.message else ""
-        standing = f"phase {status.phase or 'unknown'}, {status.workers_applied} workers{note}"
+        state = f"phase {status.phase or 'unknown'}, {status.workers_applied} workers{note}"
     name = seen.metadata.name
     return TimedOut(
         asked.version,
-        f"version {asked.version} of {name} is not applied after {timeout_seconds:g} s: {standing}. "
+        f"version {asked.version} of {name} is not applied after {timeout_seconds:g} s: {state}. "
         "It stays desired: wait again, or roll back",
     )
 
 
 def rollout_of(seen: WeightVersion, label: Label, *, applied: bool) -> Rollout:
-    """A rollout as the status shows it; no timings while the status is about another one."""
+    """The rollout of a version as the status shows it. It has no timings if the status is about another."""
     version, run_id = label
     status = seen.status
     about = (status.desired_version, status.desired_run_id) == label
@@ -153,7 +153,7 @@ def publish_patch(
 ) -> dict[str, Any]:
     """The spec of a merge patch that asks for a version.
 
-    A digest that an earlier version left is always replaced or removed: it names other files.
+    It always replaces or removes the digest of the version before, which names other files.
     """
     spec: dict[str, Any] = {"version": version, "digest": digest}
     if path is not None:
@@ -168,8 +168,8 @@ def rollback_patches(
 ) -> list[dict[str, Any]]:
     """The specs of the merge patches that go back to a version, in order; none if it is desired.
 
-    `rollbackTo` permits one step back when it becomes the version, so one that names it already is
-    removed first. `source`: where the version is, if it differs from what the spec names.
+    A change of `rollbackTo` to the version permits one step back. So a `rollbackTo` that names the
+    version already is removed first. `source`: the version's source, if it differs from the spec's.
     """
     if seen.spec.version == version:
         return []
@@ -180,9 +180,9 @@ def rollback_patches(
 
 
 def _is_about(asked: Asked, seen: WeightVersion) -> bool:
-    """Whether the status speaks of the request: not of an older generation, nor from before a retry.
+    """Whether the status is about the request: not about an older generation, nor from before a retry.
 
-    A status of an object that steers nothing names no retry, and no start of a rollout.
+    The status of an object that steers no fleet has neither a retry nor the start of a rollout.
     """
     status = seen.status
     after_retry = status.retried == asked.retry or status.started_at is None
@@ -208,5 +208,5 @@ def _label(spec: WeightsSpec) -> Label:
     return spec.version, spec.run_id
 
 
-def _in_words(spec: WeightsSpec) -> str:
+def _described(spec: WeightsSpec) -> str:
     return spec.version if spec.run_id is None else f"{spec.version} of run {spec.run_id}"

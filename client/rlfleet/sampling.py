@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Which weights a request wants; an unmet demand is answered 409 with `Retry-After`.
+    """The weights that a request demands. A worker that does not have them answers 409 with `Retry-After`.
 
     Fields:
         exact: tokens of this version only.
@@ -34,7 +34,7 @@ class Sampling:
     run_id: str | None = None
 
     def headers(self) -> dict[str, str]:
-        """For the request, such as `extra_headers` of the openai client.
+        """Headers for the request, such as `extra_headers` of the openai client.
 
         >>> Sampling(exact="43").headers()
         {'x-weight-version-exact': '43'}
@@ -42,7 +42,7 @@ class Sampling:
         return self._named("x-weight-version-exact", "x-weight-version-min", "x-weight-run")
 
     def body(self) -> dict[str, str]:
-        """The same as fields of the body, such as `extra_body` of the openai client. No router drops them.
+        """Fields for the body, such as `extra_body` of the openai client. Routers may drop headers.
 
         >>> Sampling(exact="43").body()
         {'weight_version_exact': '43'}
@@ -60,7 +60,7 @@ class WeightSpan(BaseModel):
     Fields:
         run_id: training run, if the version belongs to a named one.
         digest: the first 12 hex digits of the digest of the files, if known.
-        adapter: version of the LoRA adapter; `version` is then that of the model below it.
+        adapter: version of the LoRA adapter; `version` is then that of the base weights.
         kv_from: the oldest weights whose keys and values these tokens may have read.
     """
 
@@ -84,7 +84,7 @@ _SPANS = TypeAdapter(tuple[WeightSpan, ...])
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Weights, as headers name them."""
+    """Weights, as the headers of a reply name them."""
 
     version: str
     run_id: str | None = None
@@ -97,7 +97,7 @@ def weight_versions(reply: object, choice: int = 0) -> tuple[WeightSpan, ...]:
     Args:
         reply: A dict, an object of the openai client or of any other pydantic models, or an
             `httpx.Response` that was read. Of a stream, the chunk that ends the choice.
-        choice: Its index; replies without choices (responses, messages) have one list.
+        choice: The index of the choice. Replies without choices (responses, messages) have one list.
 
     Returns:
         Empty for a choice without tokens.
@@ -119,7 +119,7 @@ def labels_of(headers: Mapping[str, str]) -> tuple[Label, Label | None] | None:
         headers: With names in any case, such as `response.headers` of httpx.
 
     Returns:
-        None where there are no such headers; no last label where the reply is streamed.
+        None for a reply without these headers. A streamed reply has no last label.
 
     >>> labels_of({"x-weight-version-start": "42", "x-weight-version-end": "43"})
     (Label(version='42', run_id=None, digest=None), Label(version='43', run_id=None, digest=None))
@@ -138,14 +138,14 @@ def labels_of(headers: Mapping[str, str]) -> tuple[Label, Label | None] | None:
 def record(
     reply: object, *, prompt_token_ids: Sequence[int] | None = None, reply_id: str = ""
 ) -> list[Record]:
-    """A reply in the form of `python -m fleet_worker audit`, one record for each choice.
+    """A reply in the form that `python -m fleet_worker audit` reads, one record for each choice.
 
     Args:
         reply: As for `weight_versions`: of chats, completions or `/inference/v1/generate`.
-        prompt_token_ids: What the model was given, where the reply does not hold it.
-        reply_id: That finds the reply again; its own `id` by default.
+        prompt_token_ids: The tokens of the prompt, if the reply does not have them.
+        reply_id: An id for the records; by default the reply's own `id`.
 
-    Errors: IncompleteReply names the choice, what it lacks, and what to ask for.
+    Errors: IncompleteReply names the choice, the part that it lacks, and the field to request it with.
 
     >>> record(reply, prompt_token_ids=[1, 2])[0]["weight_versions"]
     [{'version': '43', 'start': 0, 'end': 2}]
@@ -203,7 +203,7 @@ def _body(reply: object) -> Record:
             if isinstance(found, dict):
                 return found
     raise IncompleteReply(
-        f"{type(reply).__name__} is no reply; give a dict, an object of pydantic models or a response"
+        f"{type(reply).__name__} is not a reply; give a dict, a pydantic object or a response"
     )
 
 

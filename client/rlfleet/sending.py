@@ -1,4 +1,4 @@
-"""Common to all requests: time limits, failures to send, and acknowledgements of answers."""
+"""Common parts of all requests: timeouts, errors of the transport, and acknowledgements of answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ANSWER_SECONDS = 30.0
 
 
 def broken(error: httpx.TransportError, server: str, remedy: str) -> RlfleetError:
-    """The error for a failure to send or to receive. `remedy`: where another attempt is of no use."""
+    """The error for a failure to send or to receive. `remedy`: for failures that no retry can repair."""
     message = f"{server} does not answer: {type(error).__name__} {error}".rstrip()
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (ssl.SSLCertVerificationError, httpx.UnsupportedProtocol)):
             return NotConfigured(f"{message}; {remedy}")
         cause = cause.__cause__ or cause.__context__
-    return Unavailable(f"{message}; see if it runs, and if this machine reaches it")
+    return Unavailable(f"{message}; check that it runs, and that this machine can reach it")
 
 
 def acknowledge(answer: httpx.Response) -> None:
@@ -44,5 +44,5 @@ def acknowledge(answer: httpx.Response) -> None:
 
 
 async def acknowledge_async(answer: httpx.Response) -> None:
-    """The same as a hook of an asynchronous client."""
+    """`acknowledge` as a hook of an asynchronous client."""
     acknowledge(answer)

@@ -18,26 +18,27 @@ from rlfleet.rollout import Rollout
 
 
 class Weights:
-    """One WeightVersion: what a trainer publishes to. It may be used by several threads.
+    """One WeightVersion, to which a trainer publishes. Several threads may use it.
 
     Args:
-        name: Of the WeightVersion. By a URL, that of the fleet.
-        namespace: Where it is; that of the context, or of the pod, by default. By a URL,
+        name: Name of the WeightVersion. With a URL, name of the fleet.
+        namespace: Its namespace; by default that of the context or of the pod. With a URL, by default
             `$RLFLEET_NAMESPACE` or that of the pod.
-        url: Of the RL API, by default `$RLFLEET_API_URL`. With neither, the Kubernetes API is used.
-        token: For the RL API, by default `$RLFLEET_API_TOKEN`.
+        url: Address of the RL API, by default `$RLFLEET_API_URL`. Without one, the client uses the
+            Kubernetes API.
+        token: Token for the RL API, by default `$RLFLEET_API_TOKEN`.
         token_file: A file with the token, read before each request; by default
             `$RLFLEET_API_TOKEN_FILE`.
-        ca: A file of certificates in PEM that the RL API's own must come from, by default
+        ca: A file with the RL API's certificate authorities in PEM, by default
             `$RLFLEET_API_CA_FILE`, then the system's.
         kubeconfig: A file; by default `$KUBECONFIG`, then the pod's service account, then
-            `~/.kube/config`. With it or `context`, `$RLFLEET_API_URL` counts for nothing.
-        context: Of the kubeconfig; its current one by default.
-        field_manager: Under this name the API server records the fields that are written.
-        objects: Another place than the Kubernetes API, with blocking methods.
+            `~/.kube/config`. With it or `context`, the client ignores `$RLFLEET_API_URL`.
+        context: Context of the kubeconfig; by default the current one.
+        field_manager: The API server records this name as the writer of the fields.
+        objects: A blocking `rlfleet.ports.Place` to use instead of either API.
 
     Errors of every method besides its own: NotConfigured at the beginning, NotFound, Forbidden, and
-    Unavailable where the API server or the RL API does not answer for a minute.
+    Unavailable if the API server or the RL API does not answer for a minute.
 
     >>> with Weights("policy", namespace="rl") as weights:
     ...     print(weights.current().spec.version)
@@ -104,25 +105,25 @@ class Weights:
 
         Args:
             version: Label of the weights, such as `43` or `step_43`.
-            path: Their directory, as workers see it. Without one the object's source stays, with
-                the version in the place of `{version}`.
-            digest: `sha256:…` of their manifest; a digest that the object has is removed otherwise.
-            run_id: Training run; the object's stays by default.
-            create_for: Name of the fleet for which the object is created if it does not exist;
-                `path` is needed then.
-            traceparent: Of the span that the rollout becomes a child of, as in W3C Trace Context.
+            path: Their directory, as workers see it. By default the object keeps its source, in which
+                the version replaces `{version}`.
+            digest: `sha256:…` of their manifest. Without one, the digest of the object is removed.
+            run_id: Training run; by default the object keeps its run.
+            create_for: Name of the fleet. If the WeightVersion does not exist, it is created for this
+                fleet, and `path` is required.
+            traceparent: The span that becomes the parent of the rollout, as in W3C Trace Context.
                 Without one, that of an earlier version is removed.
             wait: Whether to wait for the outcome.
-            timeout_seconds: How long to wait. The version stays desired afterwards. Where the
-                network is dead it may take up to half a minute longer.
+            timeout_seconds: How long to wait. The version stays desired afterwards. If the network is
+                down, it may take up to half a minute longer.
 
         Returns:
-            The rollout with its timings; without `wait`, as it stood at the beginning.
+            The rollout with its timings. Without `wait`, its state at the beginning.
 
         Errors:
-            Refused: the fleet does not take it, raised as soon as the rollout stalls.
+            Refused: the fleet refuses the version, raised as soon as the rollout stalls.
             Superseded: another writer has asked for another version.
-            TimedOut: the rollout goes on.
+            TimedOut: the rollout continues.
 
         >>> rollout = weights.publish("43", path="/weights/step_43", timeout_seconds=600)
         >>> rollout.timings.total_seconds, rollout.timings.max_worker_pause_seconds
@@ -162,14 +163,15 @@ class Weights:
         """Go back to an earlier version of the run. Returns and errors: as `publish`.
 
         Args:
-            version: That was served before.
-            path: Its directory; by default the object's source with the version in it, or, where
-                that has no `{version}`, what the fleet recorded (`status.pinned`).
+            version: A version that was served before.
+            path: Its directory; by default the object's source with the version in it. If the source
+                has no `{version}`, the default is the directory that the fleet recorded
+                (`status.pinned`).
             wait: As for `publish`.
             timeout_seconds: As for `publish`.
 
         Errors:
-            NotFound: the fleet has no record of the version, too.
+            NotFound: also if the fleet has no record of the version.
 
         >>> weights.rollback("41").version
         '41'
@@ -181,7 +183,7 @@ class Weights:
     def retry(self, *, wait: bool = True, timeout_seconds: float = 600) -> Rollout:
         """Try an abandoned version once more. Returns and errors: as `publish`.
 
-        An old refusal is raised again only when it changes, or when the time is over.
+        The refusal from before the retry is raised again only when it changes, or at the timeout.
 
         >>> weights.retry().applied
         True
@@ -189,7 +191,7 @@ class Weights:
         return run_blocking(self._weights.retry(wait=wait, timeout_seconds=timeout_seconds))
 
     def suspend(self) -> WeightVersion:
-        """Begin no rollout until `resume`; one that has paused workers is brought to its end.
+        """Begin no rollout until `resume`. A rollout that has paused workers is finished first.
 
         >>> weights.suspend().spec.suspend
         True
@@ -197,7 +199,7 @@ class Weights:
         return run_blocking(self._weights.suspend())
 
     def resume(self) -> WeightVersion:
-        """Let rollouts go on.
+        """Continue suspended rollouts.
 
         >>> weights.resume().spec.suspend
         False
@@ -205,7 +207,7 @@ class Weights:
         return run_blocking(self._weights.resume())
 
     def current(self) -> WeightVersion:
-        """The object as it is now. `is_observed` says whether its status is about its spec.
+        """The object as it is now. `is_observed`: whether its status is about its present spec.
 
         >>> now = weights.current()
         >>> now.spec.version, now.status.applied_version, now.is_observed
@@ -233,8 +235,8 @@ class Weights:
     def watch(self) -> Generator[Event]:
         """The present state, then every change, until the caller stops.
 
-        It goes on over ends of connections, restarts of the API server and expired histories. Only
-        the last state is seen of changes during such a gap.
+        It survives lost connections, restarts of the API server and expired histories. Of the changes
+        during such a gap it yields only the last state.
 
         >>> for event in weights.watch():
         ...     print(event.type, event.weights.spec.version, event.weights.status.phase)

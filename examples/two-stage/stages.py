@@ -15,7 +15,7 @@ from rlfleet import DemandTransport, Sampling, Weights, weight_versions
 ENDPOINT = os.environ.get("POLICY_URL", "http://policy.rl.svc:8000")
 MODEL = os.environ.get("POLICY_MODEL", "qwen3-0.6b")
 STALENESS = 1
-"""So many steps may the weights of stage 1 be behind."""
+"""How many steps the weights of stage 1 may be behind."""
 
 with (
     Weights("policy", namespace="rl") as weights,

@@ -26,9 +26,8 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 CHANGE_SECONDS = 1800.0
 """As long as the most patient trainer waits for a load (NeMo-RL, TRL)."""
-MOST_KNOWN = 12_000
-"""Workers whose process is known, and connections that are kept: those of the largest fleet, and some
-more."""
+MAX_KNOWN = 12_000
+"""Largest number of known processes and of idle connections: those of the largest fleet, and some more."""
 _SIGNATURE_HEADER = protocol.HEADER_SIGNATURE.lower()
 _STATE = SignedRequest.of("GET", protocol.STATE_PATH, seconds=READ_SECONDS)
 
@@ -40,7 +39,7 @@ class AdminPorts:
         # No limit of calls: a transfer of weights needs its call at all workers at the same time.
         self._http = HttpClient(
             max_body_bytes=protocol.MAX_ANSWER_BYTES,
-            max_idle=MOST_KNOWN,
+            max_idle=MAX_KNOWN,
             connect_timeout_seconds=CONNECT_SECONDS,
         )
         # The number grows with each call, so that a worker accepts a call only once, and no late one.
@@ -63,21 +62,21 @@ class AdminPorts:
             if not _is_stale(reply):
                 return reply
         instance, silence = await self._instance(target, token)
-        # A worker that has accepted this call before says that it is stale, too: it has had its effect.
+        # A worker also answers "stale" to a call that it has accepted before, which has had its effect.
         if silence is not None or (known is not None and instance == known):
             return silence or reply
         return await self._ask(target, token, _signed(request, CHANGE_SECONDS), instance)
 
     async def _instance(self, target: Target, token: str) -> tuple[str, WorkerReply | None]:
-        """The process that answers now, or why none does."""
+        """Ask which process answers now. Returns: its instance; without one, empty and the failed reply."""
         state = await self._ask(target, token, _STATE, "")
         instance = str((state.body or {}).get("instance", ""))
         if state.status != 200 or not instance:
             self._instances.pop(target, None)
-            return "", WorkerReply(problem=state.problem or "it does not tell its state")
+            return "", WorkerReply(problem=state.problem or "it does not answer with its state")
         self._instances[target] = instance
         self._instances.move_to_end(target)
-        if len(self._instances) > MOST_KNOWN:
+        if len(self._instances) > MAX_KNOWN:
             self._instances.popitem(last=False)
         return instance, None
 
@@ -132,7 +131,7 @@ def _read(token: str, signature: str, answer: HttpResponse) -> WorkerReply:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        return WorkerReply(problem=f"its answer, {answer.status}, is no JSON object")
+        return WorkerReply(problem=f"its answer, {answer.status}, is not a JSON object")
     return WorkerReply(status=answer.status, body=document)
 
 

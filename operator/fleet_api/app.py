@@ -1,4 +1,4 @@
-"""The web application: health, the routes of fleets, and what holds for every request."""
+"""The web application: health, the routes of fleets, and the audit, errors and limits of every request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 from fleet_api import audit
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Audited, Gate
 from fleet_api.contract import JSON
-from fleet_api.limits import MOST_BODY_BYTES, PLACE, Limits
+from fleet_api.limits import MAX_BODY_BYTES, SLOT, Limits
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
@@ -46,12 +46,12 @@ def application(
     """Build the application.
 
     Args:
-        routes: Of fleets.
+        routes: The routes of fleets.
         gate: Lets authorized requests through.
-        limits: Of requests that the RL API answers.
-        proxied: Of requests that it passes on.
-        not_ready: The problem; empty without one.
-        metrics: Of the process.
+        limits: Limits of the requests that the RL API answers.
+        proxied: Limits of the requests that it passes on.
+        not_ready: Returns why this replica is not ready; empty if it is.
+        metrics: The metrics of the process.
     """
     table = tuple(routes)
     described = json.dumps(document(table, release()))
@@ -67,7 +67,7 @@ def application(
         return web.Response(text=described, content_type=JSON)
 
     app = web.Application(
-        client_max_size=MOST_BODY_BYTES,
+        client_max_size=MAX_BODY_BYTES,
         middlewares=[_audited(metrics), _explained, _limited(limits, proxied)],
     )
     app.router.add_get("/livez", livez)
@@ -104,7 +104,7 @@ def _audited(metrics: Metrics) -> Middleware:
 
 
 def _record(request: web.Request, request_id: str, status: int, metrics: Metrics) -> None:
-    """Metrics and the audit line of a request that has ended."""
+    """Write the metrics and the audit line of a request that has ended."""
     audited, found = request[AUDITED], request.match_info
     resource = found.route.resource
     seconds = time.monotonic() - audited.started
@@ -176,7 +176,7 @@ def _limited(limits: Limits, proxied: Limits) -> Middleware:
             return await handler(request)
         which = proxied if _is_proxied(request) else limits
         which.rate.take(request.remote or "")
-        with which.places.one() as request[PLACE]:
+        with which.slots.hold() as request[SLOT]:
             return await handler(request)
 
     return limited

@@ -27,16 +27,16 @@ def write(
     """Write the line.
 
     Args:
-        request_id: Of this request, also in the reply's header `x-request-id`.
+        request_id: The id of this request, also in the reply's header `x-request-id`.
         caller: The authenticated account or key; empty if there was none.
-        address: Of the client, as the connection has it.
-        method: Of HTTP.
+        address: The client's address, as the connection has it.
+        method: The HTTP method.
         route: The path with the placeholders of its parameters.
         fleet: Namespace and name.
-        status: Of the reply; 499 if the client left before it.
-        reason: Of the problem; empty without one.
-        seconds: Until the reply.
-        asked: Fields of the request that say what it is for.
+        status: The HTTP status of the reply; 499 if the client left before it.
+        reason: The reason of the problem; empty without one.
+        seconds: The time until the reply.
+        asked: The fields of the request's body.
     """
     logger.info(
         "%s %s by %s: %d",

@@ -1,7 +1,7 @@
 """The caller of a request, by its bearer token.
 
 A token is a static key of the fleet, or a token of Kubernetes, which the API server reviews. Reviews
-are cached by the token's digest for seconds: a token that was revoked works for so long.
+are cached for some seconds by the token's digest. A revoked token works for that long.
 
 Source: Kubernetes, authentication.k8s.io/v1 TokenReview.
 """
@@ -31,12 +31,12 @@ ACCEPTED_SECONDS = 20.0
 """The API server itself keeps an accepted token for 10 s, so a revoked one works for 30 s at most."""
 REFUSED_SECONDS = 5.0
 SEEN_SECONDS = 3600.0
-"""So long a token that was accepted is no unknown one, whatever other clients of its address send."""
-MOST_REVIEWS = 4096
-MOST_REVIEWS_AT_ONCE = 32
+"""How long an accepted token counts as known, whatever other clients of its address send."""
+MAX_REVIEWS = 4096
+MAX_REVIEWS_AT_ONCE = 32
 """Requests to the API server that any number of clients cause at the same time."""
 _MARK_DIGITS = 8
-"""Of a key's digest: they tell keys apart, and a key of chance is not found by them."""
+"""Digits of a key's digest in the caller's name: enough to distinguish keys, too few to guess one."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")  # RFC 6750, b64token
 _REMEDY = (
     "send Authorization: Bearer with a valid token of the cluster, or with a key of this fleet"
@@ -65,11 +65,11 @@ class Caller:
 
 
 class Authenticator:
-    """Knows callers.
+    """Finds the caller of a request.
 
     Args:
-        audiences: That tokens must be for; empty for the API server's own.
-        unknown_per_second: Refused tokens of one address, after which its unknown ones are not reviewed.
+        audiences: Audiences of which a token must have one; empty for the API server's own.
+        unknown_per_second: Refused tokens of one address. Beyond it, its unknown tokens are not reviewed.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Authenticator:
         self._keys = keys
         self._audiences = audiences
         self._metrics = metrics or Metrics()
-        # Apart: a flood of unknown tokens must not push out those of callers.
-        self._accepted: TtlCache[bytes, Caller] = TtlCache(MOST_REVIEWS, monotonic)
-        self._refused: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
-        self._seen: TtlCache[bytes, str] = TtlCache(MOST_REVIEWS, monotonic)
+        # Separate caches: a flood of unknown tokens must not push out those of callers.
+        self._accepted: TtlCache[bytes, Caller] = TtlCache(MAX_REVIEWS, monotonic)
+        self._refused: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
+        self._seen: TtlCache[bytes, str] = TtlCache(MAX_REVIEWS, monotonic)
         self._flights: Flights[bytes, Caller | str] = Flights()
-        self._places = asyncio.Semaphore(MOST_REVIEWS_AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_REVIEWS_AT_ONCE)
         self._unknown = Rate(
             unknown_per_second,
             monotonic,
@@ -139,7 +139,7 @@ class Authenticator:
         return known
 
     def holder(self, key: str, namespace: str, fleet: str) -> Caller:
-        """The caller with this static key in the path. A token of the cluster works nowhere but in a header.
+        """The caller with this static key in the path. A token of the cluster works only in a header.
 
         Errors: Problem 401.
         """
@@ -159,7 +159,7 @@ class Authenticator:
         return Caller(name=f"key:{namespace}/{fleet}:{mark}", fleet=(namespace, fleet))
 
     async def _bounded_review(self, token: str, digest: bytes, address: str) -> Caller | str:
-        async with self._places:
+        async with self._slots:
             if self._seen.get(digest) is None:
                 self._unknown.check(address)
             known = await self._review(token)

@@ -21,7 +21,7 @@ from rlfleet.ports import Kind
 REVIEWS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 ALLOWED_SECONDS = 15.0
 DENIED_SECONDS = 5.0
-MOST_REVIEWS = 16_384
+MAX_REVIEWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Right:
     """A verb on one object, or on a part of it.
 
     Fields:
-        subresource: the part; a name that only rights know is one, too.
+        subresource: the part. It may be a name that occurs only in rights.
     """
 
     verb: str
@@ -44,15 +44,15 @@ class Right:
 
 
 class Authorizer:
-    """Decides about rights; the decisions are cached for seconds."""
+    """Checks rights, and caches the decisions for some seconds."""
 
     def __init__(self, cluster: Cluster, *, monotonic: Callable[[], float]) -> None:
         self._cluster = cluster
-        self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MOST_REVIEWS, monotonic)
+        self._reviews: TtlCache[tuple[str, Right], bool] = TtlCache(MAX_REVIEWS, monotonic)
         self._flights: Flights[tuple[str, Right], bool] = Flights()
 
     async def require(self, caller: Caller, right: Right, fleet: tuple[str, str]) -> None:
-        """Return if the caller has the right on an object of this fleet.
+        """Check that the caller has the right on an object of this fleet.
 
         Errors: Problem 403; those of `Cluster`.
         """

@@ -12,7 +12,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from pydantic.alias_generators import to_camel
 
-from fleet_api.problems import Problem
+from fleet_api.problems import Problem, too_large
 from fleet_operator.api.source import AbsolutePath, ManifestDigest, VersionLabel
 
 B = TypeVar("B", bound=BaseModel)
@@ -31,11 +31,11 @@ class Body(BaseModel):
 
 
 class Nothing(Body):
-    """No fields."""
+    """An empty body."""
 
 
 class Waiting(Body):
-    """Whether the reply comes after the rollout has ended, and after how long at the latest."""
+    """Whether to reply only after the rollout has ended, and the timeout of that wait."""
 
     wait: StrictBool = True
     timeout_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 600
@@ -74,18 +74,14 @@ async def read(request: web.Request, model: type[B]) -> B:
     return parsed(content, model)
 
 
-async def content_of(request: web.Request, most_bytes: int) -> bytes:
+async def content_of(request: web.Request, max_bytes: int) -> bytes:
     """The whole body of a route with a limit of its own. Errors: Problem 408, 413."""
     content = bytearray()
     async with in_time():
         async for chunk in request.content.iter_any():
             content += chunk
-            if len(content) > most_bytes:
-                raise Problem(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    "RequestEntityTooLarge",
-                    f"the body has more than {most_bytes} bytes; send a smaller one",
-                )
+            if len(content) > max_bytes:
+                raise too_large(max_bytes)
     return bytes(content)
 
 
@@ -104,7 +100,7 @@ async def in_time() -> AsyncIterator[None]:
 
 
 def parsed(content: bytes, model: type[B]) -> B:
-    """A body that was read. Errors: as for `read`."""
+    """The body with this content. Errors: as for `read`."""
     try:
         return model.model_validate_json(content or b"{}")
     except ValidationError as error:

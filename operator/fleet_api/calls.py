@@ -32,7 +32,7 @@ class Access(StrEnum):
 
     @property
     def verb(self) -> str:
-        """On the fleet's WeightVersion; empty where the gate requires none."""
+        """The verb that is required on the fleet's WeightVersion; empty without one."""
         return {"READ_WEIGHTS": "get", "WRITE_WEIGHTS": "patch", "DRIVE": "patch"}.get(
             self.name, ""
         )
@@ -63,7 +63,7 @@ class Call:
 
     Fields:
         weights: None if the fleet has none, or the route needs none.
-        require: returns if the caller has a right on an object of the fleet. Errors: Problem 403.
+        require: checks that the caller has a right on an object of the fleet. Errors: Problem 403.
     """
 
     request: web.Request
@@ -88,9 +88,9 @@ class Call:
 
 
 FLEET_SECONDS = 5.0
-MOST_FLEETS = 256
+MAX_FLEETS = 256
 PATH_KEY = "/t/{key}"
-"""Before the prefix, for clients that send no headers: a static key."""
+"""A static key in front of the prefix, for clients that cannot send headers."""
 PREFIX = "/fleets/{namespace}/{name}"
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -107,7 +107,7 @@ class Gate:
         monotonic: Callable[[], float],
     ) -> None:
         self._fleets = fleets
-        self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MOST_FLEETS, monotonic)
+        self._seen: TtlCache[tuple[str, str], Fleet] = TtlCache(MAX_FLEETS, monotonic)
         self._authenticator = authenticator
         self._authorizer = authorizer
 
@@ -174,7 +174,7 @@ def right_on(weights: WeightVersion, verb: str, fleet: Fleet) -> Right:
 
 
 def right_to_drive(fleet: Fleet) -> Right:
-    """The right to call the workers of an External fleet, and nothing else: `patch` could do more."""
+    """The right to call the workers of an External fleet, and nothing else: `patch` would allow more."""
     return Right("update", Kind.FLEETS, fleet.namespace, fleet.name, subresource="control")
 
 

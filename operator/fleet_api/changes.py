@@ -1,4 +1,4 @@
-"""Changes of a WeightVersion: the flow of the client, as the RL API's account."""
+"""Changes of a WeightVersion, made by the client library with the RL API's account."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fleet_api.bodies import Body, Publication, Rollback, Waiting
 from fleet_api.calls import AUDITED, Call, path_of
-from fleet_api.idempotency import HEADER, Key, Marked, RepeatedError
+from fleet_api.idempotency import HEADER, Key, KeyedObjects, RepeatedError
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Waits
 from fleet_api.ports import Cluster
@@ -22,14 +22,14 @@ Act = Callable[[AsyncWeights, B], Awaitable[Rollout | WeightVersion]]
 
 
 class Changed(NamedTuple):
-    """The outcome of a change. `replayed`: an earlier request has made it."""
+    """The outcome of a change. `replayed`: whether an earlier request with the same key made it."""
 
     result: Rollout | WeightVersion
     replayed: bool
 
 
 class Changes:
-    """Carries changes out."""
+    """Carries out changes of WeightVersions."""
 
     def __init__(self, cluster: Cluster, lifecycle: Lifecycle, waits: Waits) -> None:
         self._cluster = cluster
@@ -48,7 +48,7 @@ class Changes:
         key = _key(call, body)
         waits = isinstance(body, Waiting) and body.wait
         with self._waits.of(call.request, call.caller.name) if waits else nullcontext():
-            return await self._lifecycle.until_it_ends(self._carry_out(call, seen, body, act, key))
+            return await self._lifecycle.until_ending(self._carry_out(call, seen, body, act, key))
 
     async def _carry_out(
         self, call: Call, seen: WeightVersion, body: B, act: Act[B], key: Key | None
@@ -61,7 +61,7 @@ class Changes:
             return Changed(await act(plain, body), replayed=False)
         if key.has_been_used(seen):
             return Changed(await _again(plain, seen, body), replayed=True)
-        marked = AsyncWeights(name, objects=Marked(objects, key, seen))
+        marked = AsyncWeights(name, objects=KeyedObjects(objects, key, seen))
         try:
             return Changed(await act(marked, body), replayed=False)
         except RepeatedError as repeated:
@@ -91,7 +91,7 @@ def _key(call: Call, body: Body) -> Key | None:
 
 
 def _is_still_asked_for(body: Publication | Rollback, spec: WeightsSpec) -> bool:
-    """Whether the spec still says what the request has written: two runs may use one number."""
+    """Whether the spec still has the fields that the request wrote. Two runs may use one number."""
     if isinstance(body, Rollback) or body.version != spec.version:
         return body.version == spec.version
     path = body.source.path if body.source else None
@@ -106,7 +106,7 @@ def _in_words(spec: WeightsSpec) -> str:
 
 
 async def _again(weights: AsyncWeights, seen: WeightVersion, body: Body) -> Rollout | WeightVersion:
-    """The answer to a request that was carried out already: the outcome, without another change."""
+    """The answer to a request that was carried out before: the outcome, without another change."""
     if isinstance(body, Publication | Rollback) and not _is_still_asked_for(body, seen.spec):
         raise superseded(body.version, _in_words(seen.spec))
     if not isinstance(body, Waiting):

@@ -15,11 +15,11 @@ import aiohttp
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 30.0
-"""So long requests share connections. The next request opens new ones."""
+"""How long requests share connections. The next request opens new ones."""
 
 
 def _session(*, force_close: bool) -> aiohttp.ClientSession:
-    # Generations take as long as they take, and `Places` limits their number.
+    # A generation may take any time, and `Slots` limits their number.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
@@ -31,7 +31,7 @@ def _session(*, force_close: bool) -> aiohttp.ClientSession:
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    """Connections of one time. `users`: requests whose reply has not ended."""
+    """Shared connections. `users`: requests whose reply has not ended. `since`: when the first one began."""
 
     session: aiohttp.ClientSession = field(default_factory=lambda: _session(force_close=False))
     since: float = field(default_factory=time.monotonic)
@@ -39,16 +39,16 @@ class _Kept:
 
 
 class Connections:
-    """All of them."""
+    """The connections of the proxy: shared ones, and new ones for requests that are sent again."""
 
     def __init__(self) -> None:
         self._kept: _Kept | None = None
         self._old: set[_Kept] = set()
-        """Those that replies still come over."""
+        """Exchanged connections with replies that have not ended."""
         self._new: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """End all."""
+        """Close all connections."""
         kept = [*self._old, self._kept] if self._kept is not None else []
         for session in (*(one.session for one in kept), self._new):
             if session is not None:
@@ -56,14 +56,14 @@ class Connections:
 
     @property
     def new(self) -> aiohttp.ClientSession:
-        """Each request opens a connection of its own."""
+        """A session in which each request opens a new connection."""
         if self._new is None:
             self._new = _session(force_close=True)
         return self._new
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """Requests share connections. The block lasts until the reply has ended."""
+        """A session whose connections requests share. The block lasts until the reply has ended."""
         before, used = None, self._kept
         if used is None or time.monotonic() - used.since > KEPT_SECONDS:
             before, used = used, _Kept()

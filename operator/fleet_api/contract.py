@@ -17,12 +17,12 @@ class Contract:
     """Documents and statuses of a route, besides the errors that every route has.
 
     Fields:
-        replies: type of the document by status, for each reply that is no problem.
+        replies: type of the document by status, for each reply that is not a problem.
         errors: further statuses whose reply is a problem.
         body: type of the request's body; None for a route that reads none.
         headers: optional headers of the request that change the reply, with their meaning.
         query: the same for parameters of the query.
-        media: of the replies.
+        media: media type of the replies.
         is_open: another program may answer with any further status and document.
     """
 

@@ -57,13 +57,13 @@ class Row:
 
     @property
     def contract(self) -> Contract:
-        """Workers of an External fleet decide about the document, and may refuse every call."""
+        """The declaration. Workers of an External fleet decide the document, and may refuse any call."""
         headers = {HEADER: MEANING_OF_CALLS} if self.repeatable else {}
         return Contract({200: AnyDocument}, CHANGE_ERRORS, self.body, headers, self.query)
 
 
 def control_routes(managed: Managed, external: External) -> tuple[Route, ...]:
-    """All routes."""
+    """The routes of the control root."""
     rows = (
         Row("POST", "/pause", managed.pause, query=_PAUSE),
         Row("POST", "/resume", managed.resume),
@@ -141,7 +141,7 @@ def _handler_of(row: Row, external: External) -> Handler:
 
 
 def _with_500_for_503(handler: Handler) -> Handler:
-    """The same with 500 for faults that pass: prime-rl repeats a load of an adapter after 404 and 500 only."""
+    """The handler, with 500 instead of 503: prime-rl repeats a load of an adapter after 404 and 500 only."""
 
     async def handle(call: Call) -> web.StreamResponse:
         try:

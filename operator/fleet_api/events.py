@@ -1,7 +1,8 @@
 """`GET /v1/rl/events`: every transition of the fleet's WeightVersion, as server-sent events.
 
-The id of an event is the resourceVersion of the object. So any replica goes on after an event that
-another one has sent, as long as the API server has the changes since then.
+The id of an event is the resourceVersion of the object. So any replica can continue after an event that
+another replica has sent, as long as the API server has the changes since then.
+
 Source: HTML Living Standard, "Server-sent events"; Kubernetes API concepts, "Resource versions".
 """
 
@@ -20,7 +21,7 @@ from aiohttp import web
 from fleet_api.calls import Call
 from fleet_api.contract import EVENT_STREAM
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.limits import Places
+from fleet_api.limits import Slots
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem, invalid
 from fleet_api.state import weights_of
@@ -31,47 +32,47 @@ from rlfleet.resources import WeightVersion
 logger = logging.getLogger(__name__)
 
 HEADER = "Last-Event-ID"
-MEANING = "Id of the last event that the client has; the stream goes on after it."
+MEANING = "Id of the last event that the client has; the stream continues after it."
 HEARTBEAT_SECONDS = 15.0
 STREAM_SECONDS = 300.0
-"""A stream lasts so long. The next one needs a valid token again, and clients connect by themselves."""
+"""Longest time of one stream. The next one needs a valid token again, and clients reconnect by themselves."""
 WRITE_SECONDS = 30.0
-"""A client that reads nothing for so long is disconnected."""
+"""A client that reads nothing for this time is disconnected."""
 RETRY_MILLISECONDS = 1000
 _ID = re.compile(r"[0-9]{1,20}")
 
 
 class Events:
-    """The handler. `places`: of streams."""
+    """The handler. `slots`: limit the number of open streams."""
 
     def __init__(
         self,
         cluster: Cluster,
         lifecycle: Lifecycle,
-        places: Places,
+        slots: Slots,
         *,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._lifecycle = lifecycle
-        self._places = places
+        self._slots = slots
         self._heartbeat_seconds = heartbeat_seconds
 
     async def stream(self, call: Call) -> web.StreamResponse:
         """Transitions of the fleet's weights, as server-sent events."""
         seen = call.present_weights
         since = _since(call.request.headers.get(HEADER), seen)
-        with self._places.one(call.caller.name):
+        with self._slots.hold(call.caller.name):
             # A proxy that collects the reply would hold the events back.
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM} | headers)
             await response.prepare(call.request)
             try:
-                await self._lifecycle.until_it_ends(
+                await self._lifecycle.until_ending(
                     self._send(response, call.fleet.namespace, seen, since)
                 )
             except Problem:
-                pass  # the process ends, and the client goes on at another replica
+                pass  # the process ends, and the client continues at another replica
             except RlfleetError as error:
                 # The status is sent already, so the end of the stream is all that a client sees. Some of these
                 # are a ConnectionError, too.
@@ -128,7 +129,7 @@ class Events:
 
 
 def _since(last: str | None, seen: WeightVersion) -> str:
-    """The resourceVersion to go on from; empty to begin with the present state. Errors: Problem 400."""
+    """The resourceVersion to continue from; empty to begin with the present state. Errors: Problem 400."""
     if not last:
         return ""
     if not _ID.fullmatch(last):
@@ -148,6 +149,6 @@ def _text(name: str, weights: WeightVersion, document: dict[str, Any]) -> str:
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:
-    """Errors: ConnectionError, TimeoutError."""
+    """Send text to the client. Errors: ConnectionError, TimeoutError."""
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())

@@ -41,19 +41,19 @@ _ALL = Rule()
 _RULES = {
     "/pause": Rule(first_alone=True),
     "/sleep": Rule(first_alone=True),
-    "/update_weights": Rule(most_bytes=LARGE_BODY_BYTES),
+    "/update_weights": Rule(max_bytes=LARGE_BODY_BYTES),
     "/start_weight_update": Rule(whole=True),
     "/init_weight_transfer_engine": Rule(whole=True, split=split_init_info),
     "/init_broadcaster": Rule(whole=True, split=split_broadcaster),
     "/server_info": Rule(one=True),
 }
 """Routes that are not passed on to all workers unchanged."""
-_OF_ONE, _LARGE_OF_ONE = Rule(), Rule(most_bytes=LARGE_BODY_BYTES)
+_OF_ONE, _LARGE_OF_ONE = Rule(), Rule(max_bytes=LARGE_BODY_BYTES)
 
 
 @dataclass(slots=True)
-class _Seat:
-    """The caller that drives a fleet through this replica, and how many of its calls there are."""
+class _Driver:
+    """The caller that drives a fleet through this replica, and the number of its calls in progress."""
 
     caller: str
     calls: int = 0
@@ -61,7 +61,7 @@ class _Seat:
 
 
 class External:
-    """The handler.
+    """Passes calls on to the workers of External fleets.
 
     Args:
         fleets: The fleets that may be called, as namespace and name.
@@ -83,46 +83,47 @@ class External:
         self._workers = workers
         self._lifecycle = lifecycle
         self._waits = waits
-        self._seats: dict[tuple[str, str, str], _Seat] = {}
+        self._drivers: dict[tuple[str, str, str], _Driver] = {}
 
     async def pass_on(self, call: Call) -> web.StreamResponse:
         """Call all workers, or the one in the path, and answer like one.
 
         Errors: Problem 409 for a fleet that is not named in the settings, and for a second caller.
-        Problem 404 for a worker that the fleet cannot have, 503 if a worker cannot be called. Those of `fan_out.failure` and of `Cluster`.
+        Problem 404 for a worker that the fleet cannot have, 503 if a worker cannot be called. Those of
+        `fan_out.failure` and of `Cluster`.
         """
         if (call.fleet.namespace, call.fleet.name) not in self._fleets:
             raise externally_managed(call.fleet)
-        return await self._lifecycle.until_it_ends(self._answer(call))
+        return await self._lifecycle.until_ending(self._answer(call))
 
     async def _answer(self, call: Call) -> web.Response:
         rule = _rule_of(call)
-        content = await content_of(call.request, rule.most_bytes)
+        content = await content_of(call.request, rule.max_bytes)
         if call.request.method in READING_METHODS:
             return await self._fan_out(call, rule, content)
         with self._waits.of(call.request, call.caller.name):
-            async with self._seat(call):
+            async with self._as_driver(call):
                 return await self._fan_out(call, rule, content)
 
     @asynccontextmanager
-    async def _seat(self, call: Call) -> AsyncIterator[None]:
-        """One call at a time, and one caller. Another replica learns of it by the workers' lease."""
+    async def _as_driver(self, call: Call) -> AsyncIterator[None]:
+        """Allow one caller, and one call at a time. Other replicas see the caller in the workers' lease."""
         key = (call.fleet.namespace, call.fleet.name, _pod_of(call))
-        seat = self._seats.setdefault(key, _Seat(call.caller.name))
-        if seat.caller != call.caller.name:
+        driver = self._drivers.setdefault(key, _Driver(call.caller.name))
+        if driver.caller != call.caller.name:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 "HeldByAnother",
-                f"{seat.caller} drives fleet {call.fleet.name!r}; send the request after its call",
+                f"{driver.caller} drives fleet {call.fleet.name!r}; send the request after its call",
             )
-        seat.calls += 1
+        driver.calls += 1
         try:
-            async with seat.lock:
+            async with driver.lock:
                 yield
         finally:
-            seat.calls -= 1
-            if not seat.calls:
-                del self._seats[key]
+            driver.calls -= 1
+            if not driver.calls:
+                del self._drivers[key]
 
     async def _fan_out(self, call: Call, rule: Rule, content: bytes) -> web.Response:
         targets, token = await asyncio.gather(
@@ -165,7 +166,7 @@ class External:
 
 
 def driver_of(name: str) -> str:
-    """The caller's name as a header can have it; a name that does not fit gets a mark of its own."""
+    """The caller's name in a form that fits into a header. A name that does not fit gets a hash."""
     if name.isascii() and name.isprintable() and len(name) <= MAX_DRIVER_CHARACTERS:
         return name
     shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from fleet_api.limits import MOST_BODY_BYTES
+from fleet_api.limits import MAX_BODY_BYTES
 from fleet_api.ports import Target, WorkerReply
 from fleet_api.problems import RETRY_SECONDS, Problem
 from fleet_worker.protocol import Reason
 
 LARGE_BODY_BYTES = 16 * 1024 * 1024
-"""As workers have it: names, types and shapes of all tensors of a model."""
-_MOST_MESSAGE_CHARACTERS = 500
+"""Limit of a body with names, types and shapes of all tensors of a model, as workers have it."""
+_MAX_MESSAGE_CHARACTERS = 500
 _PASSING = frozenset({Reason.STALE_CALL, Reason.WRONG_POD, Reason.UNAUTHORIZED})
 """The pod, its process or the token was replaced in the meantime: the next call sees the new one."""
 
@@ -30,27 +30,27 @@ class Rule:
 
     Fields:
         whole: it needs every worker that the fleet should have, since their ranks are counted.
-        first_alone: the first worker decides which of two trainers has the fleet, before the others.
+        first_alone: the first worker is called before the others, so that it decides between two trainers.
         one: one worker answers for all.
         split: makes the body of each worker; without it all get the same bytes.
-        most_bytes: of the request's body.
+        max_bytes: largest body of a request.
     """
 
     whole: bool = False
     first_alone: bool = False
     one: bool = False
     split: Split | None = None
-    most_bytes: int = MOST_BODY_BYTES
+    max_bytes: int = MAX_BODY_BYTES
 
 
 def together(replies: Sequence[WorkerReply]) -> dict[str, Any]:
-    """The fields of all good replies: conditions hold for all, numbers add up, lists follow another."""
+    """The fields of all good replies: booleans must hold for all, numbers are added, lists are joined."""
     bodies = [reply.body or {} for reply in replies]
     return {key: _merged([body.get(key) for body in bodies]) for key in bodies[0]}
 
 
 def failure(targets: Sequence[Target], replies: Sequence[WorkerReply]) -> Problem | None:
-    """The problem with the outcome of each worker; None if all have followed.
+    """A problem that lists the outcome of each worker; None if all have succeeded.
 
     A refusal is final. Without one, the same request may succeed later.
     """
@@ -63,17 +63,18 @@ def failure(targets: Sequence[Target], replies: Sequence[WorkerReply]) -> Proble
     outcomes += [{"pod": one.pod, "status": None} for one in targets[len(replies) :]]
     first = next(o for o, r in zip(outcomes, replies, strict=False) if r is (final or bad)[0])
     good = len(replies) - len(bad)
+    noun = "worker" if len(targets) == 1 else "workers"
     return Problem(
         status,
         "WorkersRefused" if final else "WorkersUnavailable",
-        f"{good} of {len(targets)} workers have followed. {first['pod']}: {first['message']}",
+        f"{good} of {len(targets)} {noun} succeeded. {first['pod']}: {first['message']}",
         headers={} if final else {"Retry-After": str(RETRY_SECONDS)},
         more={"workers": outcomes},
     )
 
 
 def _status_of(status: int) -> HTTPStatus:
-    """The status for a refusal; one that clients take for another fault is a conflict."""
+    """The status for a refusal; 409 instead of a status that clients would misread."""
     known = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}
     return HTTPStatus(status) if status in known else HTTPStatus.CONFLICT
 
@@ -94,7 +95,7 @@ def split_broadcaster(body: Mapping[str, Any], targets: Sequence[Target]) -> lis
 def _ranked(
     info: Mapping[str, Any], size_key: str, targets: Sequence[Target]
 ) -> list[dict[str, Any]]:
-    """The same for each worker, with the rank of its first process: those of workers follow another."""
+    """The body for each worker, with the rank of its first process. Ranks continue from worker to worker."""
     offset, size = info.get("rank_offset"), info.get(size_key)
     if type(offset) is not int or type(size) is not int:
         raise _unfit(f"rank_offset and {size_key} are not both integers")
@@ -142,7 +143,7 @@ def _error_of(reply: WorkerReply) -> tuple[str, str]:
     error = error if isinstance(error, dict) else {}
     reason = str(error.get("reason") or error.get("type") or "Unknown")
     message = str(error.get("message") or f"it answers {reply.status}")
-    return reason[:63], message[:_MOST_MESSAGE_CHARACTERS]
+    return reason[:63], message[:_MAX_MESSAGE_CHARACTERS]
 
 
 def _unfit(fact: str) -> Problem:

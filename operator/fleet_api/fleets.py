@@ -102,7 +102,7 @@ def _pods_of(fleet: Fleet) -> tuple[str, dict[str, str]]:
 
 
 def check_name(text: str, what: str) -> str:
-    """The name, if it can be one. Errors: Problem 404."""
+    """The name, if it is valid. Errors: Problem 404."""
     if not _NAME.fullmatch(text):
         raise Problem(HTTPStatus.NOT_FOUND, "NotFound", f"there is no {what} of this name")
     return text

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Flights(Generic[K, V]):
-    """Calls that are under way, by what they ask for."""
+    """Calls in progress, by key."""
 
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[V]] = {}
@@ -21,7 +21,7 @@ class Flights(Generic[K, V]):
         return key in self._tasks
 
     async def join(self, key: K, call: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The result of the call under way for this key, or of a new one. Errors: those of the call."""
+        """The result of the call in progress for this key, or of a new one. Errors: those of the call."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(call())

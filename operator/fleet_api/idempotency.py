@@ -25,14 +25,14 @@ MEANING_OF_CALLS = (
     "repeated: the key must only be well-formed."
 )
 ANNOTATION = f"{names.GROUP}/idempotency-keys"
-MOST_KEYS = 20
-MOST_CONFLICTS = 8
-"""Patches in a row that may meet another change: the operator writes the status of the same object."""
+MAX_KEYS = 20
+MAX_CONFLICTS = 8
+"""Conflicts in a row before an error is reported: the operator writes the status of the same object."""
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 def check(text: str) -> None:
-    """Return if this can be a key. Errors: Problem 400."""
+    """Check the form of a key. Errors: Problem 400."""
     if not _KEY.fullmatch(text):
         raise invalid(f"{HEADER} must have 1 to 255 visible ASCII characters")
 
@@ -41,7 +41,7 @@ class Key:
     """The key of one request.
 
     Args:
-        text: Of the header.
+        text: The value of the header.
         caller: Name of the caller: two callers never share a key.
         request: Everything that the request asks for.
     """
@@ -68,11 +68,11 @@ class Key:
     def annotation(self, weights: WeightVersion) -> str:
         """The annotation with this key as the newest one."""
         entries = [*_entries(weights), (self._name, self._request)]
-        return json.dumps(entries[-MOST_KEYS:], separators=(",", ":"))
+        return json.dumps(entries[-MAX_KEYS:], separators=(",", ":"))
 
 
 class RepeatedError(Exception):
-    """Another replica has carried the same request out meanwhile. `seen`: the object after that."""
+    """Another replica has carried out the same request meanwhile. `seen`: the object after that."""
 
     def __init__(self, seen: WeightVersion) -> None:
         super().__init__()
@@ -80,24 +80,24 @@ class RepeatedError(Exception):
 
 
 class _Remembered(Patches):
-    """Changes that leave the key behind also where there is nothing to change.
+    """Changes that write the key even if they change nothing else.
 
-    Without it a late repetition of such a request would be its first one, and change something.
+    Without the key, a late repetition of such a request would count as its first, and change the object.
     """
 
-    def __init__(self, objects: Marked, name: str) -> None:
+    def __init__(self, objects: KeyedObjects, name: str) -> None:
         super().__init__(objects, name)
-        self._marked = objects
+        self._keyed = objects
 
     async def rollback(self, version: str, path: str | None, deadline: float | None) -> Json:
         """See `Changes`."""
         now = await super().rollback(version, path, deadline)
-        if not self._marked.has_written:
+        if not self._keyed.has_written:
             await self._patch({}, deadline)
         return now
 
 
-class Marked:
+class KeyedObjects:
     """Objects of a namespace, whose patches of a WeightVersion also write a key.
 
     Only `patch` differs, and so `changes`. Each patch names the resourceVersion in which the key was not found. So
@@ -121,8 +121,8 @@ class Marked:
         return _Remembered(self, name)
 
     async def patch(self, kind: Kind, name: str, body: Json) -> Json:
-        """See `Objects`. Errors: also RepeatedError; ConflictError if the object changes all the time."""
-        for _ in range(MOST_CONFLICTS):
+        """See `Objects`. Errors: also RepeatedError; ConflictError if the object keeps changing."""
+        for _ in range(MAX_CONFLICTS):
             try:
                 return await self._patch(kind, name, body)
             except ConflictError:
@@ -132,18 +132,18 @@ class Marked:
         return await self._patch(kind, name, body)
 
     async def _patch(self, kind: Kind, name: str, body: Json) -> Json:
-        made = await self._objects.patch(kind, name, self._marked(body))
+        made = await self._objects.patch(kind, name, self._with_key(body))
         self._seen = WeightVersion.model_validate(made)
         self.has_written = self._key.has_been_used(self._seen)
         return made
 
-    def _marked(self, body: Json) -> Json:
+    def _with_key(self, body: Json) -> Json:
         seen = self._seen.metadata
         metadata = body.get("metadata", {}) | {"resourceVersion": seen.resource_version}
         # A patch that only clears `rollbackTo` is the first of two, and the key belongs to the second.
         if body != {"spec": {"rollbackTo": None}}:
-            mark = {ANNOTATION: self._key.annotation(self._seen)}
-            metadata["annotations"] = metadata.get("annotations", {}) | mark
+            keys = {ANNOTATION: self._key.annotation(self._seen)}
+            metadata["annotations"] = metadata.get("annotations", {}) | keys
         return body | {"metadata": metadata}
 
 

@@ -1,8 +1,10 @@
 """Keys of fleets, in folders of files `<namespace>.<fleet>`, as mounted Secrets have their entries.
 
-A static key is for clients outside of the cluster: it permits everything on this one fleet, and nothing else.
-A public key is that of the workers' public port, which the RL API sends for clients that it has let through.
-Files are read at each use, so a changed Secret needs no restart, and two lines exchange a key without a gap.
+A static key is for clients outside of the cluster. It permits everything on its fleet, and nothing else.
+A public key is that of the workers' public port. The RL API sends it for clients that it has authorized.
+
+Files are read at each use, so a changed Secret needs no restart. A file with the old and the new key on
+two lines allows a rotation without a gap.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-LEAST_CHARACTERS = 16
-MOST_BYTES = 16_384
+MIN_CHARACTERS = 16
+MAX_BYTES = 16_384
 
 
 class StaticKeys:
@@ -24,9 +26,9 @@ class StaticKeys:
         self._folder = folder
 
     def allow(self, key: str, namespace: str, fleet: str) -> bool:
-        """Whether this is a key of the fleet. Both names must have been checked to be names.
+        """Whether this is a key of the fleet. Both names must have been checked before.
 
-        The time that this takes does not depend on how much of a key was right.
+        The time does not depend on how many characters of a key are right.
         """
         given, found = key.encode(errors="replace"), False
         for known in self._of(f"{namespace}.{fleet}"):
@@ -35,14 +37,14 @@ class StaticKeys:
 
     def _of(self, name: str) -> list[bytes]:
         keys = _lines(self._folder, name)
-        if short := [key for key in keys if len(key) < LEAST_CHARACTERS]:
+        if short := [key for key in keys if len(key) < MIN_CHARACTERS]:
             logger.warning(
                 "%d of the keys of %s are ignored: each needs at least %d characters",
                 len(short),
                 name,
-                LEAST_CHARACTERS,
+                MIN_CHARACTERS,
             )
-        return [key for key in keys if len(key) >= LEAST_CHARACTERS]
+        return [key for key in keys if len(key) >= MIN_CHARACTERS]
 
 
 class PublicKeys:
@@ -58,7 +60,7 @@ class PublicKeys:
             key = line.decode("ascii", errors="replace")
             if key.isascii() and key.isprintable():
                 return key
-            logger.warning("the public key of %s is no text that a header can have", name)
+            logger.warning("the public key of %s has characters that a header cannot have", name)
         return None
 
 
@@ -68,7 +70,7 @@ def _lines(folder: Path | None, name: str) -> list[bytes]:
         return []
     try:
         with (folder / name).open("rb") as file:
-            lines = file.read(MOST_BYTES).splitlines()
+            lines = file.read(MAX_BYTES).splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The end of a process: first it takes no more requests, and then its waiting ones end."""
+"""The end of the process: it first gets no more requests, and then ends those that wait."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
     """Fields:
-    stopping: SIGTERM has come; the Service should send no more requests.
+    stopping: SIGTERM was received; the Service should send no more requests.
     ending: requests that wait are answered now.
     """
 
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def until_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
+    async def until_ending(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. Errors: those of the work; Problem 503 if the process ends first."""
         task = asyncio.ensure_future(work)
         ending = asyncio.ensure_future(self.ending.wait())
@@ -35,5 +35,5 @@ class Lifecycle:
             task.cancel()
             await asyncio.wait({task, ending})
         raise busy(
-            "Stopping", "this replica stops; send the request again, and another one answers"
+            "Stopping", "this replica is stopping; send the request again, and another one answers"
         )

@@ -1,4 +1,4 @@
-"""How much of this process clients may use."""
+"""Limits of the load that clients put on this process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from aiohttp import web
 
 from fleet_api.problems import Problem, busy
 
-MOST_BODY_BYTES = 64 * 1024
-MOST_CLIENTS = 10_000
-"""Addresses whose rate is known. The one that was silent longest is forgotten first."""
+MAX_BODY_BYTES = 64 * 1024
+MAX_CLIENTS = 10_000
+"""Largest number of addresses whose rate is known. The one that was silent longest is forgotten first."""
 BURST_SECONDS = 2.0
-"""A client may send the requests of so many seconds at once."""
+"""A client may send the requests of this time at once."""
 
 
 class Rate:
     """A token bucket for each client address.
 
     Args:
-        per_second: Requests that each address may send on average.
+        per_second: Events that each address may cause on average.
         monotonic: Seconds of a clock that only grows.
-        what: In messages.
-        flag: That sets the number.
+        what: Name of these events in messages.
+        flag: The flag that sets `per_second`, for messages.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Rate:
         self._require(self.count(address))
 
     def count(self, address: str) -> float:
-        """Count what the address has done already. Returns: how many it might have done before."""
+        """Count an event, even beyond the limit. Returns: how many the address had left before."""
         left = self._left_of(address)
         self._left.pop(address, None)
         self._left[address] = (max(0.0, left - 1), self._monotonic())
-        while len(self._left) > MOST_CLIENTS:
+        while len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return left
 
     def check(self, address: str) -> None:
-        """Return if the address may do one more. Errors: Problem 429."""
+        """Check that the address may cause one more event. Errors: Problem 429."""
         self._require(self._left_of(address))
 
     def _left_of(self, address: str) -> float:
@@ -76,48 +76,48 @@ class Rate:
             )
 
 
-class Places:
-    """Requests that may be in work at once. Of one caller, if it is named, at most half of them.
+class Slots:
+    """Limits how many requests run at once. A named caller gets at most half of the slots.
 
     Args:
-        most: How many.
-        on_change: Called with their number at each change.
-        what: In messages.
-        flag: That sets the number.
+        limit: The number of slots.
+        on_change: Called with the number of taken slots at each change.
+        what: What the slots are for, in messages.
+        flag: The flag that sets `limit`, for messages.
     """
 
     def __init__(
         self,
-        most: int,
+        limit: int,
         on_change: Callable[[int], None] = lambda _: None,
         *,
-        what: str = "requests are in work",
+        what: str = "requests are running",
         flag: str = "--concurrent-requests",
     ) -> None:
-        self._most = most
-        self._most_of_one = max(1, most // 2)
+        self._limit = limit
+        self._limit_of_one = max(1, limit // 2)
         self._on_change = on_change
         self._what = what
         self._remedy = f"send the request again, or raise {flag} or the number of replicas"
         self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def one(self, caller: str = "") -> Iterator[Place]:
-        """Hold a place. Errors: Problem 503 if all are taken, or the caller has its share."""
-        if self._taken.total() >= self._most:
-            raise busy("Overloaded", f"{self._most} {self._what}; {self._remedy}")
-        if caller and self._taken[caller] >= self._most_of_one:
+    def hold(self, caller: str = "") -> Iterator[Slot]:
+        """Hold a slot. Errors: Problem 503 if all are taken, or the caller has its share."""
+        if self._taken.total() >= self._limit:
+            raise busy("Overloaded", f"{self._limit} {self._what}; {self._remedy}")
+        if caller and self._taken[caller] >= self._limit_of_one:
             raise busy(
                 "CallerOverloaded",
-                f"{self._most_of_one} {self._what} for {caller}, which is the share of one caller; "
+                f"{self._limit_of_one} {self._what} for {caller}, which is the share of one caller; "
                 f"{self._remedy}",
             )
         self._count(caller, 1)
-        place = Place(lambda: self._count(caller, -1))
+        slot = Slot(lambda: self._count(caller, -1))
         try:
-            yield place
+            yield slot
         finally:
-            place.leave()
+            slot.release()
 
     def _count(self, caller: str, change: int) -> None:
         self._taken[caller] += change
@@ -126,34 +126,34 @@ class Places:
         self._on_change(self._taken.total())
 
 
-class Place:
-    """A place of one request. `on_leave`: called once."""
+class Slot:
+    """The slot of one request. `on_release`: called once."""
 
-    def __init__(self, on_leave: Callable[[], None]) -> None:
-        self._on_leave: Callable[[], None] | None = on_leave
+    def __init__(self, on_release: Callable[[], None]) -> None:
+        self._on_release: Callable[[], None] | None = on_release
 
-    def leave(self) -> None:
-        """Make room before the request ends; a second time changes nothing."""
-        if self._on_leave is not None:
-            self._on_leave()
-        self._on_leave = None
+    def release(self) -> None:
+        """Free the slot, also before the request ends; a second time changes nothing."""
+        if self._on_release is not None:
+            self._on_release()
+        self._on_release = None
 
 
-PLACE = web.RequestKey("place", Place)
-"""The place of a request among all that are in work."""
+SLOT = web.RequestKey("slot", Slot)
+"""The slot of a running request."""
 
 
 class Waits:
-    """Requests that wait for minutes. They have places of their own, and hold none of the others."""
+    """Requests that wait for minutes. They have slots of their own, and hold none of the others."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
 
     @contextmanager
     def of(self, request: web.Request, caller: str) -> Iterator[None]:
-        """Hold a place for a request that waits. Errors: Problem 503."""
-        with self._places.one(caller):
-            request[PLACE].leave()
+        """Hold a slot for a request that waits. Errors: Problem 503."""
+        with self._slots.hold(caller):
+            request[SLOT].release()
             yield
 
 
@@ -162,4 +162,4 @@ class Limits:
     """The limits of one kind of requests."""
 
     rate: Rate
-    places: Places
+    slots: Slots

@@ -13,7 +13,7 @@ from fleet_api.settings import Settings
 from fleet_api.tls import Certificate
 
 SHUTDOWN_SECONDS = 10.0
-"""Requests that are in work after the drain have so long to end."""
+"""How long requests that still run after the drain may take to end."""
 
 
 class CannotListenError(Exception):
@@ -23,13 +23,13 @@ class CannotListenError(Exception):
 class _Unquoted(logging.Filter):
     """Takes the text of a client out of the server's lines.
 
-    aiohttp quotes a request that is no HTTP, and its path or its header may hold a key.
+    aiohttp quotes a request that is not HTTP, and its path or its header may hold a key.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
-            record.msg = f"a request from %s is no HTTP: {type(error).__name__}"
+            record.msg = f"a request from %s is not HTTP: {type(error).__name__}"
             record.levelno, record.levelname = logging.WARNING, "WARNING"
             record.exc_info = None
         return True
@@ -43,7 +43,7 @@ _connections.addFilter(_Unquoted())
 async def listening(
     app: web.Application, metrics: web.Application, settings: Settings
 ) -> AsyncIterator[None]:
-    """Serve both while the block runs. Errors: CannotListenError."""
+    """Serve both applications while the block runs. Errors: CannotListenError."""
     tls = _certificate(settings)
     async with AsyncExitStack() as stack:
         for served, port, context in (

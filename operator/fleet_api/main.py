@@ -1,4 +1,4 @@
-"""Builds everything, serves, and ends in order."""
+"""Builds the application, serves it, and shuts it down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fleet_api.external import External
 from fleet_api.fleets import Fleets
 from fleet_api.keys import PublicKeys, StaticKeys
 from fleet_api.lifecycle import Lifecycle
-from fleet_api.limits import Limits, Places, Rate, Waits
+from fleet_api.limits import Limits, Rate, Slots, Waits
 from fleet_api.listeners import CannotListenError, listening
 from fleet_api.managed import Managed
 from fleet_api.metrics import Metrics
@@ -52,8 +52,8 @@ def build(
     upstream: Upstream = upstream_of,
     service: Upstream = service_of,
 ) -> web.Application:
-    """The application of one process. `upstream`, `service`: where requests are passed on to, as for `Proxy`."""
-    streams = Places(
+    """The application of one process. `upstream` and `service`: as for `Proxy`."""
+    streams = Slots(
         settings.event_streams,
         metrics.streams.set,
         what="streams of events are open",
@@ -78,10 +78,10 @@ def build(
         upstream,
         service,
         keys=PublicKeys(settings.public_keys_folder),
-        most_bytes=settings.proxied_body_bytes,
+        max_bytes=settings.proxied_body_bytes,
     )
     waits = Waits(
-        Places(
+        Slots(
             settings.concurrent_waits,
             metrics.in_work.labels("waiting").set,
             what="requests wait",
@@ -113,13 +113,13 @@ def build(
         gate,
         limits=Limits(
             Rate(settings.requests_per_second, time.monotonic),
-            Places(settings.concurrent_requests, metrics.in_work.labels("own").set),
+            Slots(settings.concurrent_requests, metrics.in_work.labels("own").set),
         ),
         proxied=Limits(
             Rate(settings.proxied_requests_per_second, time.monotonic),
-            Places(settings.concurrent_proxied_requests, metrics.in_work.labels("proxied").set),
+            Slots(settings.concurrent_proxied_requests, metrics.in_work.labels("proxied").set),
         ),
-        not_ready=lambda: "this replica stops" if lifecycle.stopping.is_set() else "",
+        not_ready=lambda: "this replica is stopping" if lifecycle.stopping.is_set() else "",
         metrics=metrics,
     )
 

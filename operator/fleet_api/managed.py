@@ -1,9 +1,8 @@
 """The control root of a fleet whose weights the operator manages: an update is a change of its
 WeightVersion.
 
-The operator pauses and resumes workers during a rollout, and a load drops what older weights cached. So
-the trainer's own calls for that are accepted, and change nothing. A call that the operator does not make
-for the trainer is refused.
+The operator pauses and resumes workers during a rollout, and each load drops what older weights cached.
+So the trainer's own calls for these steps are accepted, and change nothing. Other calls are refused.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ class Managed:
         self._changes = changes
 
     async def pause(self, _: Call) -> web.Response:
-        """Nothing: the operator pauses the workers when they have staged the version."""
+        """No effect: the operator pauses the workers when they have staged the version."""
         return web.json_response({"status": "paused", "message": _NO_EFFECT})
 
     async def resume(self, _: Call) -> web.Response:
-        """Nothing: the operator resumes the workers."""
+        """No effect: the operator resumes the workers."""
         return web.json_response({"status": "resumed", "message": _NO_EFFECT})
 
     async def drop_prefixes(self, _: Call) -> web.Response:
-        """Nothing: every load drops the prefixes of older weights."""
+        """No effect: every load drops the prefixes of older weights."""
         return web.json_response({"success": True, "message": _NO_EFFECT})
 
     async def is_paused(self, call: Call) -> web.Response:
@@ -58,7 +57,7 @@ class Managed:
         return web.json_response({"is_paused": _is_paused(call.fleet)})
 
     async def is_sleeping(self, call: Call) -> web.Response:
-        """As vLLM does, also true while paused."""
+        """Whether the fleet sleeps; true while it is paused, as in vLLM."""
         return web.json_response({"is_sleeping": _is_paused(call.fleet)})
 
     async def weight_info(self, call: Call) -> web.Response:
@@ -90,7 +89,7 @@ class Managed:
         return web.json_response({"status": "ok", "weight_version": rollout.version} | _of(rollout))
 
     async def collective_rpc(self, call: Call) -> web.Response:
-        """`/collective_rpc` with the method `reload_weights`: the same."""
+        """`/collective_rpc` with the method `reload_weights`: ask for a version, and wait for its outcome."""
         body = await read(call.request, CollectiveRpc)
         if body.method != "reload_weights":
             raise Problem(
@@ -106,7 +105,7 @@ class Managed:
         return web.json_response({"results": [None] * processes})
 
     async def load_adapter(self, call: Call) -> web.Response:
-        """`/v1/load_lora_adapter`: the same for the adapter's own WeightVersion."""
+        """`/v1/load_lora_adapter`: ask for a version of an adapter that has a WeightVersion, and wait."""
         body = await read(call.request, LoadAdapter)
         found = await self._fleets.weights(call.fleet, body.lora_name)
         if found is None:
@@ -132,7 +131,7 @@ class Managed:
         )
 
     async def refuse(self, call: Call) -> web.Response:
-        """A call that only a fleet of management External knows."""
+        """Refused: only fleets of management External have this call."""
         raise _not_for_trainers(call.fleet, "this call")
 
     async def _publish(
@@ -143,7 +142,7 @@ class Managed:
         version: str | None,
         seconds: float = _WAIT_SECONDS,
     ) -> Rollout:
-        """Errors: Problem 400 without a directory, 422 without a version."""
+        """Ask for a version. Errors: Problem 400 without a directory, 422 without a version."""
         if path is None:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,

@@ -1,6 +1,6 @@
-"""One page of metrics from those of all workers, for trainers that poll one address: pure.
+"""Joins the metrics of all workers to one page, for trainers that poll one address: pure.
 
-Each sample gets the label `pod`. Trainers tell engines apart by the label `engine`, which is 0 at every
+Each sample gets the label `pod`. Trainers distinguish engines by the label `engine`, which is 0 at every
 worker, so it gets the pod's name in front. Buckets of histograms are left out: trainers read sums and
 counts, and buckets are most of a page. Prometheus scrapes the workers themselves.
 
@@ -17,9 +17,9 @@ _SAMPLE = re.compile(r'(vllm:[a-zA-Z0-9_:]+)\{((?:[a-z_]+="[^"\\\n]*",?)*)\} ([-
 _ENGINE = re.compile(r'(^|,)engine="')
 _KIND = re.compile(r"# TYPE (vllm:[a-zA-Z0-9_:]+) (counter|gauge)")
 _BUCKET = b"_bucket{"
-_MOST_LINES = 2000
-"""Of one worker. Its image decides the page; vLLM has some hundred."""
-_MOST_LINE_BYTES = 4096
+_MAX_LINES = 2000
+"""Largest number of lines from one worker. Its image decides the page; vLLM has some hundred lines."""
+_MAX_LINE_BYTES = 4096
 """The longest line of vLLM, the configuration of the cache, has less than half of it."""
 
 
@@ -36,14 +36,14 @@ class Page:
         self.kinds: dict[str, str] = {}
         self._pod = pod
         self._rest = b""
-        self._left = _MOST_LINES
+        self._left = _MAX_LINES
 
     def take(self, part: bytes) -> None:
         """Read the next part. The last line must end with a newline."""
         *lines, rest = (self._rest + part).split(b"\n")
-        self._rest = rest[: _MOST_LINE_BYTES + 1]  # enough to know that it is too long
+        self._rest = rest[: _MAX_LINE_BYTES + 1]  # enough to know that it is too long
         for line in lines:
-            if _BUCKET not in line and len(line) <= _MOST_LINE_BYTES and self._left:
+            if _BUCKET not in line and len(line) <= _MAX_LINE_BYTES and self._left:
                 self._read(line)
 
     def _read(self, line: bytes) -> None:
@@ -62,7 +62,7 @@ class Page:
 
 
 def together(pages: Iterable[Page]) -> str:
-    """One page of all."""
+    """The joined page."""
     samples: dict[str, list[str]] = {}
     kinds: dict[str, str] = {}
     for page in pages:

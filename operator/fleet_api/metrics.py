@@ -1,6 +1,6 @@
 """Metrics of one process of the RL API.
 
-Labels come from the table of routes, fixed words, and fleets that a caller was let through to.
+Labels come from the table of routes, fixed words, and fleets that a caller is authorized for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 
 
 class Metrics:
-    """All series."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class Metrics:
             ("route", "method"), buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self.in_work = Gauge(
-            "rlfleet_rl_api_requests_in_work", "Requests in work.", ("kind",), registry=registry
+            "rlfleet_rl_api_requests_in_work", "Running requests.", ("kind",), registry=registry
         )
         self.streams = Gauge(
             "rlfleet_rl_api_event_streams", "Open streams of events.", registry=registry
@@ -51,9 +51,9 @@ class Metrics:
 
         Args:
             route: The path with the placeholders of its parameters; empty for an unknown path.
-            method: Of HTTP.
-            status: Of the reply.
-            seconds: Until its end.
+            method: The HTTP method.
+            status: The HTTP status of the reply.
+            seconds: The time until the end of the reply.
             fleet: Namespace and name, if the request was authorized and may change something.
         """
         method = method if route else "any"  # unknown methods have no bound

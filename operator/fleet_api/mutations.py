@@ -33,7 +33,7 @@ class Mutations:
         return await self._change(call, Rollback, _roll_back)
 
     async def retry(self, call: Call) -> web.Response:
-        """Try a given-up version again."""
+        """Try an abandoned version again."""
         return await self._change(call, Waiting, _retry)
 
     async def suspend(self, call: Call) -> web.Response:
@@ -41,7 +41,7 @@ class Mutations:
         return await self._change(call, Nothing, _suspend)
 
     async def resume(self, call: Call) -> web.Response:
-        """Let a suspended rollout go on."""
+        """Continue a suspended rollout."""
         return await self._change(call, Nothing, _resume)
 
     async def _change(self, call: Call, model: type[B], act: Act[B]) -> web.Response:
@@ -76,7 +76,7 @@ async def _resume(weights: AsyncWeights, _: Nothing) -> WeightVersion:
 
 
 def _response(result: Rollout | WeightVersion) -> web.Response:
-    """200 with the outcome; 202 while the rollout goes on."""
+    """200 with the outcome; 202 while the rollout continues."""
     if isinstance(result, WeightVersion):
         return web.json_response(weights_of(result))
     status = HTTPStatus.OK if result.applied else HTTPStatus.ACCEPTED

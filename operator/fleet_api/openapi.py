@@ -125,9 +125,9 @@ def _optional(where: str, named: Any) -> list[dict[str, Any]]:
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:
-    rows = [("namespace", "of the fleet"), ("name", "of the fleet")]
+    rows = [("namespace", "Namespace of the fleet."), ("name", "Name of the fleet.")]
     if "{pod}" in path:
-        rows.append(("pod", "of the worker"))
+        rows.append(("pod", "Pod of the worker."))
     return [
         {"name": name, "in": "path", "required": True, "schema": _NAME, "description": text}
         for name, text in rows
@@ -135,7 +135,7 @@ def _in_path(path: str) -> list[dict[str, Any]]:
 
 
 def _root() -> dict[str, Any]:
-    """The open paths."""
+    """The paths that need no token."""
     text: dict[str, Any] = {"text/plain": {"type": "string"}}
     rows = {
         "/livez": ("Whether the process runs.", {200: text}),

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from http import HTTPStatus
 
 from aiohttp import web
 
 from fleet_api.bodies import in_time
-from fleet_api.problems import Problem
+from fleet_api.problems import Problem, too_large
 
 
-class Room:
-    """Bytes of bodies that are kept at once, in case that they must be sent again."""
+class Memory:
+    """The memory for bodies that may have to be sent again."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._left_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._left_bytes = max_bytes
 
     def take(self, size_bytes: int) -> bool:
-        """Take room. Returns: whether there was so much."""
+        """Reserve memory. Returns: whether there was enough."""
         if size_bytes > self._left_bytes:
             return False
         self._left_bytes -= size_bytes
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Make room."""
+        """Release memory."""
         self._left_bytes += size_bytes
 
 
 class PassedBody:
-    """The body of a request, up to a limit. It keeps the parts as long as there is room.
+    """The body of a request, up to a limit. It keeps the parts while there is memory for them.
 
     Args:
-        may_need: Whether this content may have to be sent again. Otherwise it is kept until its end only.
+        may_need: Returns whether a body may have to be sent again. Otherwise it is kept only until its end.
 
     Fields:
         fault: why the client's body could not be sent on.
@@ -42,20 +41,20 @@ class PassedBody:
     def __init__(
         self,
         request: web.Request,
-        most_bytes: int,
+        max_bytes: int,
         *,
-        room: Room,
+        memory: Memory,
         may_need: Callable[[bytearray], bool],
     ) -> None:
         self._request = request
-        self._most_bytes = most_bytes
-        self._room = room
+        self._max_bytes = max_bytes
+        self._memory = memory
         self._may_need = may_need
         self._kept: bytearray | None = bytearray()
         self._is_whole = not request.body_exists
         self.fault: Exception | None = None
-        if (request.content_length or 0) > most_bytes:
-            raise self._too_long()
+        if (request.content_length or 0) > max_bytes:
+            raise too_large(max_bytes)
 
     async def parts(self) -> AsyncIterator[bytes]:
         """The parts as they come, decompressed. Ends with an error after the limit, or without a next part."""
@@ -63,8 +62,8 @@ class PassedBody:
         try:
             while part := await self._next():
                 size += len(part)
-                if size > self._most_bytes:
-                    raise self._too_long()
+                if size > self._max_bytes:
+                    raise too_large(self._max_bytes)
                 self._keep(part)
                 yield part
         except (Problem, web.RequestPayloadError) as error:
@@ -75,7 +74,7 @@ class PassedBody:
             self.forget()
 
     async def _next(self) -> bytes:
-        """The next part; empty at the end. How long the worker takes for it does not count."""
+        """The next part; empty at the end. The time in which the worker takes it does not count."""
         async with in_time():
             return await self._request.content.readany()
 
@@ -85,22 +84,15 @@ class PassedBody:
         return bytes(self._kept) if self._is_whole and self._kept is not None else None
 
     def forget(self) -> None:
-        """Keep nothing any more."""
+        """Drop the parts, and keep no more."""
         if self._kept is not None:
-            self._room.give_back(len(self._kept))
+            self._memory.give_back(len(self._kept))
         self._kept = None
 
     def _keep(self, part: bytes) -> None:
         if self._kept is None:
             return
-        if self._room.take(len(part)):
+        if self._memory.take(len(part)):
             self._kept += part
         else:
             self.forget()
-
-    def _too_long(self) -> Problem:
-        return Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            "RequestEntityTooLarge",
-            f"the body has more than {self._most_bytes} bytes; send a smaller one",
-        )

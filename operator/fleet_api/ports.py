@@ -18,8 +18,8 @@ class Target:
     """A worker that can be called.
 
     Fields:
-        url: of its admin port, by the pod's address. Another pod may have the address by now.
-        processes: that take part in a transfer of weights.
+        url: URL of its admin port, by the pod's address. Another pod may have the address by now.
+        processes: number of its processes that take part in a transfer of weights.
     """
 
     pod: str
@@ -33,8 +33,8 @@ class WorkerReply:
     """The outcome of a call to a worker.
 
     Fields:
-        status: of HTTP; 0 without a valid answer. The call may have had its effect.
-        body: what the worker has said, which a tenant's image decides.
+        status: the HTTP status; 0 without a valid answer. The call may have had its effect.
+        body: the document of the answer, whose content a tenant's image decides.
         problem: why there is no valid answer.
     """
 
@@ -44,7 +44,7 @@ class WorkerReply:
 
     @property
     def is_good(self) -> bool:
-        """Whether the worker has followed."""
+        """Whether the worker has carried out the call."""
         return 200 <= self.status < 300
 
 
@@ -53,7 +53,7 @@ class WorkerRequest:
     """A request to workers; the same object may go to all workers of a fleet.
 
     Fields:
-        method: of HTTP.
+        method: the HTTP method.
         path: with `?` and the query, if there is one.
         body: JSON, or empty.
         driver: the trainer that holds the worker's lease from now on.
@@ -71,7 +71,7 @@ class WorkerRequest:
 
 
 class Workers(Protocol):
-    """The admin ports of workers. Cancelling a call ends its connection; the worker goes on."""
+    """The admin ports of workers. Cancelling a call ends its connection; the worker continues its work."""
 
     async def send(self, target: Target, token: str, request: WorkerRequest) -> WorkerReply:
         """Send one signed call.

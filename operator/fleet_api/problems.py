@@ -24,17 +24,17 @@ from rlfleet.errors import (
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
 _OF_THE_VERSION = ("Canary", "Checkpoint", "Digest", "Invalid", "Source")
-"""Reasons that begin so refuse the version itself: the same request will be refused again."""
+"""Reasons with these prefixes refuse the version itself: the same request will be refused again."""
 
 
 class Problem(Exception):
-    """A request that is not answered as asked.
+    """An error reply.
 
     Fields:
         status: the HTTP status.
         reason: one word in CamelCase, for programs.
         message: the fact and the remedy.
-        headers: of the answer.
+        headers: further headers of the reply.
         more: further members of the document.
     """
 
@@ -83,9 +83,15 @@ def invalid(message: str) -> Problem:
 
 
 def busy(reason: str, message: str, seconds: float = RETRY_SECONDS) -> Problem:
-    """503: the same request may succeed in so many seconds."""
+    """503: the same request may succeed after this time."""
     headers = {"Retry-After": str(max(1, round(seconds)))}
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, reason, message, headers=headers)
+
+
+def too_large(max_bytes: int) -> Problem:
+    """413: the body is longer than allowed."""
+    message = f"the body has more than {max_bytes} bytes; send a smaller one"
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message)
 
 
 def superseded(version: str, by: str) -> Problem:

@@ -1,10 +1,11 @@
 """Requests of rollout clients, passed on to the fleet's router, or to its Service without one.
 
 Only routes of the workers' public port are passed on: a router has admin routes without a key. Bodies
-stream in both directions. Credentials of the RL API are for itself, so no worker gets them.
+stream in both directions. Credentials for the RL API are not passed on.
 
-A router sends each turn of a session to one worker, and a kept connection to the Service ends at one, too. So a
-request whose version demand that worker does not meet is sent again to the Service, over new connections.
+A router sends each turn of a session to one worker, and a kept connection to the Service leads to one
+worker, too. A request whose version demand this worker does not meet is sent again to the Service, over
+new connections.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fleet_api.connections import Connections
 from fleet_api.contract import BODY_ERRORS, Contract
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
-from fleet_api.passed_body import PassedBody, Room
+from fleet_api.passed_body import Memory, PassedBody
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
 from fleet_api.route import Route
@@ -41,9 +42,10 @@ from fleet_worker.protocol import (
 )
 
 PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2)
-"""Before each repetition of a request with an unmet demand. Clients repeat it over a longer time."""
+"""The pauses before each repetition of a request with an unmet demand. Clients repeat it for longer."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""Of all bodies with a demand that wait for the first byte of their reply. One beyond that is not sent again."""
+"""Memory for the bodies with a demand that wait for the first byte of their reply. A body for which no
+memory is left is not sent again."""
 _DEMAND_HEADERS = (HEADER_VERSION_EXACT, HEADER_VERSION_MIN, HEADER_RUN)
 _DEMAND_FIELDS = (b"weight_version_exact", b"weight_version_min", b"weight_run")
 FINISH_PATH = "/finish_session"
@@ -52,23 +54,23 @@ _FINISHED = Contract({200: AnyDocument}, BODY_ERRORS, is_open=True)
 
 
 class Proxy:
-    """The handler.
+    """Passes requests on.
 
     Args:
-        upstream: Address of a fleet, without a path.
-        service: That of its Service, where requests are sent again.
-        keys: Of the public ports of fleets.
-        most_bytes: Of a request's body.
+        upstream: Returns the address of a fleet, without a path.
+        service: Returns the address of its Service, where requests are sent again.
+        keys: The keys of public ports.
+        max_bytes: Largest body of a request.
     """
 
     def __init__(
-        self, upstream: Upstream, service: Upstream, *, keys: PublicKeys, most_bytes: int
+        self, upstream: Upstream, service: Upstream, *, keys: PublicKeys, max_bytes: int
     ) -> None:
         self._upstream = upstream
         self._service = service
         self._keys = keys
-        self._most_bytes = most_bytes
-        self._room = Room(KEPT_BYTES)
+        self._max_bytes = max_bytes
+        self._memory = Memory(KEPT_BYTES)
         self._connections = Connections()
 
     async def close(self) -> None:
@@ -76,7 +78,7 @@ class Proxy:
         await self._connections.close()
 
     def routes(self) -> tuple[Route, ...]:
-        """All routes."""
+        """The routes whose requests are passed on."""
         passed = tuple(
             Route(
                 "GET" if path in READING_TEXT_ROUTES else "POST",
@@ -107,8 +109,8 @@ class Proxy:
         headers = request_headers(call.request, key)
         body = PassedBody(
             call.request,
-            self._most_bytes,
-            room=self._room,
+            self._max_bytes,
+            memory=self._memory,
             may_need=lambda content: _may_be_sent_again(call, headers, content),
         )
         response: web.StreamResponse | None = None
@@ -135,7 +137,7 @@ class Proxy:
             raise busy(
                 "NoReply",
                 f"the fleet {call.fleet.name!r} does not answer ({type(error).__name__}); send the "
-                "request again, and see whether its workers are ready",
+                "request again, and check whether its workers are ready",
             ) from error
         finally:
             body.forget()
@@ -189,7 +191,7 @@ async def _send(
 
 
 def _may_be_sent_again(call: Call, headers: CIMultiDict[str], content: bytearray) -> bool:
-    """Whether an answer to this request may be one of those below."""
+    """Whether another worker may answer this request differently: it has a demand, or may lose its key."""
     return (
         _may_lose_its_key(call.fleet, headers)
         or any(name in headers for name in _DEMAND_HEADERS)
@@ -205,7 +207,7 @@ def _may_lose_its_key(fleet: Fleet, headers: CIMultiDict[str]) -> bool:
 def _may_differ_elsewhere(
     reply: aiohttp.ClientResponse, fleet: Fleet, headers: CIMultiDict[str]
 ) -> bool:
-    """Whether a worker behind the Service may answer otherwise."""
+    """Whether a worker behind the Service may answer differently."""
     match reply.status:
         case HTTPStatus.CONFLICT:
             # A version demand that this worker does not meet, by headers or by the body.

@@ -16,8 +16,8 @@ class Route:
 
     Fields:
         path: below the prefix.
-        is_proxied: it is one of many requests of rollout clients: with limits of its own, and without an
-            audit line unless it is refused.
+        is_proxied: it is for rollout clients, which send many requests. These have limits of their own,
+            and no audit line unless they are refused.
     """
 
     method: str
@@ -28,11 +28,6 @@ class Route:
     is_proxied: bool = False
 
     @property
-    def changes(self) -> bool:
-        """Whether it may change something."""
-        return self.method not in READING_METHODS
-
-    @property
     def title(self) -> str:
-        """The first line of the handler's text."""
+        """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").strip().partition("\n")[0]

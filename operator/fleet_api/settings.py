@@ -63,9 +63,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", validate_default=True):
         le=100_000,
         description="tokens of one client address that are not accepted",
     )
-    concurrent_requests: int = Field(
-        256, ge=1, le=100_000, description="requests that are in work at once"
-    )
+    concurrent_requests: int = Field(256, ge=1, le=100_000, description="requests that run at once")
     concurrent_waits: int = Field(
         256, ge=1, le=100_000, description="requests that wait for rollouts or workers at once"
     )

@@ -1,8 +1,8 @@
 """The workers of a fleet that can be called, without reading all pods for each call.
 
 1,000 pods are 9 MB of JSON. The API server's table of the same pods has a sixtieth of it, and shows
-whether any of them has changed since an earlier call. The table is no stable API, so all pods are read
-if it lacks a column. A wrong guess does no harm: calls are signed for one pod.
+whether any of them has changed since an earlier call. The table is not a stable API, so all pods are
+read if it lacks a column. A wrong guess does no harm: calls are signed for one pod.
 
 Source: Kubernetes API concepts, "Receiving resources as Tables".
 """
@@ -18,16 +18,21 @@ from fleet_api.fleets import Fleet, Fleets
 from fleet_api.ports import Target
 from fleet_api.workers import targets_of
 
-MOST_FLEETS = 64
+MAX_FLEETS = 64
 _COLUMNS = ("Name", "Status", "Restarts", "IP")
 
 Row = tuple[str, ...]
-"""The cells of a pod: what changes when it goes, starts again or gets another address."""
+"""The cells of a pod that change when it goes, starts again or gets another address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The workers of a fleet. Fields: targets: that have started, by ordinal; pods: how many there are."""
+    """The workers of a fleet.
+
+    Fields:
+        targets: the workers that have started, by ordinal.
+        pods: the number of all pods.
+    """
 
     targets: Sequence[Target]
     pods: int
@@ -35,7 +40,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An earlier answer. Fields: fleet: of which generation; rows: of all pods, if all have started."""
+    """An earlier answer, of a time when all pods had started.
+
+    Fields:
+        fleet: uid and generation of the fleet.
+        rows: the row of each pod, by name.
+    """
 
     fleet: tuple[str, int]
     rows: Mapping[str, Row]
@@ -60,10 +70,10 @@ class Targets:
         pods = await self._reader.pods(fleet)
         found = Found(targets_of(fleet, pods), len(pods))
         self.forget(fleet)
-        # A worker that starts may be called soon, and its row does not say when.
+        # A worker that starts can be called soon, and its row does not show when.
         if rows is not None and len(found.targets) == len(pods) == len(rows):
             self._known[key] = _Known(version, rows, found)
-            if len(self._known) > MOST_FLEETS:
+            if len(self._known) > MAX_FLEETS:
                 self._known.popitem(last=False)
         return found
 
@@ -73,7 +83,7 @@ class Targets:
 
 
 def rows_of(table: Mapping[str, Any]) -> dict[str, Row] | None:
-    """The rows of a table of pods by name; None if it does not tell what is needed."""
+    """The rows of a table of pods by name; None if it lacks a column or names a pod twice."""
     try:
         columns = [column["name"] for column in table["columnDefinitions"]]
         places = [columns.index(name) for name in _COLUMNS]

@@ -1,7 +1,8 @@
-"""The certificate of the RL API, exchanged without a restart.
+"""The certificate of the RL API, renewed without a restart.
 
-Each handshake looks whether the files have changed. A Secret's files change together, by a link that
-the kubelet exchanges; a pair that does not fit is the moment between both reads.
+Each handshake checks whether the files have changed. A Secret's files change together, by a link that
+the kubelet replaces. If both reads meet different files, the next handshake reads them again.
+
 Source: Python's `ssl`, `SSLContext.sni_callback`.
 """
 
@@ -29,7 +30,7 @@ class Certificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For a server. Each of its connections gets the newest certificate."""
+        """The context for a server. Each of its connections gets the newest certificate."""
         return self._serving
 
     def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -45,7 +46,7 @@ class Certificate:
             self._newest, self._stamp = self._load(), stamp
         except OSError as error:
             logger.warning(
-                "the certificate has changed and cannot be loaded (%s); the one before is served",
+                "the certificate has changed and cannot be loaded (%s); the previous one stays in use",
                 error,
             )
         else:

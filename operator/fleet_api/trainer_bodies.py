@@ -1,4 +1,4 @@
-"""Bodies of the control root, as trainers send them. Unknown fields are for other servers.
+"""Bodies of the control root, as trainers send them. Unknown fields are ignored: other servers read them.
 
 Source: prime-rl's `utils.client`; vLLM's `entrypoints.rl.online` and `entrypoints.serve.lora`.
 """
@@ -20,13 +20,13 @@ Folder = Annotated[AbsolutePath, BeforeValidator(_without_slash)]
 
 
 class Lenient(BaseModel):
-    """Base of all of them."""
+    """Base of all bodies."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class UpdateWeights(Lenient):
-    """`/update_weights`. `version`: of a directory whose name has no number."""
+    """`/update_weights`. `version`: needed if the name of the directory has no number."""
 
     weight_dir: Folder | None = None
     version: VersionLabel | None = None

@@ -1,4 +1,4 @@
-"""A cache whose entries end after a time, and of which there are only so many."""
+"""A cache with a time to live for each entry, and a maximum size."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """The oldest entry goes when there is no room.
+    """Drops the oldest entry when it is full.
 
     Args:
-        most: Largest number of entries.
+        size: Largest number of entries.
         monotonic: Seconds of a clock that only grows.
     """
 
-    def __init__(self, most: int, monotonic: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, size: int, monotonic: Callable[[], float]) -> None:
+        self._size = size
         self._monotonic = monotonic
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
 
@@ -32,10 +32,10 @@ class TtlCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, seconds: float) -> None:
-        """Keep a value for so many seconds."""
+        """Keep a value for a time."""
         self._entries.pop(key, None)
         self._entries[key] = (self._monotonic() + seconds, value)
-        while len(self._entries) > self._most:
+        while len(self._entries) > self._size:
             self._entries.popitem(last=False)
 
     def __len__(self) -> int:

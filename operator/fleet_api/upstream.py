@@ -43,7 +43,7 @@ Upstream = Callable[[Fleet], str]
 
 
 def upstream_of(fleet: Fleet) -> str:
-    """Address of the router or of the Service, from names alone: a status may say anything."""
+    """Address of the router or of the Service, from names alone, since a status is not trusted."""
     if fleet.spec.router is None:
         return service_of(fleet)
     return _address(names.router_name(fleet.name), fleet)
@@ -61,7 +61,7 @@ def _address(name: str, fleet: Fleet) -> str:
 def request_headers(request: web.Request, public_key: str | None) -> CIMultiDict[str]:
     """Headers for the worker: all except those of this connection and of the RL API.
 
-    `public_key`: of the fleet's public port, for a client that sends none itself.
+    `public_key`: the key of the fleet's public port, for a client that sends none itself.
     """
     named = {n.strip().lower() for n in request.headers.get("Connection", "").split(",")}
     headers = CIMultiDict(

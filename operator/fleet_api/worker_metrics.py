@@ -19,11 +19,11 @@ from fleet_api.route import Route
 from fleet_api.workers import metrics_addresses
 
 MEDIA = "text/plain"
-MOST_WORKERS = 256
+MAX_WORKERS = 256
 PAGE_SECONDS = 3.0
 """prime-rl waits 5 s for the whole page."""
-_MOST_PAGE_BYTES = 4 * 1024 * 1024
-"""Of one worker. Its image decides the page, of which a part at a time is held."""
+_MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""Largest page of one worker, whose image decides it. One part of it at a time is in memory."""
 
 
 class WorkerMetrics:
@@ -50,11 +50,11 @@ class WorkerMetrics:
         Errors: Problem 409 for a fleet that is too large for one page.
         """
         fleet = call.fleet
-        if fleet.spec.replicas > MOST_WORKERS:
+        if fleet.spec.replicas > MAX_WORKERS:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 "TooManyWorkers",
-                f"fleet {fleet.name!r} has more than {MOST_WORKERS} workers; have Prometheus scrape "
+                f"fleet {fleet.name!r} has more than {MAX_WORKERS} workers; have Prometheus scrape "
                 "them",
             )
         key = (fleet.namespace, fleet.name)
@@ -73,8 +73,8 @@ class WorkerMetrics:
         return together(page for page in found if page is not None) + "".join(silent)
 
     async def _page(self, pod: str, url: str) -> Page | None:
-        """None without an answer in time: the other workers' numbers are worth having."""
-        page, left = Page(pod), _MOST_PAGE_BYTES
+        """The page of one worker; None without an answer in time, so that the others are still shown."""
+        page, left = Page(pod), _MAX_PAGE_BYTES
         try:
             async with (
                 asyncio.timeout(PAGE_SECONDS),

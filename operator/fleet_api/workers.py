@@ -63,13 +63,13 @@ def _row(fleet: Fleet, pod: Mapping[str, Any], address: str | None) -> dict[str,
 
 
 def _routes(fleet: Fleet) -> list[str]:
-    """Names below `/engine/` that the worker answers. In a fleet of the operator those only read."""
+    """Names below `/engine/` that the worker answers. In an Operator fleet these only read."""
     external = fleet.is_external
     return sorted(protocol.ENGINE_ROUTES if external else protocol.READING_ENGINE_ROUTES)
 
 
 def _weights(fleet: Fleet, pod: str) -> dict[str, Any]:
-    """Version, run and digest that the operator has seen in the worker; without those it has not.
+    """Version, run and digest of the worker's weights, as far as the operator has observed them.
 
     `status.laggards` names the workers that differ, up to a number. Beyond it nothing is known of
     a worker that is not named, unless all have the same weights.
@@ -143,7 +143,9 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
 
 
 def _address(ip: str | None, port: int) -> str | None:
-    """Clients tell workers apart by address, and one of them takes no names."""
+    """The URL of a pod's port. It has the IP address: clients distinguish workers by it, and one of them
+    accepts no names.
+    """
     if not ip:
         return None
     return f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"

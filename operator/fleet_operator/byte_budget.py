@@ -15,15 +15,15 @@ T = TypeVar("T", bound=Hashable)
 class ByteBudget(Generic[T]):
     """The bytes of all that is held. Nearly every answer is small, and never counts.
 
-    Beyond `most_bytes` the largest ones are abandoned, so that hostile answers give way to honest ones.
+    Beyond `max_bytes` the largest ones are abandoned, so that hostile answers give way to honest ones.
 
     Args:
-        most_bytes: Of all that counts together.
-        small_bytes: What has at most this size does not count, and is never abandoned.
+        max_bytes: Limit for all answers that count, together.
+        small_bytes: An answer of at most this size does not count, and is never abandoned.
     """
 
-    def __init__(self, *, most_bytes: int, small_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, *, max_bytes: int, small_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.small_bytes = small_bytes
         self._held: dict[T, int] = {}
         self._total = 0
@@ -41,7 +41,7 @@ class ByteBudget(Generic[T]):
         self._total += size_bytes
         self._held[holder] = size_bytes
         abandoned = []
-        while self._total > self.most_bytes:
+        while self._total > self.max_bytes:
             largest = max(self._held, key=self._held.__getitem__)
             self.release(largest)
             abandoned.append(largest)

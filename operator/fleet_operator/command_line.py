@@ -24,9 +24,9 @@ def parse(
 
     Args:
         model: Each field with a description is a flag, and its description is the help.
-        program: As it is started.
-        description: Of the program.
-        variables: Prefix of the environment variables, as `RLFLEET_`.
+        program: The command that starts the program.
+        description: The description of the program.
+        variables: Prefix of the environment variables, such as `RLFLEET_`.
         arguments: Those of the process if not given.
     """
     parser = argparse.ArgumentParser(

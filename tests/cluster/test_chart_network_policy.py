@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicies for workers and routers, rendered by the real helm and judged by a real API server.
+"""The chart's NetworkPolicies for workers and routers, rendered by helm, on a real API server.
 
 The dev cluster has no network plugin that enforces policies. The tests show that the objects are
 valid, select the right pods and name the right ports, not that a packet is held back.

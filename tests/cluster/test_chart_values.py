@@ -68,7 +68,7 @@ def test_operators_prefer_different_nodes_unless_an_affinity_is_given(cluster: C
     assert chosen == given
 
 
-def test_what_is_added_to_the_operators_pods_arrives(cluster: Cluster) -> None:
+def test_values_for_the_operators_pods_reach_its_manifest(cluster: Cluster) -> None:
     volume = {"name": "ca", "configMap": {"name": "ca"}}
     mount = {"name": "ca", "mountPath": "/etc/ca"}
     rendered = Rendered(

@@ -62,7 +62,7 @@ def spoken(generation: int, version: str, phase: str, *, stalled: str = "") -> d
 
 
 @pytest.mark.usefixtures("shared_operator")
-async def test_a_trainer_publishes_looks_and_goes_back(stage: Stage, weights: Weights) -> None:
+async def test_a_trainer_publishes_reads_and_rolls_back(stage: Stage, weights: Weights) -> None:
     await stage.make_fleet(replicas=3, version="1")
     assert (await blocking(weights.wait, timeout_seconds=60)).version == "1"
     await stage.applied("1")
@@ -205,7 +205,7 @@ async def test_a_status_of_an_older_generation_is_no_outcome(stage: Stage) -> No
 async def test_a_timeout_leaves_the_version_desired(stage: Stage, weights: Weights) -> None:
     await stage.make_fleet(replicas=1, version="1")
 
-    with pytest.raises(TimedOut, match="the operator has not looked at it"):
+    with pytest.raises(TimedOut, match="the operator has not observed it"):
         await blocking(weights.publish, "2", timeout_seconds=1)
 
     assert await _desires(stage, "2")
@@ -328,7 +328,7 @@ async def test_a_namespace_that_does_not_exist_is_named(stage: Stage) -> None:
 
 PAGE = "docs/how-to/publish-from-python.md"
 ELSEWHERE = ("import wandb", "from openai", "import httpx", "# By the URL")
-"""First words of blocks of the page that need other libraries or the RL API; unit tests run what they call."""
+"""First words of blocks that need other libraries or the RL API. Unit tests run what they call."""
 
 
 def programs() -> list[tuple[str, str]]:

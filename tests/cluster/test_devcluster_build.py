@@ -78,7 +78,7 @@ def builder(calls: Path) -> Iterator[Builder]:
         process.wait()
 
 
-def test_what_is_missing_is_built_and_then_found(calls: Path) -> None:
+def test_missing_programs_are_built_once(calls: Path) -> None:
     assert programs.missing("api") == ("kube", "certs")
 
     found = programs.ensure("api", _progress())

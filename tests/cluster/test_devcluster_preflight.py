@@ -1,4 +1,4 @@
-"""The preflight names what is missing, in words that say what to do. Nothing is started here."""
+"""The preflight names each missing prerequisite and its remedy. Nothing is started here."""
 
 from __future__ import annotations
 

@@ -221,7 +221,9 @@ async def test_a_pause_that_is_not_renewed_ends_by_itself(
     await eventually_async(serves, within_seconds=5)
 
 
-async def test_what_they_saw_is_counted_by_version(fakes: FakeFleet, client: WorkerClient) -> None:
+async def test_the_calls_that_workers_received_are_counted_by_version(
+    fakes: FakeFleet, client: WorkerClient
+) -> None:
     many, epoch = [addressee(fakes, n) for n in range(20, 30)], Epoch(term=1, sequence=1)
     for action in (stage("77"), load("77"), admit("77")):
         await asyncio.gather(*(client.call(worker, action, epoch) for worker in many))

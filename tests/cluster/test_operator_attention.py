@@ -1,4 +1,4 @@
-"""Problems that need attention are reported on the object: foreign names, rights, broken specs, two releases."""
+"""Problems that need attention are reported on the object: names, rights, broken specs, two releases."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def test_a_rollout_costs_few_writes_however_many_workers_there_are(
     assert 2 <= len(made) <= MAX_WRITES, made
 
 
-async def test_a_fleet_at_rest_costs_no_write(stage: Stage) -> None:
+async def test_an_idle_fleet_costs_no_write(stage: Stage) -> None:
     operator = await stage.start_operator("--resync-seconds=1")
     await stage.make_fleet(replicas=2, version="1")
     await stage.applied("1", replicas=2)

@@ -84,7 +84,7 @@ async def test_a_weight_version_without_a_fleet_names_the_missing_fleet(stage: S
     assert "create it" in text
 
 
-async def test_the_status_of_a_fleet_at_rest_does_not_change(stage: Stage) -> None:
+async def test_the_status_of_an_idle_fleet_does_not_change(stage: Stage) -> None:
     """No message holds a running clock: a fleet at rest has an unchanging status."""
     await stage.start_operator("--resync-seconds=1")
     stage.kubelet.bad_sources.add("/weights/step_2")

@@ -37,7 +37,7 @@ def test_the_account_has_exactly_the_rights_of_its_requests(chart: Rendered) -> 
     assert set().union(*(rights(role) for role in roles)) == RIGHTS
 
 
-def test_without_the_value_the_chart_has_nothing_of_the_rl_api(devcluster_api: Cluster) -> None:
+def test_without_the_value_the_chart_renders_no_rl_api(devcluster_api: Cluster) -> None:
     named = [o["metadata"]["name"] for o in Rendered(devcluster_api).objects]
 
     assert [name for name in named if ACCOUNT in name] == []

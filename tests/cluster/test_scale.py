@@ -32,7 +32,7 @@ def test_a_large_fleet_keeps_its_leader_writes_little_and_survives_the_loss_of_i
     devcluster_api_possible: None, tmp_path: Path, workers: int
 ) -> None:
     with ExitStack() as stack:
-        # Of its own: the controllers and the scheduler of the shared one would work on the pods, too.
+        # A cluster of its own: in the shared one, controllers and scheduler would work on the pods, too.
         cluster = stack.enter_context(Cluster.start(profile="api"))
         prepare(cluster, alone=True)
         at = stack.enter_context(place(cluster, tmp_path))

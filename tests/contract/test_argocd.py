@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.argocd import SCRIPT, health
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 from tests.support.kstatus import kstatus
 
 from fleet_operator.api.weights import WeightsStatus
@@ -23,11 +23,11 @@ REVISION = decide(make_fleet(replicas=1), default_image=IMAGE, now=NOW).pods.rev
 GATED = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 
 
-def up(ordinal: int, version: str) -> AWorker:
+def up(ordinal: int, version: str) -> WorkerBuilder:
     return make_worker(ordinal).serving(version).of_revision(REVISION)
 
 
-def objects(*workers: AWorker, suspend: bool = False, **spec: Any) -> list[dict[str, Any]]:
+def objects(*workers: WorkerBuilder, suspend: bool = False, **spec: Any) -> list[dict[str, Any]]:
     """The fleet and the WeightVersion of version 42, as the API server has them."""
     begun = WeightsStatus(desired_version="42", started_at=NOW - timedelta(seconds=9))
     spec_of = make_weights("42").spec.model_copy(update={"suspend": suspend})
@@ -94,7 +94,7 @@ def test_every_situation_has_a_health(found, healths, by_kstatus):
         ),
     ],
 )
-def test_what_the_operator_has_not_looked_at_is_progressing(status):
+def test_an_object_that_the_operator_has_not_observed_is_progressing(status):
     found = {"metadata": {"generation": 2}} | ({"status": status} if status else {})
 
     assert health([found])[0]["status"] == "Progressing"
@@ -115,7 +115,7 @@ def test_the_config_map_has_the_script_for_both_kinds():
         assert data[f"resource.customizations.health.rlfleet.dev_{kind}"] == SCRIPT.read_text()
 
 
-def test_what_is_left_to_the_trainer_is_the_same_everywhere():
+def test_the_fields_that_are_left_to_the_trainer_are_the_same_everywhere():
     data = yaml.safe_load((EXAMPLES / "argocd/argocd-cm.yaml").read_text())["data"]
     application = yaml.safe_load((EXAMPLES / "argocd/application.yaml").read_text())["spec"]
     ignored = {i["kind"]: i for i in application["ignoreDifferences"]}

@@ -45,7 +45,7 @@ PURE_MODULES = frozenset(
         "typing",
     ]
 )
-"""Of the standard library. `datetime` for the type: its clocks are refused below."""
+"""Standard library that core may import. `datetime` for the type: its clocks are refused below."""
 OURS = ("fleet_operator.api", "fleet_operator.core", "fleet_worker.protocol", *WORKER_MODULES)
 CLOCKS = frozenset({"now", "utcnow", "today", "fromtimestamp"})
 BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "input", "open", "print"})
@@ -114,7 +114,7 @@ def test_records_of_the_core_are_frozen() -> None:
         "def count():\n    global seen\n    seen = 1",
     ],
 )
-def test_what_is_not_pure_is_found(source: str) -> None:
+def test_impure_code_is_found(source: str) -> None:
     assert list(impurities(source)) != []
 
 

@@ -59,17 +59,17 @@ def test_the_operators_image_holds_the_client_that_the_rl_api_uses() -> None:
 
 
 @pytest.mark.parametrize("source", [source for source, _ in copied()])
-def test_what_is_copied_exists_and_is_in_the_build_context(source: str) -> None:
+def test_a_copied_path_exists_and_is_in_the_build_context(source: str) -> None:
     assert (ROOT / source).exists()
     assert not dockerfile.is_ignored(ROOT / ".dockerignore", source)
 
 
 @pytest.mark.parametrize("path", ["tests", "tools/envs.py", ".git", "operator/a/__pycache__/b.pyc"])
-def test_what_no_image_needs_stays_out_of_the_build_context(path: str) -> None:
+def test_a_path_that_no_image_needs_stays_out_of_the_build_context(path: str) -> None:
     assert dockerfile.is_ignored(ROOT / ".dockerignore", path)
 
 
-def test_a_wheel_can_be_built_of_what_is_copied(tmp_path: Path) -> None:
+def test_a_wheel_can_be_built_from_the_copied_files(tmp_path: Path) -> None:
     for sources, target in STAGES["wheel"].copies():
         for source in sources:
             place = tmp_path / target / source if target == "./" else tmp_path / target
@@ -88,7 +88,7 @@ def test_a_wheel_can_be_built_of_what_is_copied(tmp_path: Path) -> None:
     assert len(list((tmp_path / "wheel").glob("rlfleet_server-*.whl"))) == 1
 
 
-def test_what_builds_the_wheel_is_pinned_too() -> None:
+def test_the_build_tools_of_the_wheel_are_pinned_too() -> None:
     needed, built = (run for run in STAGES["wheel"].all("RUN"))
 
     assert "--require-hashes -r requirements/build.txt" in needed

@@ -139,7 +139,7 @@ def test_no_file_names_a_registry_of_packages_or_the_place_where_it_was_written(
 @pytest.mark.parametrize(
     "text", ["https://files.python" + "hosted.org/x", "pull gh" + "cr.io/x", "/work/" + "shared/x"]
 )
-def test_what_must_not_be_named_is_found(text: str) -> None:
+def test_a_registry_or_a_local_path_is_found(text: str) -> None:
     assert OF_ONE_PLACE.search(text)
 
 

@@ -77,6 +77,10 @@ EXAMPLES = {
         ),
         "The worker runs vLLM on Kubernetes with a LoRA adapter from Hugging Face.",
     ),
+    "Negation": Example(
+        ("A deleted directory is no change.", "Routers are no workers of the fleet."),
+        "A deleted directory is not a change. There is no worker that is no longer admitted.",
+    ),
     "Passive": Example(
         (
             "Nothing is to be set.",
@@ -112,6 +116,14 @@ EXAMPLES = {
     "SentenceLength": Example(
         (f"{LONG}.", f"* {LONG}."),
         f"{LONG.partition(' ')[2]}. The next sentence counts from one again.",
+    ),
+    "SoMany": Example(
+        (
+            "Wait for so many seconds.",
+            "So long does one fence try.",
+            "A watch may end so much later.",
+        ),
+        "Wait for `seconds`. The worker serves as long as the latch is open.",
     ),
     "That": Example(
         ("The version that the worker that the fleet has serves is the one that was asked for.",),

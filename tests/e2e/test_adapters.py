@@ -88,7 +88,7 @@ def test_new_requests_get_the_new_version_without_a_pause_and_every_token_says_w
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
-def test_a_bad_adapter_is_said_and_the_version_before_goes_on(adapted: AdapterFleet) -> None:
+def test_a_bad_adapter_is_reported_and_the_earlier_version_serves_on(adapted: AdapterFleet) -> None:
     before = adapted.served()
     good = adapted.write(10)
     bad = adapted.weights / "sql_11"

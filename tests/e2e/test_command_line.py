@@ -60,11 +60,13 @@ def rlfleet(fleet: Fleet, *commands: tuple[str, ...]) -> list[str]:
 
 
 def first_words(text: str, count: int) -> list[list[str]]:
-    """Of each line that is not empty."""
+    """The first words of each line that is not empty."""
     return [line.split()[:count] for line in text.splitlines() if line.strip()]
 
 
-def test_the_verbs_that_look_and_undo_work_on_a_real_cluster(fleet: Fleet, tmp_path: Path) -> None:
+def test_the_reading_and_the_undoing_verbs_work_on_a_real_cluster(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     before, now = str(fleet.next_step()), str(fleet.next_step())
     for version in (before, now):
         fleet.roll_out(int(version))

@@ -36,7 +36,7 @@ CLIENTS = ("nemo-rl", "prime-rl", "skyrl", "trl", "verifiers")
 """Folders of trainers whose clients other tests run: `test_one_address.py` and `tests/clients`."""
 KEY = "a-key-of-the-rollouts"
 NAME = "examples"
-"""Of the trainer's pod."""
+"""Name of the trainer's pod."""
 ADAPTED = "policy-sql"
 """The adapter's WeightVersion and, instead of `policy`, the fleet with adapters."""
 RUN = "run-1"
@@ -130,9 +130,9 @@ def applied(fleet: Fleet) -> tuple[str, str]:
 def test_a_training_loop_publishes_what_it_has_trained(trainer: Trainer) -> None:
     trainer.apply(LOOP)
 
-    said = trainer.run(LOOP)
+    printed = trainer.run(LOOP)
 
-    assert [line.partition(" after ")[0] for line in said] == [
+    assert [line.partition(" after ")[0] for line in printed] == [
         "step 2 serves", "0.0", "step 4 serves", "0.0",
     ]  # fmt: skip
     trainer.fleet.wait_whole()
@@ -146,14 +146,14 @@ def test_two_stages_never_train_on_tokens_that_are_too_old(trainer: Trainer) -> 
     for step in steps:
         trainer.write(step, trainer.fleet.folder(trainer.fleet.next_step()))
 
-    said = trainer.run(STAGES, str(len(steps)))
+    printed = trainer.run(STAGES, str(len(steps)))
 
     made_by = [
         line.removeprefix(f"step {n} trains on tokens of ")
-        for n, line in zip(steps, said, strict=True)
+        for n, line in zip(steps, printed, strict=True)
     ]
     oldest = [min(map(int, versions.split(", "))) for versions in made_by]
-    assert all(version >= step - 2 for step, version in zip(steps, oldest, strict=True)), said
+    assert all(version >= step - 2 for step, version in zip(steps, oldest, strict=True)), printed
     trainer.fleet.wait_whole()
     assert applied(trainer.fleet) == ("4", f"{WEIGHTS_ROOT}/{RUN}/step_4")
 
@@ -177,9 +177,9 @@ def test_a_canary_is_published_or_taken_back(trainer: Trainer) -> None:
 def test_an_adapter_is_published(trainer: Trainer, adapted: Fleet) -> None:
     adapted.wait_ready(f"wv/{ADAPTED}", seconds=STARTS_SECONDS)
 
-    said = trainer.run(LORA, "2")
+    printed = trainer.run(LORA, "2")
 
-    assert said == ["adapter sql has version 2"]
+    assert printed == ["adapter sql has version 2"]
     assert adapted.get(f"wv/{ADAPTED}")["status"]["workersApplied"] == f"{WORKERS}/{WORKERS}"
     asked = {"model": "sql", "prompt": "one two", "max_tokens": 4}
     reply = httpx.post(f"{adapted.url()}/v1/completions", json=asked, timeout=60, trust_env=False)

@@ -107,7 +107,7 @@ def test_a_directory_that_is_written_again_is_reported_after_a_restart(external:
     assert versions(external) == ("10", "10")
 
 
-def test_a_weight_version_on_it_is_refused_in_words(external: Fleet) -> None:
+def test_a_weight_version_on_it_is_refused_with_a_reason(external: Fleet) -> None:
     pointer = stack.weights_manifest("stray", fleet=NAME, version="1")
     external.kubectl("apply", "-f", "-", stdin=json.dumps(pointer))
     stalled = external.eventually(lambda: external.condition("Stalled", "wv/stray"), "Stalled")

@@ -97,7 +97,7 @@ def test_a_checkpoint_that_changes_after_staging_is_never_served(
 
 @pytest.mark.long
 @pytest.mark.loses_a_node
-def test_the_loss_of_a_node_is_said_and_its_workers_come_back_elsewhere(
+def test_the_loss_of_a_node_is_reported_and_its_workers_come_back_elsewhere(
     fleet: Fleet, record: Record
 ) -> None:
     if fleet.cluster.status()["nodes"]["2"]["pid"] is None:

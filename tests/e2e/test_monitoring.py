@@ -80,7 +80,7 @@ def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def token(shared_fleet: Fleet) -> str:
-    """Of an account that may look at the fleet and change its WeightVersion."""
+    """The token of an account that may read the fleet and change its WeightVersion."""
     kubectl, kinds = shared_fleet.kubectl, "inferencefleets.rlfleet.dev,weightversions.rlfleet.dev"
     kubectl("create", "serviceaccount", "watcher")
     kubectl("create", "role", "watcher", "--verb=get,patch", f"--resource={kinds}")

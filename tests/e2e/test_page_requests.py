@@ -16,7 +16,7 @@ from stack.fleets import MODEL_NAME
 
 REQUESTS = dict(block for block in enumerate(b for _, b in starting_with("curl http://")))
 MODEL, VERSION = "qwen3-8b", "43"
-"""Of the page."""
+"""Model and version in the page's requests."""
 
 
 def ask(fleet: Fleet, command: str, version: str) -> tuple[int, str, dict[str, object]]:

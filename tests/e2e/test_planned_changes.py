@@ -150,11 +150,13 @@ def test_an_upgrade_replaces_workers_only_when_the_fleet_asks_for_it(
 
     nothing_is_cut(fleet, upgrade)
     assert uids(fleet) == before
-    said = fleet.condition("UpdateAvailable", f"ifl/{FLEET}")
-    assert said is not None
-    assert said["reason"] == "NewTemplate"
-    assert f"image {stack.WORKER_IMAGE} -> {releases.WORKER_IMAGE}" in said["message"]
-    assert re.search(rf"template of operator \S+ -> {re.escape(releases.VERSION)}", said["message"])
+    condition = fleet.condition("UpdateAvailable", f"ifl/{FLEET}")
+    assert condition is not None
+    assert condition["reason"] == "NewTemplate"
+    assert f"image {stack.WORKER_IMAGE} -> {releases.WORKER_IMAGE}" in condition["message"]
+    assert re.search(
+        rf"template of operator \S+ -> {re.escape(releases.VERSION)}", condition["message"]
+    )
 
     nothing_is_cut(fleet, lambda: restart(fleet, "2026-03-01T12:00:00Z"))
     assert {made_with(p) for p in fleet.pods().values()} == {

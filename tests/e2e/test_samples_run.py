@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 VALID = Path(__file__).parents[2] / "crds" / "samples" / "valid"
 NAMESPACE = "samples"
 NAME = "policy"
-"""Of the samples."""
+"""Name of the samples' fleet."""
 KEY = "a-key-of-the-sample"
 STARTS_SECONDS = 240
 

@@ -106,7 +106,9 @@ def test_a_canary_that_answers_as_before_passes_with_its_figures(fleet):
     assert canary in fleet.pods()  # the second one if the first is slow to answer
 
 
-def test_a_canary_that_answers_otherwise_goes_back_and_nobody_got_a_token_of_it(fleet, tmp_path):
+def test_a_canary_with_different_answers_goes_back_before_any_client_gets_its_tokens(
+    fleet, tmp_path
+):
     # Two random models agree on nothing.
     before = fleet.applied()
     any_repetition(fleet)

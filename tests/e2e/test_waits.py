@@ -31,10 +31,10 @@ def test_an_image_that_comes_at_a_later_pull_is_progress_all_the_time(
         return "".join(one["reason"] for one in found)
 
     fleet.eventually(lambda: lags() in PULLS, "the first pull fails", seconds=120)
-    told = fleet.condition("Progressing", f"ifl/{NAME}")
-    assert told is not None
-    assert (told["status"], told["reason"]) == ("True", "WaitingForWorkers")
-    assert f"1 pod waits for an image. {NAME}-0: " in told["message"]
+    condition = fleet.condition("Progressing", f"ifl/{NAME}")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", "WaitingForWorkers")
+    assert f"1 pod waits for an image. {NAME}-0: " in condition["message"]
     assert kstatus(fleet.get(f"ifl/{NAME}")) == "InProgress"
 
     stack.load_image(fleet.cluster, IMAGE, "worker", "fleet_worker")

@@ -329,7 +329,7 @@ CASES = [
         "within its header",
         id="header too long",
     ),
-    pytest.param(_header_is_no_json, "CheckpointMalformed", "JSON", id="header is no JSON"),
+    pytest.param(_header_is_no_json, "CheckpointMalformed", "JSON", id="header is not JSON"),
     pytest.param(_zeros_at_the_end, "CheckpointMalformed", "JSON", id="nothing but zeros"),
     pytest.param(
         _twice_in_two_shards,
@@ -345,5 +345,5 @@ CASES = [
     ),
     pytest.param(_empty_index, "CheckpointMalformed", "weight_map", id="empty index"),
     pytest.param(_quantised, "CheckpointMismatch", "quantization_config", id="quantised weights"),
-    pytest.param(_broken_config, "CheckpointMalformed", "JSON", id="config is no JSON"),
+    pytest.param(_broken_config, "CheckpointMalformed", "JSON", id="config is not JSON"),
 ]

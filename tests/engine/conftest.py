@@ -137,11 +137,13 @@ def _serving(shared: WorkerProcess) -> None:
         shared.must("resume", version=state["version"], holder=state["pause"]["holder"])
     elif state["phase"] == "joining":
         shared.must("admit", version=state["version"])
-    state = eventually(lambda: _at_rest(shared), within_seconds=120, describe=shared.log_tail)
+    state = eventually(
+        lambda: _without_requests(shared), within_seconds=120, describe=shared.log_tail
+    )
     assert state["phase"] == "serving"
 
 
-def _at_rest(shared: WorkerProcess) -> dict[str, Any] | None:
+def _without_requests(shared: WorkerProcess) -> dict[str, Any] | None:
     state = shared.state()
     return None if state["requests_running"] or state["requests_held"] else state
 

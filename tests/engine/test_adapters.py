@@ -208,7 +208,7 @@ def test_a_running_request_keeps_its_version_over_a_swap(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_versions_and_the_model_run_in_one_batch_without_touching_each_other(lab: Lab) -> None:
-    # In every slot one: what the last one holds is no part of the model (vLLM's CPU kernels).
+    # One adapter in every slot: what the last slot holds is not part of the model (vLLM's CPU kernels).
     lab.put("1", lab.write(1))
     others = []
     while (slots := lab.worker.state()["adapter_slots"])["used"] < slots["total"]:
@@ -405,7 +405,7 @@ def test_an_adapter_that_the_engine_cannot_load_is_refused_before_the_load(lab: 
     assert lab.worker.state()["adapter_slots"]["used"] == 1
 
 
-def test_without_room_for_adapters_the_answer_says_so(
+def test_without_room_for_adapters_the_call_is_refused_with_that_reason(
     worker: WorkerProcess, weights: Weights
 ) -> None:
     path = write_adapter(weights.root / f"nowhere-{next(_labels)}", seed=1)

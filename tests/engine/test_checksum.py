@@ -45,7 +45,7 @@ found = {
 whole = of(plain)
 parameters._ELEMENTS_AT_ONCE = 5
 found["in pieces"] = of(plain) == whole
-print("told", json.dumps(found))
+print("result", json.dumps(found))
 """
 
 _MODEL = """
@@ -66,11 +66,11 @@ found = [engine.collective_rpc("rlfleet_checksum")]
 for path in (other, one):
     engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
     found.append(engine.collective_rpc("rlfleet_checksum"))
-print("told", json.dumps([[each["checksum"] for each in ranks] for ranks in found]))
+print("result", json.dumps([[each["checksum"] for each in ranks] for ranks in found]))
 """
 
 
-def told_by(script: str, *arguments: str) -> Any:
+def output_of(script: str, *arguments: str) -> Any:
     done = subprocess.run(
         [worker_python(), "-c", script, *arguments],
         capture_output=True,
@@ -80,14 +80,14 @@ def told_by(script: str, *arguments: str) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    # vLLM talks on standard output, too.
-    (told,) = (line for line in done.stdout.splitlines() if line.startswith("told "))
-    return json.loads(told.removeprefix("told "))
+    # vLLM writes to standard output, too.
+    (result,) = (line for line in done.stdout.splitlines() if line.startswith("result "))
+    return json.loads(result.removeprefix("result "))
 
 
 @pytest.fixture(scope="module")
 def tensors() -> dict[str, Any]:
-    return dict(told_by(_TENSORS))
+    return dict(output_of(_TENSORS))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_weights_of_every_type_can_be_told_apart(tensors: dict[str, Any]) -> Non
 
 @pytest.mark.long
 def test_the_engines_model_is_recognised_when_it_has_its_weights_again(weights: Weights) -> None:
-    one, other, again = told_by(_MODEL, str(weights.a), str(weights.b))
+    one, other, again = output_of(_MODEL, str(weights.a), str(weights.b))
 
     assert one == again != other
     assert all(len(checksum) == 64 for checksum in one)

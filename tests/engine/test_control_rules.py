@@ -102,11 +102,11 @@ def test_an_unknown_version_is_not_reported(driven: WorkerProcess, trainer: Trai
     home = driven.state()["version"]
     trainer.must("/init_weight_transfer_engine", init_info={"world_size": 2})
     trainer.must("/start_weight_update")
-    told = trainer.told("/weight_info"), trainer.must("/engine/get_weight_version")
+    answers = trainer.must_get("/weight_info"), trainer.must("/engine/get_weight_version")
     trainer.post("/update_weights", update_info={"file": "/nowhere"})
 
-    assert told[0] == {"weight_version": None}
-    assert (told[1]["version"], told[1]["version_declared"]) == (None, False)
+    assert answers[0] == {"weight_version": None}
+    assert (answers[1]["version"], answers[1]["version_declared"]) == (None, False)
     driven.must("admit", version=home)
 
 
@@ -118,7 +118,7 @@ def test_the_version_is_that_of_the_weights_in_the_engine_not_the_requested_one(
 
     assert refused.status_code == 422
     assert driven.state()["version"] == home
-    assert trainer.told("/weight_info") == {"weight_version": home}
+    assert trainer.must_get("/weight_info") == {"weight_version": home}
 
 
 # --- pausing ------------------------------------------------------------------------------------
@@ -404,8 +404,8 @@ def test_health_and_models_are_served_at_the_routes_that_trainers_use(
     driven.must("admit", version=driven.state()["version"])
 
     assert (paused, closed, trainer.get("/health").status_code) == (200, 503, 200)
-    assert trainer.told("/v1/models")["data"][0]["id"] == "policy"
-    assert trainer.told("/liveness") == {"status": "ok"}
+    assert trainer.must_get("/v1/models")["data"][0]["id"] == "policy"
+    assert trainer.must_get("/liveness") == {"status": "ok"}
 
 
 def test_a_worker_reports_its_pod_and_its_process(driven: WorkerProcess) -> None:

@@ -1,4 +1,4 @@
-"""Rights to drive a worker: tokens, epochs, leases, holders; and requests that are no calls."""
+"""Rights to drive a worker: tokens, epochs, leases, holders; and requests that are not calls."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_joining_worker_is_loaded_and_admitted_without_a_pause(
         pytest.param("GET", "/v1/worker/nothing", b"", 404, id="wrong path"),
     ],
 )
-def test_what_is_not_a_call_is_refused_without_repeating_what_was_sent(
+def test_a_malformed_call_is_refused_without_repeating_its_content(
     worker: WorkerProcess, method: str, path: str, content: bytes, status: int
 ) -> None:
     reply = worker.admin.request(method, path, content=content)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.engine.conftest import Weights
-from tests.engine.test_checksum import told_by
+from tests.engine.test_checksum import output_of
 
 pytestmark = pytest.mark.xdist_group("effect")
 _PARAMETERS = """
@@ -89,7 +89,7 @@ scales.attn = model(_k_scale=torch.ones(()), v_scale=torch.ones(()))
 def calibrate(made):
     made.attn.v_scale.data.fill_(3)
 found["found out"] = effect(scales, calibrate)
-print("told", json.dumps(found))
+print("result", json.dumps(found))
 """
 
 _MODEL = """
@@ -114,13 +114,13 @@ for path in (one, other, other, one):
     assert answer["ok"], answer
     seen = combined([answer["effect"]])
     found.append([seen.changed_share, seen.unchanged, seen.compared_elements, seen.why_not])
-print("told", json.dumps(found))
+print("result", json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
 def parameters() -> dict[str, list[Any]]:
-    return dict(json.loads(json.dumps(told_by(_PARAMETERS))))
+    return dict(json.loads(json.dumps(output_of(_PARAMETERS))))
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
@@ -159,7 +159,7 @@ def test_one_bit_that_no_sample_holds_is_still_a_change(
     assert parameters["a small one"][0] > 0
 
 
-def test_what_cannot_be_compared_is_neither_equal_nor_different(
+def test_incomparable_parameters_are_neither_equal_nor_different(
     parameters: dict[str, list[Any]],
 ) -> None:
     for name, words in {
@@ -192,7 +192,7 @@ def test_layout_and_place_in_memory_are_no_change(parameters: dict[str, list[Any
 def test_a_real_load_reports_what_it_changed_and_claims_nothing_of_what_it_cannot_see(
     weights: Weights,
 ) -> None:
-    again, other, same, back = told_by(_MODEL, str(weights.a), str(weights.b))
+    again, other, same, back = output_of(_MODEL, str(weights.a), str(weights.b))
 
     for share, unchanged, looked_at, _ in (other, back):
         assert 0.5 < share <= 1

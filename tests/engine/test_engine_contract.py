@@ -101,11 +101,11 @@ def test_the_manifest_of_the_next_engine_is_what_its_released_package_holds() ->
     assert vllm_names.missing(found) == []
 
 
-def test_the_sources_of_the_installed_engine_tell_what_looking_at_it_tells() -> None:
+def test_the_installed_sources_have_every_name_that_the_worker_uses() -> None:
     installed_sources = vllm_names.Sources(site_packages())
-    told = {w.name: installed_sources.parameters(w.name) for w in vllm_names.wanted_names()}
+    known = {w.name: installed_sources.parameters(w.name) for w in vllm_names.wanted_names()}
 
-    assert vllm_names.missing({"names": told}) == []
+    assert vllm_names.missing({"names": known}) == []
 
 
 @pytest.mark.parametrize("owned", OWNED_ENGINE_FLAGS, ids=lambda owned: owned.flag)
@@ -140,7 +140,7 @@ def test_no_flag_is_refused_but_those_that_are_owned() -> None:
 
 
 @pytest.mark.long
-def test_what_vllm_makes_of_its_flags_is_seen_in_its_configuration(weights: Any) -> None:
+def test_cache_flags_of_vllm_are_seen_in_its_configuration(weights: Any) -> None:
     store = '--kv-transfer-config={"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'
     encoder = '--ec-transfer-config={"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}'
     manager = '--ec-manager-config={"encoder_cache_manager_cls": "theirs.Manager"}'

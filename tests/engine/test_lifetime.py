@@ -104,7 +104,7 @@ def test_the_pre_stop_hook_ends_a_paused_worker_with_queued_requests(
         options=["--log-format=json"],
     ) as worker:
         worker.wait_until_up()
-        # Other bytes lie there now: the model's own weights, and the log and the state say why.
+        # The digest does not fit, so the model's own weights are loaded; log and state have the reason.
         state = worker.state()
         assert (state["version"], state["digest"]) == ("base", digest_in(str(weights.a)))
         assert state["stage_failure"]["reason"] == "DigestMismatch"

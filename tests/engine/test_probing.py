@@ -69,10 +69,10 @@ def test_a_version_that_babbles_is_seen(
     damage.fill(tensors, "lm_head.weight", 0.01)
     damage.write_tensors(babbling / damage.WEIGHTS, tensors)
     worker.swap(version := new_version(), babbling)
-    told = probe(worker)
+    probed = probe(worker)
 
-    assert (told["version"], told["finite"]) == (version, True)
-    assert told["repetition"] > 0.9
+    assert (probed["version"], probed["finite"]) == (version, True)
+    assert probed["repetition"] > 0.9
 
 
 def test_a_prompt_that_is_too_long_is_refused(worker: WorkerProcess, home: str) -> None:

@@ -69,7 +69,7 @@ def test_a_control_route_is_not_on_the_public_port(worker: WorkerProcess, route:
 @pytest.mark.parametrize(
     "path", ["/health", "/ping", "/version", "/metrics", "/load", "/v1/models", "/openapi.json"]
 )
-def test_what_tells_about_the_server_is_served(worker: WorkerProcess, path: str) -> None:
+def test_the_information_routes_are_served(worker: WorkerProcess, path: str) -> None:
     assert worker.public.get(path).status_code == 200
 
 

@@ -75,7 +75,7 @@ def test_prime_rl_updates_from_disk_and_its_running_requests_say_whose_keys_they
 ) -> None:
     trainer, home = run.trainer, run.version
     assert trainer.get("/health").status_code == 200
-    (model,) = trainer.told("/v1/models")["data"]
+    (model,) = trainer.must_get("/v1/models")["data"]
     assert (model["id"], model["max_model_len"]) == ("policy", 4096)
     assert "vllm:kv_cache_usage_perc" in trainer.get("/metrics").text
     path, number = run.publish(run.weights.b)
@@ -163,9 +163,9 @@ def test_dynamos_flat_names_declare_their_version(run: Run) -> None:
 
 def test_nemo_rl_writes_the_same_folder_again_and_again(run: Run) -> None:
     trainer, folder = run.trainer, run.weights.root / f"refit-{next(_steps)}"
-    health = trainer.told("/health")
+    health = trainer.must_get("/health")
     assert health["total_backends"] == 1
-    assert trainer.told("/server_info?config_format=json")["vllm_config"]["parallel_config"]
+    assert trainer.must_get("/server_info?config_format=json")["vllm_config"]["parallel_config"]
     versions = []
     for source in (run.weights.b, run.weights.c):
         copy_of(source, folder)
@@ -187,8 +187,8 @@ def test_trl_sends_its_weights_over_a_transfer_without_any_header(
     driven: WorkerProcess, weights: Weights
 ) -> None:
     with Trainer(driven, in_path=True) as trainer:
-        assert trainer.told("/get_world_size") == {"world_size": 1}
-        config = trainer.told("/server_info?config_format=json")["vllm_config"]
+        assert trainer.must_get("/get_world_size") == {"world_size": 1}
+        config = trainer.must_get("/server_info?config_format=json")["vllm_config"]
         assert config["weight_transfer_config"] == {"backend": "files"}
         assert config["model_config"]["dtype"] == "torch.bfloat16"
         driven.swap(f"b-{next(_steps)}", weights.b)
@@ -202,7 +202,7 @@ def test_trl_sends_its_weights_over_a_transfer_without_any_header(
         label = f"trl-{next(_steps)}"
         trainer.must("/finish_weight_update", weight_version=label)
         assert trainer.must("/reset_prefix_cache")["success"] is True
-        assert trainer.told("/weight_info") == {"weight_version": label}
+        assert trainer.must_get("/weight_info") == {"weight_version": label}
 
     assert (half["phase"], half["version"], half["transfer"]["updating"]) == ("loading", None, True)
     state = driven.state()
@@ -273,7 +273,7 @@ def test_skyrl_pauses_with_clients_waiting_and_puts_engines_to_sleep(run: Run) -
 
     before = run.worker.greedy()
     trainer.must("/sleep?level=1")
-    assert trainer.told("/is_sleeping") == {"is_sleeping": True}
+    assert trainer.must_get("/is_sleeping") == {"is_sleeping": True}
     waiting, late = run_later(run)
     trainer.must("/wake_up?tags=weights&tags=kv_cache")
     waiting.join(timeout=60)

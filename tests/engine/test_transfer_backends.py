@@ -25,9 +25,9 @@ def options_of(backend: str) -> list[str]:
     model = {"name": "m", "source": {"path": "/models/base"}}
     spec = FleetSpec.model_validate({"model": model, "weights": weights})
     fleet = FleetObserved(name="policy", namespace="rl", uid="u", generation=1, spec=spec)
-    told = build_pod(fleet, 0, "image", revision="")["spec"]["containers"][0]["args"]
+    arguments = build_pod(fleet, 0, "image", revision="")["spec"]["containers"][0]["args"]
     own = ("--weights-management", "--weight-transfer-backend")
-    return [f"{option}={told[told.index(option) + 1]}" for option in own]
+    return [f"{option}={arguments[arguments.index(option) + 1]}" for option in own]
 
 
 @pytest.mark.long
@@ -41,7 +41,7 @@ def test_a_worker_serves_with_a_backend_and_says_that_a_transfer_needs_a_gpu(
         worker.wait_until_up()
         worker.must("admit", version="base")
         with Trainer(worker) as trainer:
-            config = trainer.told("/server_info?config_format=json")["vllm_config"]
+            config = trainer.must_get("/server_info?config_format=json")["vllm_config"]
             reply = trainer.post("/init_weight_transfer_engine", init_info={"world_size": 2})
 
         assert config["weight_transfer_config"] == {"backend": backend}

@@ -27,7 +27,6 @@ from tests.support.worker import WorkerProcess, events_of
 NewVersion = Callable[[], str]
 Json = dict[str, Any]
 LONG = 1000
-NVEXT = {"token_data": PROMPT, "extra_fields": ["engine_data"]}
 MESSAGES = [{"role": "user", "content": "go"}]
 
 
@@ -144,7 +143,7 @@ def swap_in_the_middle(
     worker.stage(version, weights.b)
 
     def swap() -> None:
-        # Of the request itself: the metric may still count the last tokens of the one before.
+        # Read from the request itself: the metric may still count the last tokens of the one before.
         eventually(lambda: worker.state()["requests_running"] > 0)
         wanted = worker.metric("vllm:generation_tokens_total") + 20
         eventually(lambda: worker.metric("vllm:generation_tokens_total") > wanted)

@@ -24,7 +24,7 @@ class Chronicle:
         self.shown = self._standings()
 
     def go(self, steps: int, *, seconds: float = 1.0) -> None:
-        """The operator looks so many times, with some time in between."""
+        """The operator reconciles this number of times, with some time in between."""
         for _ in range(steps):
             self.fleet.reconcile()
             self.show()

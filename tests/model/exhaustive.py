@@ -1,14 +1,14 @@
 """Every history of a small fleet from version 1 to version 2 with at most two faults.
 
 A history is a choice of at most two moments and of one fault at each. Moments are the steps of the
-operator: every look around, every call and every write. Faults:
+operator: every reconcile, every call and every write. Faults:
 
-    the operator dies; and for each worker: it dies · it hangs · its next answer is lost, the work
-    done · its engine breaks at the load · its copy of the version is no good
+    the operator dies; and for each worker: it dies · it hangs · its next answer is lost after the work
+    was done · its engine breaks at the load · its copy of the version is bad
 
-With M moments and k faults there are 1 + M·k + C(M,2)·k² histories. Many of them meet in the same
-moment and continue alike, so each moment is played once. The sum over all ways must equal that
-number, which shows that none is left out.
+With M moments and k faults there are 1 + M·k + C(M,2)·k² histories. Many of them reach the same state
+and continue alike, so each state is simulated once. The number of paths through all states must equal
+the number of histories, which shows that none is left out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.model.snapshots import copied, essence
 
 from fleet_operator.api.weights import RolloutPhase
 
-REST_SECONDS = 5.0
-"""Steps take a millisecond; while there is nothing to do it passes in these pieces."""
-LONGEST_WAY = 600
-"""Steps until a fleet does nothing new any more."""
+IDLE_STEP_SECONDS = 5.0
+"""A step takes a millisecond. While the operator has nothing to do, it takes this time."""
+MAX_STEPS = 600
+"""Largest number of steps until a fleet does nothing new."""
 
 Fault = Callable[[Simulation], None]
 
@@ -37,18 +37,18 @@ def _on(ordinal: int, action: Callable[[Simulation, int], None]) -> Fault:
     return fault
 
 
-def _mute(fleet: Simulation, ordinal: int) -> None:
-    fleet.pod(ordinal).mute = fleet.pod(ordinal).suspect = True
+def _lose_answer(fleet: Simulation, ordinal: int) -> None:
+    fleet.pod(ordinal).loses_answer = fleet.pod(ordinal).suspect = True
 
 
 def faults_of(workers: int) -> list[Fault]:
-    """The faults of a fleet of so many workers."""
+    """The faults of a fleet of this size."""
     found: list[Fault] = [Simulation.start_operator]
     for ordinal in range(workers):
         found += [
             _on(ordinal, lambda fleet, n: fleet.kill(fleet.pod(n))),
             _on(ordinal, lambda fleet, n: fleet.hang(fleet.pod(n))),
-            _on(ordinal, _mute),
+            _on(ordinal, _lose_answer),
             _on(ordinal, lambda fleet, n: fleet.will_break("2", fleet.pod(n))),
             _on(ordinal, lambda fleet, n: fleet.spoil("2", fleet.pod(n))),
         ]
@@ -56,11 +56,11 @@ def faults_of(workers: int) -> list[Fault]:
 
 
 class Explorer:
-    """Goes through all histories of one fleet.
+    """Simulates all histories of one fleet.
 
     Fields:
-        moments: M, as many as the history without a fault has.
-        went: moments that were gone through.
+        moments: M, the number of moments in the history without a fault.
+        simulated: number of steps that were simulated.
     """
 
     def __init__(self, workers: int) -> None:
@@ -71,17 +71,17 @@ class Explorer:
         self.start.publish("2")
         self.counts: dict[tuple[object, ...], int] = {}
         self.good: set[object] = set()
-        self.went = 0
+        self.simulated = 0
         self.faults = faults_of(workers)
         self.moments = self._moments()
 
     def expected(self, most_faults: int = 2) -> int:
-        """How many histories there are."""
+        """The number of histories, by the formula."""
         k = len(self.faults)
         return sum(comb(self.moments, faults) * k**faults for faults in range(most_faults + 1))
 
     def explore(self, most_faults: int = 2) -> int:
-        """Go through them. Returns: how many these were."""
+        """Simulate all histories. Returns: their number, by the paths that were taken."""
         return self._count(self.start, 0, most_faults)
 
     def _count(self, fleet: Simulation, moment: int, left: int) -> int:
@@ -90,9 +90,9 @@ class Explorer:
             return 1
         key = (essence(fleet), moment, left)
         if key not in self.counts:
-            onwards = copied(fleet)
-            self._step(onwards)
-            total = self._count(onwards, moment + 1, left)
+            without_fault = copied(fleet)
+            self._step(without_fault)
+            total = self._count(without_fault, moment + 1, left)
             for fault in self.faults:
                 branch = copied(fleet)
                 fault(branch)
@@ -102,7 +102,7 @@ class Explorer:
         return self.counts[key]
 
     def _step(self, fleet: Simulation) -> None:
-        self.went += 1
+        self.simulated += 1
         leader = fleet.leader
         if leader.todo:
             fleet.tick(0.001)
@@ -110,7 +110,7 @@ class Explorer:
         else:
             before = leader.decision
             if before is not None and not (before.worker_calls or before.pod_actions):
-                fleet.tick(REST_SECONDS)
+                fleet.tick(IDLE_STEP_SECONDS)
             fleet.decide()
 
     def _end(self, fleet: Simulation) -> None:
@@ -122,22 +122,22 @@ class Explorer:
             fleet.mend()
 
     def _go(self, fleet: Simulation, *, faulty: bool) -> bool:
-        """Returns: whether these moments are new; else their end is known to be good."""
-        way: set[object] = set()
-        for _ in range(LONGEST_WAY):
+        """Returns: whether these states are new. Otherwise they are known to end well."""
+        path: set[object] = set()
+        for _ in range(MAX_STEPS):
             key = (faulty, essence(fleet))
             if key in self.good:
-                self.good |= way
+                self.good |= path
                 return False
-            if key in way:
+            if key in path:
                 break
-            way.add(key)
+            path.add(key)
             self._step(fleet)
         else:
-            fleet.fail(6, "it comes to no end")
+            fleet.fail(6, f"the fleet still changes after {MAX_STEPS} steps")
         if not faulty and not fleet.converged() and fleet.stalled is None:
-            fleet.fail(6, "it ends neither on the version nor with a word")
-        self.good |= way
+            fleet.fail(6, "the fleet has not converged, and Stalled gives no reason")
+        self.good |= path
         return True
 
     def _moments(self) -> int:

@@ -188,7 +188,7 @@ def an_admission_whose_answer_is_lost() -> Chronicle:
     its = Chronicle(replicas=2)
     lost = its.fleet.pod(1)
     lost.worker.kill(its.fleet.now)
-    lost.mute = lost.suspect = True
+    lost.loses_answer = lost.suspect = True
     its.fleet.pod(0).worker.slow_seconds = 6.5  # has staged when the other one has been admitted
     its.fleet.publish("2")
     its.until(lambda: lost.worker.phase is Phase.SERVING)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.model.fake_worker import FakeWorker
 
 FENCE_TRIES_SECONDS = 5.0
-"""So long does one fence try to end requests."""
+"""How long one fence tries to end requests."""
 _DEAF = {Phase.STARTING, Phase.BROKEN, Phase.DRAINING}
 
 
@@ -67,7 +67,7 @@ def take(worker: FakeWorker, ticket: Ticket) -> Ticket:
 def act(worker: FakeWorker, ticket: Ticket) -> None:
     """Its turn has come."""
     match ticket.action:
-        case CanaryPrompts() | Admit() | Load() if worker.phase is Phase.JOINING and _is_restless(
+        case CanaryPrompts() | Admit() | Load() if worker.phase is Phase.JOINING and _is_not_idle(
             worker
         ):
             ticket.end(Reason.WRONG_PHASE)
@@ -100,7 +100,7 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
             worker.label, worker.weights = ticket.good, ticket.good_weights
             worker.phase = Phase.JOINING
             ticket.end(Reason.ENGINE_FAILED)
-            if worker.not_at_rest_since is not None and not worker.careless:
+            if worker.not_idle_since is not None and not worker.careless:
                 worker.kill(worker.now)  # the last good weights cannot be put under live requests
         case "probe", _:
             worker.probe = _report(worker)
@@ -322,15 +322,15 @@ def _fence(worker: FakeWorker, ticket: Ticket) -> None:
 
 def _close(worker: FakeWorker, ticket: Ticket, why: str) -> None:
     worker.close(why)
-    ticket.end(Reason.ENGINE_FAILED if worker.not_at_rest_since is not None else None)
+    ticket.end(Reason.ENGINE_FAILED if worker.not_idle_since is not None else None)
 
 
-def _is_restless(worker: FakeWorker) -> bool:
+def _is_not_idle(worker: FakeWorker) -> bool:
     """Whether a closed worker still has requests that it cannot end now."""
-    if worker.not_at_rest_since is None or worker.careless:
+    if worker.not_idle_since is None or worker.careless:
         return False
     worker.close("fence")
-    return worker.not_at_rest_since is not None
+    return worker.not_idle_since is not None
 
 
 def _report(worker: FakeWorker) -> ProbeReport:

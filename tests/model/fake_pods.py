@@ -45,15 +45,15 @@ class FakePod:
         address_of: uid of the pod that has its address now, as far as the operator knows addresses;
             `STRANGER` for one of another fleet, empty while it is its own.
         garbled: its answers do not follow the protocol.
-        mute: its next answer to a call is lost.
-        grace: it has said that it has weights which it has not; so many more times the operator may
-            hear from it before it must have been set apart.
+        loses_answer: its next answer to a call is lost.
+        grace: how many more answers the operator may get before it must have fenced the worker, which has
+            reported weights that it does not have.
         suspect: something was wrong with it, so that it may be taken out of service.
         problem: why its container does not run.
-        gated: it waits for a scheduling gate: it has no node yet as far as the API server tells.
-        ended: `Failed`, if the kubelet has ended it for good.
+        gated: it waits for a scheduling gate, so the API server shows no node for it.
+        ended: the kubelet has ended it for good, and it is `Failed`.
         evicted: it is deleted since its node is lost.
-        drain_seconds: how long its preStop hook lets requests go on, by its manifest.
+        drain_seconds: how long its preStop hook lets requests continue, by its manifest.
     """
 
     worker: FakeWorker
@@ -68,7 +68,7 @@ class FakePod:
     cut_off: bool = False
     address_of: str = ""
     garbled: bool = False
-    mute: bool = False
+    loses_answer: bool = False
     grace: int = 0
     suspect: bool = False
     problem: str = ""

@@ -1,4 +1,4 @@
-"""The clients of one fake worker: one request after the other, each so many seconds of tokens.
+"""The clients of one fake worker: they send one request after the other, each for some seconds of tokens.
 
 Keeps the fate of each request, so that a test can check why one ended early.
 """
@@ -26,7 +26,7 @@ class FakeRequests:
     ended: list[str] = field(default_factory=list)
 
     def generate(self, seconds: float) -> None:
-        """Tokens are made for so long."""
+        """The request generates tokens for this time."""
         while seconds > 0:
             if self.left_seconds is None:
                 self.left_seconds = REQUEST_SECONDS
@@ -38,7 +38,7 @@ class FakeRequests:
                 self.finished += 1
 
     def finish(self, seconds: float) -> None:
-        """The running request goes on for so long; no other one follows it."""
+        """The running request continues for this time; no other one follows it."""
         if self.left_seconds is None:
             return
         self.left_seconds -= seconds

@@ -81,7 +81,7 @@ class FakeAdapter:
 
     @property
     def digest(self) -> str:
-        """Of its files."""
+        """The digest of its files."""
         return digest_of(self.weights)
 
     def is_of(self, action: WorkerCall) -> bool:
@@ -251,8 +251,8 @@ def _timings(worker: FakeWorker) -> SwapTimings | None:
 
 
 def _operation(worker: FakeWorker) -> Operation | None:
-    if worker.work is None and worker.not_at_rest_since is not None and not worker.careless:
-        return Operation(kind="fence", running_seconds=worker.now - worker.not_at_rest_since)
+    if worker.work is None and worker.not_idle_since is not None and not worker.careless:
+        return Operation(kind="fence", running_seconds=worker.now - worker.not_idle_since)
     ticket = worker.work or worker.staging
     if ticket is None:
         return None

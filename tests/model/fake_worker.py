@@ -37,8 +37,8 @@ from fleet_worker.protocol import (
 
 ENGINE_START_SECONDS = 5.0
 ROOM_FOR_ADAPTERS = 4
-REST_SECONDS = 60.0
-"""After this time a closed worker that is not at rest ends its process, as the documentation says."""
+IDLE_TIMEOUT_SECONDS = 60.0
+"""After this time a closed worker that is not idle ends its process, as the documentation says."""
 _SURVIVES_A_RESTART = (
     *("uid", "ordinal", "revision", "start_version", "start_source", "start_seconds", "requests"),
     *("slow_seconds", "lie", "odd_versions", "bad_sources", "breaking_versions", "ahead"),
@@ -67,7 +67,7 @@ class FakeWorker:
         hung: it answers no call; running requests continue.
         room_for_adapters: how many versions of adapters its memory holds.
         no_slot_until: until then requests use all slots of adapters.
-        failing_adapters: so many next loads of adapters fail in the engine.
+        failing_adapters: how many of the next loads of adapters fail in the engine.
         compare: what a load has changed, given the worker before it and the call; without, no effect
             is reported.
     """
@@ -121,7 +121,7 @@ class FakeWorker:
     hung: bool = False
     stubborn_until: float = 0
     careless: bool = False
-    not_at_rest_since: float | None = None
+    not_idle_since: float | None = None
     drains_until: float | None = None
     lie: str = ""
     effect: LoadEffect | None = None
@@ -152,13 +152,13 @@ class FakeWorker:
     @property
     def lives_on(self) -> bool:
         """Whether requests may go on behind the closed latch, which could not be ended."""
-        restless = self.not_at_rest_since is not None and self.phase is not Phase.BROKEN
-        restless |= self.drains_until is not None
-        return restless and self.requests.left_seconds is not None
+        unended = self.not_idle_since is not None and self.phase is not Phase.BROKEN
+        unended |= self.drains_until is not None
+        return unended and self.requests.left_seconds is not None
 
     @property
     def digest(self) -> str | None:
-        """Of the weights in its engine; None while they are not to be trusted, and for those that
+        """The digest of the weights in its engine. None while they are not trusted, and for weights that
         came over a collective.
         """
         if self.label is None or self.weights is None or not self.source:
@@ -184,8 +184,8 @@ class FakeWorker:
             times.append(self.started_at + self.start_seconds)
         if self.lease_until is not None and self.work is None and self.phase is Phase.PAUSED:
             times.append(self.lease_until)
-        if self.not_at_rest_since is not None and self.work is None and not self.careless:
-            gives_up = self.not_at_rest_since + REST_SECONDS
+        if self.not_idle_since is not None and self.work is None and not self.careless:
+            gives_up = self.not_idle_since + IDLE_TIMEOUT_SECONDS
             times.append(max(self.now, min(self.stubborn_until, gives_up)))
         if self.drains_until is not None:
             times.append(min(self.drains_until, self.now + (self.requests.left_seconds or 0)))
@@ -241,11 +241,11 @@ class FakeWorker:
 
     def _seek_rest(self) -> None:
         """Keep ending the requests of a closed worker; end the process if they do not end."""
-        if self.not_at_rest_since is None or self.work is not None or self.careless:
+        if self.not_idle_since is None or self.work is not None or self.careless:
             return
         if self.now >= self.stubborn_until:
             self.close("fence")
-        elif self.now >= self.not_at_rest_since + REST_SECONDS:
+        elif self.now >= self.not_idle_since + IDLE_TIMEOUT_SECONDS:
             self.kill(self.now)
 
     # --- faults -------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class FakeWorker:
             self.requests.end("drain")
         self.admitted, self.phase = False, Phase.DRAINING
         self.lease_until = self.paused_at = self.staging = self.work = None
-        self.not_at_rest_since = None
+        self.not_idle_since = None
         self.waiting = []
 
     # --- calls --------------------------------------------------------------------------------
@@ -329,14 +329,14 @@ class FakeWorker:
             self.lose_rest()
             return
         self.requests.end(why)
-        self.not_at_rest_since = None
+        self.not_idle_since = None
         self.admitted, self.phase = False, Phase.JOINING
         self.lease_until = self.paused_at = None
 
     def lose_rest(self) -> None:
         """The latch is closed, and requests could not be ended."""
         self.admitted = False
-        if self.not_at_rest_since is None:
-            self.not_at_rest_since = self.now
+        if self.not_idle_since is None:
+            self.not_idle_since = self.now
         if not self.careless:
             self.phase, self.lease_until, self.paused_at = Phase.JOINING, None, None

@@ -63,14 +63,14 @@ class FaultInjection:
 
     def spoil(self, version: str, *pods: FakePod) -> None:
         """A version's files are damaged for some workers."""
-        self.note("fault", f"{version} is no good for {', '.join(p.name for p in pods)}")
+        self.note("fault", f"{version} is bad for {', '.join(p.name for p in pods)}")
         for pod in pods:
             pod.worker.bad_sources.add(f"/weights/step_{version}")
             pod.suspect = True
 
     def spoil_path(self, path: str, *pods: FakePod) -> None:
         """The files under a path are damaged for some workers."""
-        self.note("fault", f"{path} is no good for {', '.join(p.name for p in pods)}")
+        self.note("fault", f"{path} is bad for {', '.join(p.name for p in pods)}")
         for pod in pods:
             pod.worker.bad_sources.add(path)
 
@@ -85,7 +85,7 @@ class FaultInjection:
         pod.worker.failing_adapters = times
 
     def leave_room_for_adapters(self, pod: FakePod, versions: int) -> None:
-        """The memory of a worker holds so many versions of adapters."""
+        """Limit how many versions of adapters the memory of a worker holds."""
         self.note("fault", f"{pod.name} has memory for {versions} versions of adapters")
         pod.worker.room_for_adapters = versions
 
@@ -134,7 +134,7 @@ class FaultInjection:
         self.let_in()
 
     def leave_room_for(self, pods: int) -> None:
-        """A queue lets in no more than so many pods, of those that are created from now on."""
+        """A queue admits at most this number of pods, of those that are created from now on."""
         self.note("cluster", f"lets no more than {pods} pods in")
         self.room = pods
         self.let_in()

@@ -10,7 +10,7 @@ class Faults:
     """Chances, each per opportunity.
 
     Fields:
-        operator_dies_after: so many actions from now on.
+        operator_dies_after: number of actions from now on.
     """
 
     answer_lost: float = 0

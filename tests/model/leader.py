@@ -323,7 +323,7 @@ class Leader:
     def _weights_view(self, uid: str, asked: Asked, now: float) -> WeightsView:
         status = self.weights.get(uid, NO_STATUS)
         calling = not self.epochs.is_settling(KEY)
-        return asked.view(uid, status, self.watch.look(KEY, uid, status, now, calling=calling))
+        return asked.view(uid, status, self.watch.update(KEY, uid, status, now, calling=calling))
 
     def _stored(self) -> FleetStatus:
         written = self.written.get("fleet")

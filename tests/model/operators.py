@@ -63,7 +63,7 @@ class Operators:
 
     def be_away(self, seconds: float, *, clock_ahead_seconds: float = 0.0) -> None:
         """No operator leads, or the API server is out of reach, which ends every leader; the next
-        one runs on a host whose wall clock is wrong by so much.
+        one runs on a host whose wall clock is wrong by this much.
         """
         self.note("fault", f"no operator for {seconds:.0f} s")
         self.tick(seconds)

@@ -15,7 +15,7 @@
     rollout stays in a phase beyond its timeouts without a message. A leader abandons a version as
     late only if it has watched the phase for the whole timeout, or if a worker reports that its own
     swap is late. A pod behind a scheduling gate does not delay the rollout of the other workers,
-    and is no reason for `Stalled`.
+    and is not a reason for `Stalled`.
  7. A fleet without changes writes nothing. A worker that has refused a version of an adapter is not
     asked for it again before 10 s are over, unless only a slot was missing.
  8. With `Keep` a rollout cuts no request short, with `Wait` none before its drain deadline. After a
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from fleet_worker.protocol import WorkerState
 
 LEASE_SECONDS = 30.0
-"""As documented. The code is no source here, since it may be wrong."""
+"""As documented. These are not taken from the code, since it may be wrong."""
 SLACK_SECONDS = 1.0
-MOST_WORKERS = 6
+MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
 _ENDED_BY_A_PLAN = frozenset({"fence", "fence after its drain", "drain"})
 
@@ -120,7 +120,7 @@ class Promises:
             not among them.
         recorded: the weights that a stored status has named as applied.
         served: index in `requested` of what the fleet serves. Of a version that was requested
-            twice, it is the first one that is no step back.
+            twice, it is the first one that is not a step back.
         agree: whether versions must not mix now. After a change of strategy they must not as soon
             as all workers have the weights that the fleet's status names as applied.
         unknown: whether the leader cannot know what was served.
@@ -181,7 +181,7 @@ class Promises:
         """How long a rollout may take until it ends, or reports the reason why it cannot. It goes
         forward, back after a failure, and once more for workers that lag behind.
         """
-        groups = 1 if self.rollout.max_staging is None else MOST_WORKERS
+        groups = 1 if self.rollout.max_staging is None else MAX_WORKERS
         staging_seconds = groups * self.rollout.timeouts.stage_seconds
         return 3 * (staging_seconds + self.longest_pause_seconds)
 
@@ -430,7 +430,7 @@ class Promises:
         self.served = place
 
     def _place_of(self, name: Name) -> int:
-        """Index of weights in `requested`: the first one that is no step back, else the last one."""
+        """Index of weights in `requested`: the first one that is not a step back, else the last one."""
         places = [n for n, requested in enumerate(self.requested) if requested == name]
         return min((n for n in places if n >= self.served), default=places[-1])
 

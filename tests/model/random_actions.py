@@ -89,7 +89,7 @@ class RandomActions:
             (0.02, self.refuse_templates),
         ]
         self.adapters = RandomAdapters(self.fleet)
-        # Of its own, so that clients change no other part of a history.
+        # A random generator of its own, so that clients change no other part of a history.
         self.clients = Random(self.fleet.seed)  # noqa: S311 - repeatable on purpose
         if self.fleet.desired.fleet_spec.update.is_held:
             self.actions += [(0.03, self.gate), (0.03, self.change_template)]

@@ -50,7 +50,7 @@ PACES = (0.0, 0.0, 2.5, LONGER_THAN_A_LEASE)
 BOUNDS: tuple[int | str | None, ...] = (None, 1, 2, "50%")
 """Of `maxStaging`."""
 ENDURES = 0.25
-"""So many histories must come to a word while what is broken stays broken."""
+"""How many histories must end with a reported reason while the faults last."""
 
 
 def new_fleet(seed: int, *, rollout: Settings | None = None) -> Simulation:

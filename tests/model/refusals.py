@@ -5,8 +5,8 @@ objects cannot be read, and the operator has defects.
     the WeightVersion, as stored, as long as one of the two can be written. Pauses are renewed
     meanwhile (promise 8 holds).
 
-Real are `decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems`; the API server is played here, without
-waiting.
+`decide`, `runtime.kube_pods`, `runtime.kube_children` and `runtime.problems` are real. The API server is
+simulated here, without waiting.
 
     python -m tests.model.refusals --histories 20 [--promise 10]
 """
@@ -41,7 +41,7 @@ from fleet_operator.runtime.templates import TEMPLATE
 
 KEY = ("rl", "policy")
 LOOKS = 4
-"""So many looks after the first refusal it must be said."""
+"""Number of reconciles after the first refusal in which it must be reported."""
 BOTH = 2
 FOREIGN = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other", "controller": True}
 RAISING = ("plan_rollout", "plan_fleet", "fleet_status", "weights_status")

@@ -109,12 +109,18 @@ def _pod(pod: FakePod, now: float, term: int) -> tuple[Any, ...]:
     tickets = (worker.work, worker.staging, *worker.waiting)
     return (
         *(pod.uid, pod.node, pod.owner, pod.quarantine, pod.ready, pod.cut_off, pod.problem),
-        *(pod.ended, pod.grace, pod.mute, _ago(pod.wrong_since, now), _ago(pod.deleted_at, now)),
+        *(
+            pod.ended,
+            pod.grace,
+            pod.loses_answer,
+            _ago(pod.wrong_since, now),
+            _ago(pod.deleted_at, now),
+        ),
         *(worker.revision, worker.start_version, worker.phase, worker.admitted, worker.label),
         *(worker.weights, worker.source, worker.staged, worker.staged_source, worker.restarts),
         *(worker.run_id, worker.staged_run_id, worker.staged_weights, worker.start_digest),
         *(_ago(worker.started_at, now), _ago(worker.lease_until, now), _ago(worker.paused_at, now)),
-        *(max(0.0, round(worker.stubborn_until - now, 1)), _ago(worker.not_at_rest_since, now)),
+        *(max(0.0, round(worker.stubborn_until - now, 1)), _ago(worker.not_idle_since, now)),
         *(worker.loaded_since_pause, worker.hung, worker.lie, worker.slow_seconds),
         *(tuple(_note(n, now) for n in worker.refused_stages), _note(worker.load_failure, now)),
         (worker.epoch.term - term, worker.epoch.sequence) if worker.epoch else None,

@@ -22,7 +22,7 @@ from tests.model import random_history
 from tests.model.promises import PromiseBroken
 
 PROGRESS_SECONDS = 5.0
-SHOWN_AT_MOST = 5
+MAX_SHOWN = 5
 
 
 @dataclass
@@ -61,11 +61,11 @@ def one(seed: int) -> tuple[int, int, str]:
 
 
 def soak(steps: int, first: int, processes: int) -> Soak:
-    """Simulate so many steps, beginning with this seed."""
+    """Simulate a number of steps, beginning with this seed."""
     result, shown_at, following = Soak(first, steps), 0.0, first
     with ProcessPoolExecutor(processes) as pool:
         running: set[Future[tuple[int, int, str]]] = set()
-        while result.steps < steps and len(result.broken) < SHOWN_AT_MOST:
+        while result.steps < steps and len(result.broken) < MAX_SHOWN:
             while len(running) < 2 * processes:
                 running.add(pool.submit(one, following))
                 following += 1

@@ -406,7 +406,7 @@ def a_strategy_that_is_changed_in_the_middle() -> Chronicle:
 
 
 def an_answer_that_is_20_seconds_old() -> Chronicle:
-    """A leader looks with an answer of 20 seconds ago: its age is no part of how long a swap lasts"""
+    """A leader looks with an answer of 20 seconds ago: its age does not count as time of the swap"""
     timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
     its = Chronicle(slow_seconds=30.0, rollout={"strategy": "InFlight", "timeouts": timeouts})
     its.fleet.publish("2")

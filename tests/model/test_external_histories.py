@@ -1,4 +1,4 @@
-"""Promise 16: what the operator does in fleets that a trainer drives; and mistakes that break it are caught."""
+"""Promise 16, about fleets that a trainer drives, holds; and mistakes that break it are caught."""
 
 from __future__ import annotations
 

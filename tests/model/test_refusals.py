@@ -44,14 +44,14 @@ MUTANTS = [
     ),
     Mutant(
         10,
-        "a list or a watch that is refused is no problem of the fleets that it serves",
+        "a list or a watch that is refused is not a problem of the fleets that it serves",
         "runtime/problems.py",
         "if read.namespace in {None, key[0]}",
         "if read.namespace not in {None, key[0]}",
     ),
     Mutant(
         10,
-        "a refused status of one object is not said on the other",
+        "a refused status of one object is not reported on the other",
         "runtime/problems.py",
         "concerns_weights=part.startswith(STATUS),",
         "concerns_weights=False,",

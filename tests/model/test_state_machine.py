@@ -132,7 +132,7 @@ class FleetMachine(RuleBasedStateMachine):
                 self.fleet.cut_off(pod, cut=action == "cut off")
 
     @rule(ordinal=ORDINALS, version=VERSIONS, action=st.sampled_from(["breaks", "refuses"]))
-    def a_version_is_no_good_for_a_worker(self, ordinal, version, action):
+    def a_version_is_bad_for_a_worker(self, ordinal, version, action):
         for pod in self._pods(ordinal):
             if action == "breaks":
                 self.fleet.will_break(version, pod)

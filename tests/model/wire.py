@@ -79,8 +79,8 @@ class Wire:
         pod = sim.pods.get(uid)
         lost = sim.happens(sim.faults.answer_lost)
         patience = _patience_seconds(call) if lost and sim.happens(0.5) else 0.0
-        if pod is not None and (pod.mute or pod.garbled):
-            lost, pod.mute = True, False
+        if pod is not None and (pod.loses_answer or pod.garbled):
+            lost, pod.loses_answer = True, False
         flight = Flight(
             action=call,
             epoch=leader.epoch,

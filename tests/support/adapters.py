@@ -38,8 +38,8 @@ def write_adapter(
     Args:
         directory: Target, made if need be.
         seed: Chooses the weights.
-        modules: What it adapts, and the shapes of that.
-        rank: Of all matrices.
+        modules: The modules that it adapts, with their shapes.
+        rank: The rank of all matrices.
         scale: Size of its numbers: 0 changes nothing, 0.5 makes another policy of the tiny model.
         config: Keys of `adapter_config.json` that differ from a plain LoRA's.
     """

@@ -24,7 +24,7 @@ class AdminServer:
         self.address = f"127.0.0.{number + 1}"
         self.calls: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
-        """Of all calls, with names in lower case."""
+        """The headers of all calls, with names in lower case."""
         self.gets_everything_twice = False
         """The reply to the first one of two is lost."""
         self._inner = httpx.AsyncClient(
@@ -64,7 +64,7 @@ class AdminServer:
 async def admin_servers(
     folder: Path, number: int, **options: Any
 ) -> AsyncIterator[tuple[list[AdminServer], int]]:
-    """So many workers with one folder of weights, and the port that all of them have.
+    """A number of workers with one folder of weights, and the port that all of them have.
 
     `options`: of their trainers' harness.
     """

@@ -51,7 +51,7 @@ from fleet_worker.protocol import (
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 IMAGE = "rlfleet/worker:1"
-"""Of workers whose fleet names none."""
+"""The image of workers whose fleet names none."""
 REVISION = "r1"
 FLEET_UID = "fleet-1"
 WEIGHTS_PATH = "/weights/step_{version}"
@@ -72,80 +72,82 @@ def target(version: str) -> Checkpoint:
 
 
 @dataclass(frozen=True)
-class AWorker:
-    """A pod with a process in it."""
+class WorkerBuilder:
+    """Builds the view of a pod and of the worker in it."""
 
     ordinal: int
     fleet: str = "policy"
     pod: dict[str, Any] = field(default_factory=dict)
-    said: dict[str, Any] | None = None
+    reported: dict[str, Any] | None = None
     around: dict[str, Any] = field(default_factory=dict)
 
-    # --- what the process says ----------------------------------------------------------------
+    # --- the answers of the process -------------------------------------------------------
 
     def serving(self, version: str) -> Self:
         """Admitted and generating."""
-        return self._says(phase=Phase.SERVING, admitted=True, version=version)
+        return self.reporting(phase=Phase.SERVING, admitted=True, version=version)
 
     def pausing(self, version: str) -> Self:
         """Admitted, on its way to a pause."""
-        return self._says(phase=Phase.PAUSING, admitted=True, version=version)
+        return self.reporting(phase=Phase.PAUSING, admitted=True, version=version)
 
     def paused(self, version: str, *, lease_seconds: float = 30) -> Self:
         """Admitted, holding its requests."""
-        return self._says(
+        return self.reporting(
             phase=Phase.PAUSED, admitted=True, version=version, pause=_pause(lease_seconds)
         )
 
     def loaded(self) -> Self:
         """It has taken its version in this pause."""
-        assert self.said is not None
-        return self._says(timings=SwapTimings(version=self.said["version"], load_seconds=1.0))
+        assert self.reported is not None
+        return self.reporting(
+            timings=SwapTimings(version=self.reported["version"], load_seconds=1.0)
+        )
 
     def loading(self, version: str, into: str) -> Self:
         """Admitted, with one version in the engine and another going in."""
-        return self._says(
+        return self.reporting(
             phase=Phase.LOADING, admitted=True, version=version, pause=_pause(30)
         ).doing("load", into)
 
     def joining(self, version: str | None) -> Self:
         """Up, with a closed latch."""
-        return self._says(phase=Phase.JOINING, admitted=False, version=version).unready()
+        return self.reporting(phase=Phase.JOINING, admitted=False, version=version).unready()
 
     def starting(self) -> Self:
         """Its engine is not up yet."""
-        return self._says(phase=Phase.STARTING, admitted=False, version=None).unready()
+        return self.reporting(phase=Phase.STARTING, admitted=False, version=None).unready()
 
     def broken(self, version: str | None = None) -> Self:
-        """Closed for good."""
-        return self._says(phase=Phase.BROKEN, admitted=False, version=version).unready()
+        """Broken: its latch stays closed until it has recovered."""
+        return self.reporting(phase=Phase.BROKEN, admitted=False, version=version).unready()
 
     def draining(self, version: str) -> Self:
         """About to end."""
-        return self._says(phase=Phase.DRAINING, admitted=False, version=version).unready()
+        return self.reporting(phase=Phase.DRAINING, admitted=False, version=version).unready()
 
     def closed_pausing(self, version: str) -> Self:
         """Its latch is closed, and its last requests run."""
-        return self._says(phase=Phase.PAUSING, admitted=False, version=version).unready()
+        return self.reporting(phase=Phase.PAUSING, admitted=False, version=version).unready()
 
     def with_requests(self, running: int) -> Self:
-        """So many requests run."""
-        return self._says(requests_running=running)
+        """It runs this number of requests."""
+        return self.reporting(requests_running=running)
 
     def with_sessions(self, sessions: int | None) -> Self:
-        """So many sessions had a request lately; None: its release does not count them."""
-        return self._says(sessions=sessions)
+        """It counts this number of recent sessions; None: its release counts none."""
+        return self.reporting(sessions=sessions)
 
     def staged(self, version: str) -> Self:
         """It holds the bytes of this version."""
         source = Source(path=path_of(version))
-        return self._says(
+        return self.reporting(
             staged=Staged(version=version, source=source, size_bytes=1, in_memory=True)
         )
 
     def doing(self, kind: str, version: str | None = None) -> Self:
         """It works on something."""
-        return self._says(
+        return self.reporting(
             operation=Operation.model_validate(
                 {"kind": kind, "version": version, "running_seconds": 1.0}
             )
@@ -153,44 +155,44 @@ class AWorker:
 
     def refused(self, version: str, reason: Reason, *, age_seconds: float = 1) -> Self:
         """Its last staging was refused; the refusals before it stay known."""
-        said = self.said or {}
-        before = (said["stage_failure"],) if said.get("stage_failure") else ()
-        before += said.get("earlier_stage_failures", ())
+        reported = self.reported or {}
+        before = (reported["stage_failure"],) if reported.get("stage_failure") else ()
+        before += reported.get("earlier_stage_failures", ())
         newest, *earlier = with_refusal(before, _failure(version, reason, age_seconds))
-        return self._says(stage_failure=newest, earlier_stage_failures=tuple(earlier))
+        return self.reporting(stage_failure=newest, earlier_stage_failures=tuple(earlier))
 
     def failed_to_load(
         self, version: str, reason: Reason = Reason.ENGINE_FAILED, *, age_seconds: float = 1
     ) -> Self:
         """Its last load failed."""
-        return self._says(load_failure=_failure(version, reason, age_seconds))
+        return self.reporting(load_failure=_failure(version, reason, age_seconds))
 
     def probed(self, version: str, **found: Any) -> Self:
         """The canary's prompts were run on this version."""
         given: dict[str, Any] = {"version": version, "finite": True, "repetition": 0.1}
-        return self._says(probe=ProbeReport.model_validate(given | found))
+        return self.reporting(probe=ProbeReport.model_validate(given | found))
 
     def swapped(self, version: str, *, paused_seconds: float) -> Self:
         """Its last swap took this long."""
-        return self._says(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
+        return self.reporting(timings=SwapTimings(version=version, paused_seconds=paused_seconds))
 
     def changed(
         self, share: float | None, *, since: str = "1", digest: str = A_DIGEST, **found: Any
     ) -> Self:
         """The load of its version has changed this share of the model; its files have that digest."""
-        assert self.said is not None
+        assert self.reported is not None
         given = {
-            "version": self.said["version"],
+            "version": self.reported["version"],
             "compared_with": since,
             "compared_with_digest": ANOTHER_DIGEST,
             "changed_share": share,
             "unchanged": share == 0,
         }
-        return self._says(digest=digest, effect=LoadEffect.model_validate(given | found))
+        return self.reporting(digest=digest, effect=LoadEffect.model_validate(given | found))
 
     def from_source(self, path: str | None) -> Self:
         """Its weights came from here."""
-        return self._says(source=Source(path=path) if path else None)
+        return self.reporting(source=Source(path=path) if path else None)
 
     def compared(self, version: str, seconds_ago: float, *, adapter: str | None = None) -> Self:
         """It has found the files of this version to be those in its engine."""
@@ -199,12 +201,14 @@ class AWorker:
         return replace(self, around=self.around | {"compared": (done,)})
 
     def heard(self, seconds_ago: float) -> Self:
-        """It said all this so long ago."""
+        """It gave its last answer that long ago."""
         return replace(self, around=self.around | {"state_age_seconds": seconds_ago})
 
-    def silent(self, seconds: float = 5, *, texts_of: str = "no answer") -> Self:
-        """It has not answered for so long."""
-        return replace(self, around=self.around | {"silent_seconds": seconds, "silence": texts_of})
+    def silent(self, seconds: float = 5) -> Self:
+        """It has not answered for these seconds."""
+        return replace(
+            self, around=self.around | {"silent_seconds": seconds, "silence": "no answer"}
+        )
 
     def asked_to(self, call: str) -> Self:
         """A call of ours is in flight."""
@@ -218,7 +222,7 @@ class AWorker:
         """An admission is in flight, or got no answer."""
         return replace(self, around=self.around | {"may_open": True})
 
-    # --- what the cluster says ----------------------------------------------------------------
+    # --- the pod in the cluster -----------------------------------------------------------
 
     def ready(self) -> Self:
         """The kubelet's probe succeeds."""
@@ -237,7 +241,7 @@ class AWorker:
         return self._pod(running=False, ready=False, phase=phase)
 
     def not_starting(self, problem: str) -> Self:
-        """The cluster says why it does not run."""
+        """The cluster reports why it does not run."""
         return self._pod(problem=problem, running=False, ready=False)
 
     def awaiting(self, wait: PodWait) -> Self:
@@ -249,7 +253,7 @@ class AWorker:
         return self._pod(phase=phase, running=False, ready=False)
 
     def going(self, *, gone_by: datetime | None = None) -> Self:
-        """It is being deleted, and should be gone by then."""
+        """Its pod is being deleted, and should be gone by that time."""
         return self._pod(deleting=True, gone_by=gone_by)
 
     def owned_by(self, uid: str) -> Self:
@@ -257,7 +261,7 @@ class AWorker:
         return self._pod(owner=uid)
 
     def on_node(self, node: str) -> Self:
-        """Its pod runs there."""
+        """Its pod runs on this node."""
         return self._pod(node=node)
 
     def quarantined(self, why: str = "does not answer") -> Self:
@@ -265,7 +269,7 @@ class AWorker:
         return self._pod(quarantine=why)
 
     def draining_since(self, since: datetime) -> Self:
-        """The operator has marked it: it is to go when its requests have ended."""
+        """The operator has marked its pod: it deletes the pod when its requests have ended."""
         return self._pod(drains_since=since)
 
     def restarted(self, times: int) -> Self:
@@ -299,10 +303,10 @@ class AWorker:
         return PodView(**given | self.pod)
 
     def state(self) -> WorkerState | None:
-        """The last log line of the process."""
-        if self.said is None:
+        """The last answer of the process; None without one."""
+        if self.reported is None:
             return None
-        version = self.said.get("version")
+        version = self.reported.get("version")
         given: dict[str, Any] = {
             "worker": f"{self.fleet}-{self.ordinal}",
             "pod_uid": f"uid-{self.ordinal}",
@@ -310,22 +314,22 @@ class AWorker:
             "uptime_seconds": 100.0,
             "source": Source(path=path_of(version)) if version else None,
         }
-        return WorkerState(**given | self.said)
+        return WorkerState(**given | self.reported)
 
     def view(self) -> WorkerView:
         """The worker as the planners see it."""
         return WorkerView(pod=self.pod_view(), state=self.state(), **self.around)
 
-    def _says(self, **said: Any) -> Self:
-        return replace(self, said=(self.said or {}) | said)
+    def reporting(self, **fields: Any) -> Self:
+        return replace(self, reported=(self.reported or {}) | fields)
 
     def _pod(self, **facts: Any) -> Self:
         return replace(self, pod=self.pod | facts)
 
 
-def make_worker(ordinal: int = 0, *, fleet: str = "policy") -> AWorker:
-    """A worker whose pod is fine and that has said nothing yet."""
-    return AWorker(ordinal, fleet)
+def make_worker(ordinal: int = 0, *, fleet: str = "policy") -> WorkerBuilder:
+    """A worker whose pod is fine and that has not answered yet."""
+    return WorkerBuilder(ordinal, fleet)
 
 
 def make_spec(**fields: Any) -> FleetSpec:
@@ -355,7 +359,7 @@ def make_weights(version: str, **fields: Any) -> WeightsView:
 
 
 def make_fleet(
-    *workers: AWorker,
+    *workers: WorkerBuilder,
     wants: str | WeightsView | Iterable[WeightsView] | None = None,
     status: FleetStatus | None = None,
     generation: int = 1,
@@ -392,7 +396,7 @@ def with_template(observed: FleetObserved) -> FleetObserved:
 
 
 def make_view(
-    *workers: AWorker,
+    *workers: WorkerBuilder,
     wants: str = "42",
     applied: str = "41",
     halted: bool = False,

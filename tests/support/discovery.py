@@ -16,7 +16,7 @@ from typing import Any
 from devcluster import Cluster
 
 Object = dict[str, Any]
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -46,7 +46,7 @@ class Discovery:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_POLL_SECONDS):
             self._look()
 
     def _look(self) -> None:

@@ -68,7 +68,7 @@ class Dynamo:
         rpc = {"method": "reload_weights", "args": [], "timeout": CALL_SECONDS}
         for row in rows:
             url = self.reach(row["admin_base_url"]) + "/collective_rpc"
-            found = self._told(url, rpc | {"kwargs": {"weights_path": path}})
+            found = self._post(url, rpc | {"kwargs": {"weights_path": path}})
             if found != {"results": [None]}:
                 raise DynamoError(f"not what collective_rpc answers: {found}")
         self._all(rows, "/engine/update/update_weight_version", {"new_version": version})
@@ -88,9 +88,9 @@ class Dynamo:
             self._all(rows, "/engine/resume_generation", {})
 
     def _all(self, rows: list[Json], path: str, body: Json) -> list[Json]:
-        return [self._told(self.reach(row["system_url"]) + path, body) for row in rows]
+        return [self._post(self.reach(row["system_url"]) + path, body) for row in rows]
 
-    def _told(self, url: str, body: Json) -> Json:
+    def _post(self, url: str, body: Json) -> Json:
         found = self._http("POST", url, json=body).raise_for_status().json()
         if not isinstance(found, dict) or found.get("status") == "error":
             raise DynamoError(f"{url}: {found}")

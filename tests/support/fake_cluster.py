@@ -85,7 +85,7 @@ class FakeCluster:
         self.secrets: dict[str, Json] = {}
         """By path."""
         self.columns = ["Name", "Ready", "Status", "Restarts", "Age", "IP"]
-        """Of the API server's table of pods."""
+        """Columns of the API server's table of pods."""
         self.times_all_pods_were_read = 0
         self.calls: list[tuple[str, str, Json | None]] = []
         self.fail: Callable[[str], None] = lambda _: None

@@ -14,7 +14,7 @@ def install(monkeypatch: pytest.MonkeyPatch, modules: Mapping[str, Mapping[str, 
     """Put modules where imports find them, until the test ends.
 
     Args:
-        monkeypatch: Of the test.
+        monkeypatch: The fixture of the test.
         modules: Dotted name → members; packages above are made as needed.
     """
     for name, members in modules.items():

@@ -129,7 +129,7 @@ class FakeServer:
     Fields:
         prompts: what the engine says, one a prompt.
         reply: the whole reply, or the events of a stream, instead of one made of the outputs.
-        early: events of a stream that come before the engine has said anything.
+        early: events of a stream that come before the engine's first output.
         refusal: the body of a 400, which every request gets.
         hold: what requests wait for before they reach the engine.
         cut: streams are sent in pieces of this length and the rest.

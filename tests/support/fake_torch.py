@@ -142,7 +142,7 @@ def fake_torch() -> ModuleType:
 
 @contextmanager
 def imported_over_fake_torch(name: str) -> Iterator[Any]:
-    """A module of the worker, imported with a fake torch; later imports know nothing of it."""
+    """A module of the worker, imported with a fake torch. Later imports get the real torch."""
     touching = [
         "fleet_worker.checkpoint.finite",
         "fleet_worker.checkpoint.finite",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights
 
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedWeights
@@ -19,17 +19,21 @@ D1, D2 = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 RUN_7, RUN_8 = "/weights/run-7/step_40", "/weights/run-8/step_40"
 
 
-def has(worker: AWorker, path: str, digest: str | None, run_id: str | None = None) -> AWorker:
-    return worker._says(source=Source(path=path), digest=digest, run_id=run_id)
+def has(
+    worker: WorkerBuilder, path: str, digest: str | None, run_id: str | None = None
+) -> WorkerBuilder:
+    return worker.reporting(source=Source(path=path), digest=digest, run_id=run_id)
 
 
-def loaded(worker: AWorker, path: str | None, digest: str | None) -> AWorker:
+def loaded(worker: WorkerBuilder, path: str | None, digest: str | None) -> WorkerBuilder:
     """A worker into which a trainer has loaded its version."""
     source = Source(path=path) if path else None
-    return worker.changed(None)._says(source=source, digest=digest)
+    return worker.changed(None).reporting(source=source, digest=digest)
 
 
-def holds(worker: AWorker, version: str, path: str, digest: str, run: str | None) -> AWorker:
+def holds(
+    worker: WorkerBuilder, version: str, path: str, digest: str, run: str | None
+) -> WorkerBuilder:
     staged = Staged(
         version=version,
         run_id=run,
@@ -38,7 +42,7 @@ def holds(worker: AWorker, version: str, path: str, digest: str, run: str | None
         size_bytes=1,
         in_memory=True,
     )
-    return worker._says(staged=staged)
+    return worker.reporting(staged=staged)
 
 
 def pin(version: str, path: str, digest: str, run: str | None = None) -> PinnedWeights:
@@ -61,7 +65,7 @@ def asks(version: str, path: str, **fields: Any) -> Any:
     return make_weights(version, uid="wv-2", spec=WeightsSpec.model_validate(given | fields))
 
 
-def fleet_of(*workers: AWorker, **given: Any) -> FleetObserved:
+def fleet_of(*workers: WorkerBuilder, **given: Any) -> FleetObserved:
     spec = {k: v for k, v in given.items() if k not in {"wants", "status"}}
     revision = revision_of(make_fleet(*workers, **spec))
     return make_fleet(*(w.of_revision(revision) for w in workers), **given)

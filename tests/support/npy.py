@@ -9,10 +9,10 @@ def npy(kind: str, shape: tuple[int, ...], rows: bytes, *, version: int = 1) -> 
     """A `.npy` file in base64, as numpy writes it: its header is padded to 64 bytes.
 
     Args:
-        kind: Of the values, e.g. `|u1`.
-        shape: Of the array.
+        kind: The type of the values, e.g. `|u1`.
+        shape: The shape of the array.
         rows: Its bytes.
-        version: Of the format.
+        version: The version of the format.
     """
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
     size = 2 if version == 1 else 4

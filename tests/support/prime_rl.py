@@ -190,7 +190,7 @@ class PrimeRl:
         return [found[1]["logprob"] if found else 0.0 for found in first]
 
     def statuses(self, path: str) -> list[int]:
-        """Of all calls to a path."""
+        """The statuses of all calls to a path."""
         return [one.status for one in self.answers if one.path == path]
 
     def _get(self, path: str) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""A real Prometheus, with the tests or inside a development cluster that it scrapes by the chart's monitors."""
+"""A real Prometheus, on this machine or inside a cluster that it scrapes by the chart's monitors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scrape_jobs(
 
     Args:
         monitors: Objects of the rendered chart.
-        namespace: Of the monitors that name no other.
+        namespace: The namespace of monitors that name no other.
         discovery: Finds the targets.
 
     Source: `pkg/prometheus/promcfg.go` of the Prometheus operator.
@@ -98,7 +98,7 @@ def filled_in(expression: str) -> str:
 
 
 def impatient(rules: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """A copy of alert rules that hold for, live on for, and look back over, so many seconds at most."""
+    """A copy of alert rules whose `for`, `keep_firing_for` and ranges are at most this number of seconds."""
     copied: dict[str, Any] = json.loads(json.dumps(rules))
     for group in copied["groups"]:
         for rule in group["rules"]:

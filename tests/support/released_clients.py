@@ -22,7 +22,7 @@ class ReleasedClients:
     """One process, which has imported all of them.
 
     Args:
-        address: Of the fleet, with a key in the path.
+        address: The address of the fleet, with a key in the path.
         weights: Folder of checkpoints.
         placed: The command where the process runs; by default it runs here.
     """

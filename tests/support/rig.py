@@ -59,7 +59,7 @@ class FakeWorkers:
         hanging: ordinals whose calls (not questions) never end.
         silent: ordinals that answer nothing.
         refusals: why calls of a kind are refused, by kind.
-        admissions_take_seconds: so long is an admission under way, also when its caller has left.
+        admissions_take_seconds: how long an admission takes, also after its caller has left.
         denied: the API server refuses every token.
         asked: every call, as `kind version` and ordinal.
     """
@@ -288,7 +288,7 @@ class Rig:
 
     @property
     def phase(self) -> str:
-        """Of the WeightVersion, as stored."""
+        """The phase of the WeightVersion, as stored."""
         return str(self.weights.get("phase", ""))
 
     def condition(self, kind: str, *, of: str = FLEET_PATH) -> Json | None:

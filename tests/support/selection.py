@@ -1,4 +1,4 @@
-"""Which cases of a table run every time."""
+"""Mark the cases of a parametrized table that only long runs need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def others_long(every_time: Collection[str], cases: Sequence[Any]) -> list[Any]:
-    """The cases of a table, those that are not named here with the marker `long`.
+    """Return all cases of a table. Those that are not named here have the marker `long`.
 
     `every_time`: ids of cases that `make test` runs.
     """

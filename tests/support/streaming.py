@@ -161,10 +161,10 @@ async def _read(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
 async def _check_status(answer: httpx.Response) -> None:
     if answer.status_code == 200:
         return
-    said = (await answer.aread()).decode(errors="replace")[:200]
+    body = (await answer.aread()).decode(errors="replace")[:200]
     if answer.status_code == REFUSED and "retry-after" in answer.headers:
-        raise RefusedError(f"{answer.status_code} {said}")
-    raise CutError(f"{answer.status_code} {said}")
+        raise RefusedError(f"{answer.status_code} {body}")
+    raise CutError(f"{answer.status_code} {body}")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:

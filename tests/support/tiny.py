@@ -36,7 +36,7 @@ def write_tiny(directory: Path, value: float = 1.0, **config: Any) -> Path:
     return directory
 
 
-def tiny_look(_spec: TensorSpec, block: memoryview) -> bool:
+def tiny_inspect(_spec: TensorSpec, block: memoryview) -> bool:
     """Whether a block holds anything but zeros."""
     return any(block)
 
@@ -46,16 +46,20 @@ class TinyInspector:
     """Follows the `Inspector` port without torch.
 
     Fields:
-        before_finite: called before the bytes are read, with `go_on`; tests wait in it.
+        before_finite: called before the bytes are read, with `check_cancelled`; tests wait in it.
     """
 
-    before_finite: Callable[[Callable[[], None]], None] = field(default=lambda go_on: go_on())
+    before_finite: Callable[[Callable[[], None]], None] = field(
+        default=lambda check_cancelled: check_cancelled()
+    )
     checked: list[str] = field(default_factory=list)
 
-    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
-        self.before_finite(go_on)
+    def read(
+        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
+    ) -> bool:
+        self.before_finite(check_cancelled)
         self.checked.append(checkpoint.path)
-        return checkpoint.hold(budget=budget, go_on=go_on, look=tiny_look)
+        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=tiny_inspect)
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         return config

@@ -39,7 +39,7 @@ class Trainer:
         return self.client.post(self._prefix + path, **({"json": body} if body else {}))
 
     def get(self, path: str) -> httpx.Response:
-        """One question."""
+        """A GET."""
         return self.client.get(self._prefix + path)
 
     def must(self, path: str, **body: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ class Trainer:
         assert int(reply.headers["content-length"]) == len(reply.content)
         return dict(reply.json())
 
-    def told(self, path: str) -> dict[str, Any]:
-        """A question that has to be answered."""
+    def must_get(self, path: str) -> dict[str, Any]:
+        """A GET that has to succeed."""
         reply = self.get(path)
         assert reply.status_code == 200, f"{path}: {reply.text}"
         return dict(reply.json())

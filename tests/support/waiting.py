@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_LOOK_AGAIN_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _ASK_AGAIN_SECONDS = 0.1
 
 
@@ -30,7 +30,7 @@ def eventually(
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_seconds} s: {describe()}")
-        time.sleep(_LOOK_AGAIN_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 async def eventually_async(

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +30,6 @@ class WorkerProcess:
     Fields:
         public: client of the public port.
         admin: client of the admin port, with the token.
-        started_in: seconds from the process' start to its first state document.
     """
 
     def __init__(
@@ -62,8 +60,6 @@ class WorkerProcess:
         self.log_file = folder / "worker.log"
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
         self._sequence = itertools.count(1)
-        self._began = time.monotonic()
-        self.started_in = 0.0
         command = [
             *_as_in_a_pod(),
             worker_python(),
@@ -119,7 +115,6 @@ class WorkerProcess:
     def wait_until_up(self) -> Self:
         """Wait for the first state document, or fail with the log if the process ends before."""
         eventually(self._is_up, within_seconds=START_SECONDS, describe=self.log_tail)
-        self.started_in = time.monotonic() - self._began
         return self
 
     def _is_up(self) -> bool:

@@ -33,7 +33,7 @@ SIZES = (16, 256, 1000)
 GOALS = {256: 1.0, 1000: 1.0}
 """Workers → most seconds of a call by address, divided by those of the fan-out with aiohttp."""
 BY_ADDRESS, AIOHTTP, HTTPX = "by address", "aiohttp", "httpx"
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def main() -> int:
@@ -126,7 +126,7 @@ def _bring_up(where: place.Place, fakes: FakeFleet, operator: Operator, workers:
             return
         if time.monotonic() > until:
             raise TimeoutError(f"{workers} workers do not come up:\n{operator.said()}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def table(results: dict[str, Any]) -> str:

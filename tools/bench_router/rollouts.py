@@ -42,7 +42,7 @@ class Rollouts:
 async def play(
     place: Place, workers: Sequence[str], *, sessions: int, turns: int, at_once: int
 ) -> Rollouts:
-    """Play so many sessions of so many turns, `at_once` of them at a time.
+    """Play a number of sessions of some turns each, `at_once` of them at a time.
 
     `place` says where each request goes; `workers` are the addresses of all workers, whose caches are
     counted.
@@ -66,7 +66,7 @@ async def play(
 
 
 async def seconds_in_turn(urls: Sequence[str], requests: int) -> list[list[float]]:
-    """Of requests for one token, over an open connection to each URL.
+    """The seconds of requests for one token, over an open connection to each URL.
 
     The URLs take turns, so that a disturbance of the machine slows all of them.
     """

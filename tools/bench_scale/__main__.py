@@ -89,12 +89,12 @@ def main() -> int:
                 say = _sayer(workers)
                 found = measure.size(cluster, workers, plan, folder=Path(folder), say=say)
                 results["sizes"].append(found)
-                report.write_unfinished(results)  # what is there is kept, whatever comes
+                report.write_unfinished(results)  # keeps the figures if a later size fails
     except DevclusterError as error:
         print(f"bench-scale: {error}", file=sys.stderr)
         return 1
     if parsed.kill or parsed.profile:
-        return _said(results, chosen)
+        return _report_problems(results, chosen)
     print(report.tables(results))
     runs = limits.read()
     slower = [] if parsed.accept else limits.beyond(results, runs)
@@ -115,8 +115,8 @@ def main() -> int:
     return 0
 
 
-def _said(results: dict[str, Any], chosen: list[int]) -> int:
-    """The outcome of a run that publishes no figures. Returns: 0 if nothing has failed or was lost."""
+def _report_problems(results: dict[str, Any], chosen: list[int]) -> int:
+    """Print what a run without published figures has lost. Returns: the exit code, 0 without a loss."""
     problems = report.missing(results, chosen)
     for row in results["sizes"]:
         problems += [f"{row['workers']:,}: {loss}" for loss in row.get("kill", {}).get("lost", ())]

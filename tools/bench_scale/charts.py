@@ -104,7 +104,7 @@ def _color_of(number: int) -> str:
 
 
 def _apart(places: Sequence[float], least: float = 16) -> list[float]:
-    """The same places, moved so far that labels there do not lie on each other."""
+    """The positions, moved apart until their labels do not overlap."""
     order = sorted(range(len(places)), key=lambda n: places[n])
     moved = list(places)
     for before, after in pairwise(order):

@@ -1,4 +1,4 @@
-"""A fan-out by hand in a process of its own, with fake workers of its own."""
+"""A hand-written fan-out in its own process, with its own fake workers: the operator's contender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {"aiohttp": "one aiohttp session", "httpx": "one httpx client per worker
 
 
 class Contender:
-    """One of the two. The first rollout, which makes the connections, is done at the start."""
+    """One fan-out and its workers. The first rollout, which makes the connections, runs at the start."""
 
     def __init__(self, client: str, workers: int, *, log: Path) -> None:
         self.client = client

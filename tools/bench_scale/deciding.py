@@ -29,12 +29,12 @@ from fleet_operator.ports import Addressee, WorkerAnswer
 from fleet_worker.protocol import Epoch
 
 _AT_ONCE = 128
-_MOST_STEPS = 40
+_MAX_STEPS = 40
 _TRIES = 10
 
 
 def measure(workers: int, *, repetitions: int, log: Path) -> list[dict[str, Any]]:
-    """Roll one version out over so many workers.
+    """Roll one version out over a number of workers.
 
     Returns: a row for each decision that differs from the previous one: phase, number of calls, and the
     processor seconds of each repetition. Other work on the machine hardly changes those.
@@ -75,7 +75,7 @@ class _Recorded:
         self._observed = replace(self._observed, weights=(changed,))
         self._sequence += 1
         rows: list[dict[str, Any]] = []
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             self._observed = replace(self._observed, workers=Workers(await self._views()))
             decision, seconds = _timed(self._observed, repetitions)
             (status,) = decision.weights.values()
@@ -87,7 +87,7 @@ class _Recorded:
             self._take_over(decision)
             if status.phase == "Applied" and not calls:
                 return rows
-        raise RuntimeError(f"version {version} is not applied after {_MOST_STEPS} decisions")
+        raise RuntimeError(f"version {version} is not applied after {_MAX_STEPS} decisions")
 
     async def _views(self) -> tuple[WorkerView, ...]:
         async def ask(number: int, worker: Addressee) -> WorkerView:

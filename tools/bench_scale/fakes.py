@@ -108,14 +108,14 @@ class FakeFleet:
             self._process.stdout.close()
 
     def seen(self, version: str) -> Seen:
-        """The record of a version until now."""
+        """The present record of a version."""
         return self._seen(f"/report?version={version}", seconds=10)
 
     def wait(self, version: str, count: int, *, seconds: float) -> Seen:
-        """The same as soon as so many workers serve the version.
+        """The record of a version, as soon as `count` workers serve it.
 
         Errors:
-            TimeoutError: they do not after so many seconds.
+            TimeoutError: they do not within `seconds`.
         """
         path = f"/wait?version={version}&count={count}&seconds={seconds}"
         seen = self._seen(path, seconds=seconds + 30)

@@ -16,7 +16,7 @@ from bench_scale.server import MERGE
 NAME = "policy"
 SCHEDULER = "fake-kubelet"
 _CALLS = ("stage", "pause", "load", "resume")
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _GLANCE_SECONDS = 0.005
 """A barrier of 16 workers lasts this long."""
 SETTLED_SECONDS = 1.5
@@ -104,7 +104,7 @@ class BenchFleet:
         }
 
     def roll(self, *, serving: int | None = None, seconds: float = 300) -> Rollout:
-        """Publish a version and wait until all of the workers, or so many, serve it.
+        """Publish a version and wait until all workers, or `serving` of them, serve it.
 
         Errors: TimeoutError.
         """
@@ -154,7 +154,7 @@ class BenchFleet:
         )
 
     def rest(self, seconds: float) -> dict[str, Any]:
-        """Do nothing for so long."""
+        """Wait, and do nothing."""
         writes, used = self._server.writes(), self._operator.cpu_seconds()
         began = time.monotonic()
         time.sleep(seconds)
@@ -183,7 +183,7 @@ class BenchFleet:
         while self._status("inferencefleets").get("readyReplicas") != alive:
             if time.monotonic() > until:
                 raise TimeoutError(f"the status does not show {alive} ready workers")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         self._settle()
         return alive
 
@@ -240,7 +240,7 @@ class BenchFleet:
             status = self._status("weightversions")
             if status.get("phase") == "Applied" and status.get("appliedVersion") == self._label:
                 return time.time() - began
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return None
 
     def _status(self, plural: str) -> dict[str, Any]:

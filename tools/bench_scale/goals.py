@@ -18,10 +18,10 @@ _OBJECTS = 2
 
 
 def write_budget(workers: int, seconds: float) -> int:
-    """Writes that a rollout of so many seconds may cost.
+    """The writes that a rollout may cost, by its size and duration.
 
-    Progress is written at most once a second for each of the two objects, fleet and WeightVersion: a
-    rollout that a slow machine draws out shows more of it.
+    Progress is written at most once a second for each of the two objects, fleet and WeightVersion. So a
+    rollout that a slow machine draws out has more writes.
     """
     return MAX_WRITES[workers] + _OBJECTS * int(seconds / _PROGRESS_SECONDS)
 
@@ -44,7 +44,7 @@ class Figure:
     has_limit: bool = True
 
     def value(self, row: Row) -> float | None:
-        """Of a size; None if the run did not come so far."""
+        """The value for a size; None if the run ended before it."""
         try:
             return self.of(row)
         except (KeyError, statistics.StatisticsError, ZeroDivisionError, ValueError):

@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 def rollouts_with_a_kill(
     fleet: BenchFleet, *, workers: int, rounds: int, start: Callable[[], Operator], say: Say
 ) -> dict[str, Any]:
-    """Publish so many versions, and kill the operator in the middle of the middle one.
+    """Publish some versions, and kill the operator in the middle of the middle one.
 
     Args:
         fleet: All of its workers serve.
@@ -54,8 +54,8 @@ def losses(number: int, workers: int, *, loads: int, applied: float | None) -> l
     """The losses of one rollout, as sentences.
 
     Args:
-        number: Of the rollout, from 1.
-        workers: That serve its version now.
+        number: The number of the rollout, from 1.
+        workers: Number of workers that serve its version now.
         loads: Loads of its version. Fewer than workers would serve what was not loaded.
         applied: Seconds to the status `Applied`; None if the status never said so.
     """

@@ -1,5 +1,6 @@
-"""Limits of the figures on a machine with earlier runs: the mean of its last five runs, plus a fifth. A run beyond that is not published, so that a regression does not become the
-next run's standard.
+"""Limits of the figures on a machine with earlier runs: the mean of its last five runs, plus a fifth.
+
+A run beyond a limit is not published, so that a regression does not become the next run's standard.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bench_scale.fakes import free_port
 
 LEASE = "bench-scale"
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
-_LOOK_SECONDS = 20.0
+_POLL_SECONDS = 20.0
 """The gauge of the lag forgets after 60 s. Each look costs the operator processor time."""
 
 
@@ -133,5 +133,5 @@ class Operator:
 
     def _look(self) -> None:
         """Look more often than the gauge forgets."""
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_POLL_SECONDS):
             self.look()

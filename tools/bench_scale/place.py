@@ -1,4 +1,4 @@
-"""Where the benchmark plays: an API server with etcd, and nothing else of Kubernetes."""
+"""The cluster of the benchmark: an API server with etcd, and nothing else of Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _OTHERS = ("kube-controller-manager", "kube-scheduler")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A namespace to be alone in. Fields: run: folder of the cluster; folder: for logs."""
+    """A namespace of its own in the cluster.
+
+    Fields:
+        run: folder of the cluster.
+        folder: folder for logs.
+    """
 
     kubeconfig: Path
     run: Path
@@ -28,21 +33,21 @@ class Place:
     folder: Path
 
     def path(self, plural: str, name: str = "") -> str:
-        """Of our objects."""
+        """The API path of objects of ours."""
         return f"{_ROOT}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def core(self, plural: str) -> str:
-        """Of objects of core/v1."""
+        """The API path of objects of core/v1."""
         return f"/api/v1/namespaces/{self.namespace}/{plural}"
 
 
 def prepare(cluster: Cluster, *, alone: bool) -> None:
-    """Have the CRDs.
+    """Install the CRDs.
 
     Args:
         cluster: A control plane without nodes.
-        alone: End the controllers and the scheduler, which work on 10,000 pods as well and would be
-            measured with the rest.
+        alone: End the controllers and the scheduler. They would also work on 10,000 pods, and be measured
+            with the operator.
     """
     for crd in sorted(_CRDS.glob("*.yaml")):
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
@@ -66,7 +71,7 @@ def place(cluster: Cluster, folder: Path) -> Iterator[Place]:
     )
     server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:
-        # A controller makes it otherwise, if there is one; without it no pod can be made.
+        # Pods need this account. A controller creates it too, if it still runs.
         account = {"metadata": {"name": "default"}}
         try:
             server.request("POST", made.core("serviceaccounts"), account)

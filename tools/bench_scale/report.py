@@ -99,12 +99,12 @@ def pictures(results: Row) -> dict[str, str]:
 
 
 def seconds(row: Row) -> float:
-    """Of a rollout, p50."""
+    """The median seconds of a rollout."""
     return float(statistics.median(r["seconds"] for r in row["rollouts"]))
 
 
 def seconds_by_hand(row: Row, client: str) -> float:
-    """Of a rollout by hand, p50."""
+    """The median seconds of a rollout by hand."""
     return float(statistics.median(r["seconds"] for r in row["contenders"][client]))
 
 

@@ -31,7 +31,7 @@ def main() -> int:
         results |= _measured(folder, arguments.bytes, arguments.rounds)
     for row in results["rows"]:
         pairs = zip(row["before_seconds"], row["now_seconds"], strict=True)
-        # Of neighbours: what disturbs the machine for a while disturbs both.
+        # Pairs of neighbouring rounds: a disturbance of the machine affects both.
         row["throughput_ratio"] = statistics.median(before / now for before, now in pairs)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")

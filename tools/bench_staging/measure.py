@@ -63,7 +63,7 @@ def _timed(path: Path, way: Callable[[Checkpoint, bool], None], *, held: bool) -
 
 def _now(checkpoint: Checkpoint, held: bool) -> None:  # noqa: FBT001 - one of two ways
     budget = 1 << 60 if held else 0
-    if TorchInspector().read(checkpoint, budget=budget, go_on=lambda: None) is not held:
+    if TorchInspector().read(checkpoint, budget=budget, check_cancelled=lambda: None) is not held:
         raise SystemExit("there is not enough memory for this measurement; use less --bytes")
     checkpoint.digest(lambda: None)
 

@@ -87,7 +87,7 @@ def _row(streams: int, found: dict[str, list[Round]], *, streamed: bool) -> dict
             / (len(latencies) * load.TOKENS),
             "requests": len(latencies),
         }
-    # Of neighbours: what disturbs the machine for a while disturbs both.
+    # Pairs of neighbouring rounds: a disturbance of the machine affects both.
     pairs = zip(found["worker"], found["stock"], strict=True)
     row["tokens_per_second_ratio"] = statistics.median(
         ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs
@@ -109,12 +109,12 @@ def _swaps(folder: Path, count: int) -> tuple[dict[str, float], dict[str, float]
         for number in range(count):
             path = steps[(number + 1) % 2]
             warm.append(swaps.bare_reload(stock, path))
-            swaps.forget(steps[number % 2])
+            swaps.drop_from_cache(steps[number % 2])
             cold.append(swaps.bare_reload(stock, steps[number % 2]))
         swap |= {"bare_warm": statistics.median(warm), "bare_cold": statistics.median(cold)}
         with store.limited(stock.pid, folder) as is_limited:
             for number in range(count if is_limited else 0):
-                swaps.forget(steps[number % 2])
+                swaps.drop_from_cache(steps[number % 2])
                 slow.append(swaps.bare_reload(stock, steps[number % 2]))
     with servers.worker(folder, steps[0], [folder], **options) as worker:
         start |= {"joining": worker.up_seconds, "latch": swaps.admit(worker)}
@@ -139,7 +139,7 @@ def _staged(
     for number in range(count):
         path = steps[(number + 1) % 2]
         if drop:
-            swaps.forget(path)  # staging reads it from the store, too
+            swaps.drop_from_cache(path)  # staging reads it from the store, too
         # A label of its own each time: the same again would be nothing to do.
         found.append(swaps.swap(worker, f"{path.name}-{name}-{number}", path, drop_cache=drop))
     return {

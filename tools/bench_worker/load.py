@@ -1,4 +1,4 @@
-"""Clients that generate: so many streams at once, and how fast each request was."""
+"""Clients that generate: a number of streams at once, and how fast each request was."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def generate(
     """A round.
 
     Args:
-        server: Whose it is.
-        client: Of its public port.
-        streams: How many requests are on their way at once.
+        server: The server of this port.
+        client: An HTTP client for its public port.
+        streams: Number of requests in flight at once.
         requests: How many each of them makes, one after the other.
         streamed: Whether replies come token by token.
     """

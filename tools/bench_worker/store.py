@@ -1,4 +1,4 @@
-"""A store that gives so many bytes a second: what files that are not cached cost elsewhere.
+"""A store with a limited rate: it shows the cost of files that are not cached.
 
 A local disk of a virtual machine is often as fast as memory; the shared file systems that trainers
 publish to are not. Where the kernel lets us, the servers' reads are limited (cgroup blkio).

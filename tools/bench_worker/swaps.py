@@ -1,4 +1,4 @@
-"""How long weights take to be exchanged: bare in stock vLLM, and as our worker does it."""
+"""Measures how long a swap of weights takes, in stock vLLM alone and in the worker."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def admit(server: Server) -> float:
 
 
 def swap(server: Server, version: str, path: Path, *, drop_cache: bool) -> dict[str, float]:
-    """Stage, pause, load, resume; seconds of each, as the worker tells them.
+    """Stage, pause, load and resume. Returns: the seconds of each, as the worker reports them.
 
     Args:
-        server: Our worker, serving.
+        server: A worker that serves.
         version: Label of the weights.
         path: Their directory.
-        drop_cache: Forget what is cached of the files before the pause, as if others had been read.
+        drop_cache: Drop the files from the page cache before the pause, as if other files had been read.
     """
     call(server, "stage", version=version, source={"path": str(path)})
     if drop_cache:
-        forget(path)
+        drop_from_cache(path)
     call(server, "pause", mode="keep", lease_seconds=600)
     call(server, "load", version=version)
     timings = call(server, "resume", version=version)["timings"]
@@ -52,15 +52,15 @@ def swap(server: Server, version: str, path: Path, *, drop_cache: bool) -> dict[
 
 
 def call(server: Server, name: str, **body: Any) -> dict[str, Any]:
-    """One call of the protocol."""
+    """Make one call of the worker protocol. Returns: the document of the reply."""
     body["epoch"] = {"term": 1, "sequence": next(_sequences)}
     reply = server.admin.put(f"/v1/worker/{name}", json=body)
     reply.raise_for_status()
     return dict(reply.json())
 
 
-def forget(path: Path) -> None:
-    """Drop a directory's files from the page cache; no right of root's is needed for that."""
+def drop_from_cache(path: Path) -> None:
+    """Drop a directory's files from the page cache. It needs no root."""
     for file in path.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -1,8 +1,8 @@
 """`make chaos`: failures at random on a fleet of real workers under load.
 
-Plays failures until so many rollouts have been survived, says after each how long it took, and has
-every token recomputed in the end. Ends with 0 only if the fleet was whole after each, no request was
-lost, and every label is true. Stopped by Ctrl-C or SIGTERM it judges what it has seen so far.
+Injects failures until the fleet has survived a number of rollouts, and prints how long each recovery
+took. In the end every token is recomputed. The exit code is 0 only if the fleet recovered each time, no
+request was lost, and every label is true. After Ctrl-C or SIGTERM it judges the rollouts so far.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from chaos.setup import start_fleet
 from devcluster import Cluster, DevclusterError
 from stack.offline import audit
 
-MOST_STEPS = 7
-"""A failure publishes at most so many versions."""
+MAX_STEPS = 7
+"""Largest number of versions that one failure publishes."""
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
         with Cluster.start(mounts=stack.mounts()) as cluster:
             stack.load_images(cluster)
             stack.install(cluster)
-            steps = parsed.rollouts * MOST_STEPS
+            steps = parsed.rollouts * MAX_STEPS
             fleet = start_fleet(cluster, replicas=parsed.workers, steps=steps)
             fleet.wait_whole()
             with tempfile.TemporaryDirectory() as scratch:
@@ -62,7 +62,7 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
             row = dice.choice(ROWS)
             phase = dice.choice(row.phases)
             done.append(play(fleet, row, phase, replies))
-            print(f"{len(done)}/{rollouts}  {_told(done[-1])}")
+            print(f"{len(done)}/{rollouts}  {_line(done[-1])}")
     except NotInTimeError as error:
         print(f"{len(done) + 1}/{rollouts}  {row.name}, {phase}: NOT SURVIVED\n{error}")
         return 1
@@ -78,10 +78,10 @@ def _survive(fleet: Fleet, rollouts: int, dice: random.Random, scratch: Path) ->
     return 1 if lost or judged.returncode else 0
 
 
-def _told(recovery: Recovery) -> str:
-    told = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
+def _line(recovery: Recovery) -> str:
+    times = f"whole after {recovery.seconds:.1f} s, {recovery.sent} requests"
     worse = f", LOST {recovery.lost}" if recovery.lost else ""
-    return f"{recovery.row}, {recovery.phase}: {told}, {recovery.retried} again{worse}"
+    return f"{recovery.row}, {recovery.phase}: {times}, {recovery.retried} again{worse}"
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ NAMESPACE = "rl"
 READY_SECONDS = 300
 THINK_SECONDS = 0.4
 """Between two requests of a client: every token is recomputed in the end."""
-_LOOK_AGAIN_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _FIRST_REPLY_SECONDS = 120
 
 
 class NotInTimeError(AssertionError):
-    """Something that should have come did not; the message has what the cluster says."""
+    """A wait has run out. The message has the description and the logs of the cluster."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Fleet:
 
     Fields:
         weights: folder of checkpoints `step_<n>` on this machine.
-        steps: numbers of checkpoints that lie there and were not used yet.
+        steps: numbers of the unused checkpoints in it.
     """
 
     cluster: Cluster
@@ -67,7 +67,7 @@ class Fleet:
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
 
     def next_step(self) -> int:
-        """Number of a checkpoint that lies on the volume and was not used yet."""
+        """Number of an unused checkpoint on the volume."""
         return next(self.steps)
 
     @property
@@ -76,7 +76,7 @@ class Fleet:
         return f"{WEIGHTS_ROOT}/step_{{version}}"
 
     def folder(self, step: int) -> Path:
-        """Where a step lies on this machine."""
+        """The directory of a step on this machine."""
         return self.weights / f"step_{step}"
 
     def checkpoints(self) -> dict[str, Path]:
@@ -135,7 +135,7 @@ class Fleet:
     def wait_ready(self, what: str = "", seconds: int = READY_SECONDS) -> None:
         """Wait for the condition Ready of the WeightVersion, or of another object.
 
-        Errors: NotInTimeError with what `kubectl describe` says.
+        Errors: NotInTimeError with the output of `kubectl describe`.
         """
         target = what or f"wv/{self.name}"
         timeout = f"--timeout={seconds}s"
@@ -144,7 +144,7 @@ class Fleet:
             raise NotInTimeError(f"not ready: {waited.stderr.strip()}\n{self._described()}")
 
     def wait_whole(self, seconds: int = READY_SECONDS) -> None:
-        """Wait until every wanted worker serves the wanted version, by both objects' word."""
+        """Wait until the fleet and its WeightVersion are Ready."""
         self.wait_ready(seconds=seconds)
         self.wait_ready(f"ifl/{self.name}", seconds=seconds)
 
@@ -171,7 +171,7 @@ class Fleet:
         return str(self.get(f"wv/{self.name}")["status"].get("appliedVersion", ""))
 
     def reason(self, kind: str, what: str = "") -> str:
-        """Reason of a condition, or an empty string if no condition speaks of the present generation."""
+        """Reason of a condition; empty without one for the present generation."""
         found = self.condition(kind, what)
         return str(found["reason"]) if found else ""
 
@@ -181,7 +181,7 @@ class Fleet:
         return str(described.partition("Events:")[2])
 
     def condition(self, kind: str, what: str = "") -> dict[str, Any] | None:
-        """A condition that speaks of the present generation."""
+        """A condition, if it is for the present generation."""
         found = self.get(what or f"wv/{self.name}")
         conditions: list[dict[str, Any]] = found.get("status", {}).get("conditions", [])
         generation = found["metadata"]["generation"]
@@ -192,13 +192,13 @@ class Fleet:
 
     def phase_of(self, pod: str) -> str:
         """A worker's phase by its own metrics; empty while it does not answer."""
-        return self._told(pod, "rlfleet_worker_phase{", 'phase="')
+        return self._label_of(pod, "rlfleet_worker_phase{", 'phase="')
 
     def version_of(self, pod: str) -> str:
         """Version in a worker's engine by its own metrics; empty while it does not answer."""
-        return self._told(pod, "rlfleet_worker_version_info{", 'version="')
+        return self._label_of(pod, "rlfleet_worker_version_info{", 'version="')
 
-    def _told(self, pod: str, metric: str, label: str) -> str:
+    def _label_of(self, pod: str, metric: str, label: str) -> str:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8000/proxy/metrics"
         page = self.cluster.kubectl("get", "--raw", path, check=False).stdout
         lines = (line for line in page.splitlines() if line.startswith(metric))
@@ -206,15 +206,15 @@ class Fleet:
         return true.partition(label)[2].partition('"')[0]
 
     def eventually(self, holds: Callable[[], T], what: str, seconds: float = 60) -> T:
-        """Wait until something holds; returns it.
+        """Wait until `holds` returns something true, and return that.
 
-        Errors: NotInTimeError with what `kubectl describe` says.
+        Errors: NotInTimeError with the output of `kubectl describe`.
         """
         limit = time.monotonic() + seconds
         while not (found := holds()):
             if time.monotonic() > limit:
                 raise NotInTimeError(f"not within {seconds} s: {what}\n{self._described()}")
-            time.sleep(_LOOK_AGAIN_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return found
 
     def _described(self) -> str:
@@ -251,7 +251,7 @@ class Fleet:
             try:
                 async with asyncio.timeout(_FIRST_REPLY_SECONDS):
                     while not samples.answered:  # noqa: ASYNC110 - clients count, and signal nothing
-                        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                        await asyncio.sleep(_POLL_SECONDS)
                 await asyncio.to_thread(work)
             finally:
                 stop.set()

@@ -21,7 +21,7 @@ from chaos.processes import NoSuchProcessError, Process, node_of, signal_worker
 from devcluster.errors import NotRunningError
 
 Phase = Literal["Staging", "Pausing", "Loading", "Resuming", "Serving"]
-"""Of a rollout, or between two of them."""
+"""A phase of a rollout, or the time between two rollouts."""
 PHASES: tuple[Phase, ...] = ("Staging", "Pausing", "Loading", "Resuming")
 
 

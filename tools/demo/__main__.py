@@ -53,7 +53,7 @@ async def play(
     await asyncio.to_thread(trainer.write, 1)
     await asyncio.to_thread(apply, place, objects)
     watcher = Watcher(place, WORKERS)
-    screen.look = watcher.look
+    screen.snapshot = watcher.snapshot
     samples = Samples(records / "replies.jsonl")
     screen.samples = samples
     stop = asyncio.Event()
@@ -65,7 +65,7 @@ async def play(
         url = await asyncio.to_thread(place.service_url)
         model = objects[0]["spec"]["model"]["name"]
         sampling = asyncio.create_task(sample(url, model, samples, stop))
-        story = Story(place, trainer, watcher.look, samples, screen)
+        story = Story(place, trainer, watcher.snapshot, samples, screen)
         await story.tell()
         screen.act("every token is recomputed under the checkpoint that its label names")
         stop.set()

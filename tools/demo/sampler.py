@@ -1,8 +1,8 @@
 """Clients that generate all the time, through the fleet's Service, and keep every reply.
 
-Each opens a new connection for every request, so that the Service spreads them over the workers.
-A router finds their session in `X-Session-ID`. Like other clients of the OpenAI API, they retry after a connection error or a 5xx. A request is lost if
-it has no complete answer after all retries.
+Each opens a new connection for every request, so that the Service spreads them over the workers. A
+router finds their session in `X-Session-ID`. Like other clients of the OpenAI API, they retry after a
+connection error or a 5xx. A request is lost if it has no complete answer after all retries.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.sampler import Samples
-from demo.watch import Look
+from demo.watch import Snapshot
 from rlfleet.cli.screen import FleetScreen
 
 REFRESH_SECONDS = 0.25
@@ -45,7 +45,7 @@ class Screen:
         self._lines: deque[tuple[str, str]] = deque(maxlen=LINES_KEPT)
         self._story: list[tuple[str, str]] = []
         self._live: Live | None = None
-        self.look: Look | None = None
+        self.snapshot: Snapshot | None = None
         self.samples: Samples | None = None
 
     def say(self, text: str, style: str = "") -> None:
@@ -81,8 +81,8 @@ class Screen:
         paper = Console(record=True, width=RECORDED_COLUMNS, file=io.StringIO())
         for line, style in self._story:
             paper.print(Text(line, style))
-        if self.look is not None:
-            paper.print("", *self._state(self.look), "")
+        if self.snapshot is not None:
+            paper.print("", *self._state(self.snapshot), "")
         for line in verdict:
             paper.print(Text(line))
         drawn = paper.export_svg(title="make demo")
@@ -91,25 +91,25 @@ class Screen:
 
     def _draw(self) -> Group:
         parts: list[Table | Panel | FleetScreen] = []
-        if self.look is not None:
-            parts += self._state(self.look)
+        if self.snapshot is not None:
+            parts += self._state(self.snapshot)
         if self.samples is not None and self.samples.tokens:
             parts.append(self._tokens(self.samples))
         story = Text("\n").join(Text(text, style=style) for text, style in self._lines)
         parts.append(Panel(story, title="rlfleet demo", title_align="left"))
         return Group(*parts)
 
-    def _state(self, look: Look) -> list[Table | FleetScreen]:
+    def _state(self, snapshot: Snapshot) -> list[Table | FleetScreen]:
         """The fleet as `rlfleet watch` draws it, and what only its workers show."""
-        fleet = [] if look.view is None else [FleetScreen(look.view)]
-        return [*fleet, self._workers(look)]
+        fleet = [] if snapshot.view is None else [FleetScreen(snapshot.view)]
+        return [*fleet, self._workers(snapshot)]
 
     @staticmethod
-    def _workers(look: Look) -> Table:
+    def _workers(snapshot: Snapshot) -> Table:
         table = Table(box=None, padding=(0, 2))
         for column in ("worker", "phase", "version", "held requests", "restarts"):
             table.add_column(column)
-        for name, worker in sorted(look.workers.items()):
+        for name, worker in sorted(snapshot.workers.items()):
             phase = Text(worker.phase, _PHASE_STYLES.get(worker.phase, ""))
             row = (worker.version or "-", str(worker.held), str(worker.restarts))
             table.add_row(name, phase, *row)

@@ -10,7 +10,7 @@ from demo.place import FLEET, CommandError, Place, kubectl
 from demo.sampler import Samples
 from demo.screen import Screen
 from demo.trainer import Outcome, Trainer
-from demo.watch import Look
+from demo.watch import Snapshot
 
 VERSIONS = 5
 BETWEEN_SECONDS = 1.5
@@ -25,11 +25,11 @@ class Story:
     """The acts, in order."""
 
     def __init__(
-        self, place: Place, trainer: Trainer, look: Look, samples: Samples, screen: Screen
+        self, place: Place, trainer: Trainer, snapshot: Snapshot, samples: Samples, screen: Screen
     ) -> None:
         self._place = place
         self._trainer = trainer
-        self._look = look
+        self._snapshot = snapshot
         self._samples = samples
         self._screen = screen
         self.pauses: list[float] = []
@@ -55,25 +55,25 @@ class Story:
 
     async def _truncated_checkpoint(self) -> None:
         self._screen.act("the trainer publishes a checkpoint that was cut off")
-        good = self._look.applied
+        good = self._snapshot.applied
         self.version += 1
         bad = str(self.version)
         await asyncio.to_thread(self._trainer.write, self.version, truncated=True)
         outcome = await self._publish(bad)
         self._screen.say(f"Refused, {outcome.refused}: {outcome.message[:160]} …", "red")
         self._must(outcome.refused == "CheckpointTruncated", "the reason is CheckpointTruncated")
-        await self._until(lambda: self._look.condition("Stalled") is not None, "Stalled")
+        await self._until(lambda: self._snapshot.condition("Stalled") is not None, "Stalled")
         before = self._samples.tokens[good]
         await self._until(lambda: self._samples.tokens[good] > before, f"tokens of {good}")
         self._must(self._samples.tokens[bad] == 0, f"no token was made by version {bad}")
         self._screen.say(f"version {good} goes on serving", "green")
         await self._publish_good()
-        self._must(self._look.condition("Stalled") is None, "Stalled is gone")
+        self._must(self._snapshot.condition("Stalled") is None, "Stalled is gone")
 
     async def _killed_worker(self) -> None:
         name = f"{FLEET}-1"
         self._screen.act(f"the engine of {name} is killed")
-        worker = self._look.workers[name]
+        worker = self._snapshot.workers[name]
         restarts = worker.restarts
         await asyncio.to_thread(self._signal_engine, name, "SIGKILL")
         await self._until(lambda: not worker.admitted, f"{name} is out of service")
@@ -81,11 +81,11 @@ class Story:
         await self._until(lambda: worker.restarts > restarts, f"{name} starts again")
         self._must(not worker.admitted, f"{name} comes back with its latch closed")
         self._screen.say(f"{name} has come back with its latch closed", "cyan")
-        applied = self._look.applied
+        applied = self._snapshot.applied
         await self._until(lambda: worker.admitted, f"{name} is admitted")
         self._must(worker.version == applied, f"{name} is admitted at {applied} only")
         self._screen.say(f"{name} is admitted at version {worker.version}", "green")
-        await self._until(self._look.is_ready, "the fleet is whole again")
+        await self._until(self._snapshot.is_ready, "the fleet is whole again")
 
     async def _killed_operator(self) -> None:
         frozen = f"{FLEET}-0"
@@ -96,7 +96,7 @@ class Story:
             self.version += 1
             self._screen.say(f'>>> weights.publish("{self.version}", wait=False)')
             await asyncio.to_thread(self._trainer.ask, str(self.version))
-            others = [w for n, w in self._look.workers.items() if n != frozen]
+            others = [w for n, w in self._snapshot.workers.items() if n != frozen]
             # The next operator knows the beginning of a rollout from the status.
             await self._until(
                 lambda: self._is_shown() and all(w.phase == "paused" for w in others),
@@ -133,10 +133,10 @@ class Story:
         )
 
     def _is_shown(self) -> bool:
-        return self._look.weights.get("desiredVersion") == str(self.version)
+        return self._snapshot.weights.get("desiredVersion") == str(self.version)
 
     def _is_applied(self) -> bool:
-        return self._look.desired == str(self.version) and self._look.is_ready()
+        return self._snapshot.desired == str(self.version) and self._snapshot.is_ready()
 
     def _signal_engine(self, pod: str, name: str) -> None:
         done = kubectl(self._place, "exec", pod, "--", "python3", "-c", _SIGNAL, name)

@@ -56,7 +56,7 @@ class Trainer:
         )
 
     def write(self, number: int, *, truncated: bool = False) -> None:
-        """Write the checkpoint of one step; blocks until it lies on the volume."""
+        """Write the checkpoint of one step; blocks until it is on the volume."""
         self._ask("truncated" if truncated else "step", str(number))
 
     def publish(self, version: str) -> Outcome:

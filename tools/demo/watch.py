@@ -20,8 +20,8 @@ PERIOD_SECONDS = 0.4
 
 
 @dataclass
-class WorkerLook:
-    """One worker as its own /metrics tells."""
+class WorkerState:
+    """One worker, by its own /metrics."""
 
     phase: str = "away"
     version: str = ""
@@ -31,18 +31,18 @@ class WorkerLook:
 
 
 @dataclass
-class Look:
-    """Everything that the screen shows of the cluster. `view`: as `rlfleet watch` shows the fleet."""
+class Snapshot:
+    """The state of the cluster that the screen shows. `view`: the fleet, as `rlfleet watch` shows it."""
 
     view: FleetView | None = None
     weights: dict[str, Any] = field(default_factory=dict)
     generation: int = 0
     desired: str = ""
-    workers: dict[str, WorkerLook] = field(default_factory=dict)
+    workers: dict[str, WorkerState] = field(default_factory=dict)
 
     @property
     def applied(self) -> str:
-        """Version that all admitted workers hold."""
+        """The version that all admitted workers serve."""
         return str(self.weights.get("appliedVersion") or "-")
 
     @property
@@ -51,7 +51,7 @@ class Look:
         return str(self.weights.get("phase", "Pending"))
 
     def condition(self, kind: str) -> dict[str, Any] | None:
-        """A condition of the WeightVersion, if it speaks of the present generation."""
+        """A condition of the WeightVersion, if it is about the present generation."""
         found = [c for c in self.weights.get("conditions", ()) if c["type"] == kind]
         if not found or found[0]["observedGeneration"] != self.generation:
             return None
@@ -59,7 +59,7 @@ class Look:
         return condition
 
     def is_ready(self) -> bool:
-        """Whether the present generation is fully in effect."""
+        """Whether the present generation is Ready."""
         ready = self.condition("Ready")
         return ready is not None and ready["status"] == "True"
 
@@ -74,10 +74,10 @@ def view_of(items: Sequence[dict[str, Any]], now: datetime) -> FleetView | None:
 
 
 class Watcher:
-    """Keeps a `Look` up to date."""
+    """Keeps a `Snapshot` up to date."""
 
     def __init__(self, place: Place, workers: int) -> None:
-        self.look = Look(workers={f"{FLEET}-{n}": WorkerLook() for n in range(workers)})
+        self.snapshot = Snapshot(workers={f"{FLEET}-{n}": WorkerState() for n in range(workers)})
         self._place = place
         self._urls: dict[tuple[str, str], str] = {}
 
@@ -90,30 +90,30 @@ class Watcher:
                 await asyncio.sleep(PERIOD_SECONDS)
 
     def _read_cluster(self) -> dict[str, str]:
-        """Take over the objects. Returns: addresses of the workers' pods by name."""
+        """Read the objects into the snapshot. Returns: addresses of the workers' pods by name."""
         try:
-            told = kubectl(self._place, "get", "ifl,wv,pods", "-o", "json")
+            found = kubectl(self._place, "get", "ifl,wv,pods", "-o", "json")
         except CommandError:
             return {}
         addresses: dict[str, str] = {}
-        items = json.loads(told.stdout)["items"]
-        self.look.view = view_of(items, datetime.now(UTC))
+        items = json.loads(found.stdout)["items"]
+        self.snapshot.view = view_of(items, datetime.now(UTC))
         for item in items:
             name = item["metadata"]["name"]
             if item["kind"] == "WeightVersion" and name == WEIGHTS:
-                self.look.weights = item.get("status", {})
-                self.look.generation = item["metadata"]["generation"]
-                self.look.desired = item["spec"]["version"]
-            elif item["kind"] == "Pod" and name in self.look.workers:
+                self.snapshot.weights = item.get("status", {})
+                self.snapshot.generation = item["metadata"]["generation"]
+                self.snapshot.desired = item["spec"]["version"]
+            elif item["kind"] == "Pod" and name in self.snapshot.workers:
                 status = item.get("status", {})
                 container = (status.get("containerStatuses") or [{}])[0]
-                self.look.workers[name].restarts = container.get("restartCount", 0)
+                self.snapshot.workers[name].restarts = container.get("restartCount", 0)
                 if status.get("podIP"):
                     addresses[name] = status["podIP"]
         return addresses
 
     async def _read_worker(self, http: httpx.AsyncClient, name: str, address: str) -> None:
-        look = self.look.workers[name]
+        worker = self.snapshot.workers[name]
         try:
             if (name, address) not in self._urls:
                 url = await asyncio.to_thread(self._place.worker_url, name)
@@ -121,19 +121,19 @@ class Watcher:
             page = await http.get(self._urls[name, address] + "/metrics")
             page.raise_for_status()
         except (httpx.HTTPError, CommandError):
-            look.phase, look.version, look.admitted = "away", "", False
+            worker.phase, worker.version, worker.admitted = "away", "", False
             return
         ours = "\n".join(line for line in page.text.splitlines() if "rlfleet_worker_" in line)
         for family in text_string_to_metric_families(ours + "\n"):
             for sample in family.samples:
                 match sample.name:
                     case "rlfleet_worker_phase" if sample.value == 1:
-                        look.phase = sample.labels["phase"]
+                        worker.phase = sample.labels["phase"]
                     case "rlfleet_worker_version_info":
-                        look.version = sample.labels["version"]
+                        worker.version = sample.labels["version"]
                     case "rlfleet_worker_admitted":
-                        look.admitted = sample.value == 1
+                        worker.admitted = sample.value == 1
                     case "rlfleet_worker_requests_held":
-                        look.held = int(sample.value)
+                        worker.held = int(sample.value)
                     case _:
                         pass

@@ -135,4 +135,4 @@ def sweep() -> None:
         try:
             wait_until(partial(clean_once, gone), PATIENCE_SECONDS, f"{gone} to be removable")
         except TimeoutError as error:
-            raise DevclusterError(str(error), remedy="look who uses it") from error
+            raise DevclusterError(str(error), remedy="find the processes that use it") from error

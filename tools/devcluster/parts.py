@@ -1,7 +1,8 @@
 """The programs to build, their sources, and the key of each build.
 
 The versions are in two go.mod files, one for Kubernetes and one for the container runtime. The projects
-are tested with different versions of shared libraries, and one go.mod would force one version on both. go.sum verifies every module.
+are tested with different versions of shared libraries, and one go.mod would force one version on both.
+go.sum verifies every module.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def run(
     except OSError as error:
         raise CommandError(f"{shown}: {error.strerror}") from error
     try:
-        output, said = process.communicate(stdin, timeout_seconds)
+        output, errors = process.communicate(stdin, timeout_seconds)
     except subprocess.TimeoutExpired as error:
         kill_group(process)
         raise CommandError(f"{shown}: not done after {timeout_seconds:.0f} s") from error
@@ -54,9 +54,9 @@ def run(
         kill_group(process)
         raise
     if check and process.returncode != 0:
-        words_said = (said.strip() or output.strip())[-4000:]
-        raise CommandError(f"{shown}: exit code {process.returncode}\n{words_said}")
-    return subprocess.CompletedProcess(words, process.returncode, output, said)
+        message = (errors.strip() or output.strip())[-4000:]
+        raise CommandError(f"{shown}: exit code {process.returncode}\n{message}")
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
 def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

@@ -20,7 +20,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._moves = self._stream.isatty()
         self._started = time.monotonic()
-        self._last_said = 0.0
+        self._last_written = 0.0
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -28,7 +28,7 @@ class Progress:
 
     def begin(self, text: str) -> None:
         """Start a step and its clock."""
-        self._started = self._last_said = time.monotonic()
+        self._started = self._last_written = time.monotonic()
         self._write(f"\r\033[K{text} …" if self._moves else f"{text} …\n")
 
     def update(self, text: str) -> None:
@@ -38,8 +38,8 @@ class Progress:
         if self._moves:
             columns = shutil.get_terminal_size().columns
             self._write(f"\r\033[K{line[: columns - 1]}")
-        elif now - self._last_said >= PLAIN_INTERVAL_SECONDS:
-            self._last_said = now
+        elif now - self._last_written >= PLAIN_INTERVAL_SECONDS:
+            self._last_written = now
             self._write(f"  {line}\n")
 
     def done(self, text: str) -> None:

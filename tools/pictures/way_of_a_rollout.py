@@ -9,7 +9,7 @@ from pictures.shapes import Drawing, Role, Theme
 DESCRIPTION = (
     "A watch event goes through the operator's runtime into the pure core, whose calls runtime "
     "sends to the workers. There the admin port, the agent and the engine carry them out. The "
-    "answers start the next look."
+    "answers start the next reconcile."
 )
 
 
@@ -37,7 +37,7 @@ LANES = (
         (
             Step("kopf_watch.py", "an event becomes the key of a fleet"),
             Step("store.py", "the newest spec of each object"),
-            Step("reconcile.py", "one look at one fleet"),
+            Step("reconcile.py", "one reconcile of one fleet"),
         ),
     ),
     Lane(
@@ -97,8 +97,8 @@ def draw(theme: Theme) -> str:
             d.text((_LEFT + 32, line), step.file, mono=True, anchor="start")
             d.text((_LEFT + 300, line), step.does, quiet=True, anchor="start")
         top += height
-    looks, answers = tops[0] + heights[0] - 20, tops[2] + _HEAD + 8
+    reconcile, answers = tops[0] + heights[0] - 20, tops[2] + _HEAD + 8
     right = _LEFT + _WIDTH
-    d.arrow((right, answers), (right + 24, answers), (right + 24, looks), (right, looks))
-    d.text((right - 14, looks + 4), "again with each answer", quiet=True, anchor="end")
+    d.arrow((right, answers), (right + 24, answers), (right + 24, reconcile), (right, reconcile))
+    d.text((right - 14, reconcile + 4), "again with each answer", quiet=True, anchor="end")
     return d.svg()

@@ -17,9 +17,9 @@ def install(cluster: Cluster, *settings: str, replicas: int = 2, chart: Path = C
     """Install or upgrade the chart with the development images, and wait until it is up.
 
     Args:
-        cluster: With the images.
+        cluster: A cluster that has the images.
         settings: Further `key=value` pairs for helm's --set; the last one of a key holds.
-        replicas: Of the operator.
+        replicas: The replicas of the operator.
         chart: Folder or packed chart.
 
     Returns: helm's words.

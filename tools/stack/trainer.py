@@ -51,7 +51,7 @@ def trainer_pod(
     """A pod that waits for `kubectl exec`, with the account of its name, and a ConfigMap.
 
     Args:
-        name: Of both.
+        name: The name of both.
         image: The worker's.
         volume: Where checkpoints are written, as a volume of a pod without its name.
         files: In `CODE`, besides the client.

@@ -56,7 +56,7 @@ _FOLLOW_SECONDS = 1.0
 removes the pod, and clients with open connections learn to go elsewhere.
 """
 _FAILED_SECONDS = 1.5
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class EndpointPlugin:
@@ -179,7 +179,7 @@ class EndpointPlugin:
         """Replace vLLM's signal handlers with ours. vLLM's hang while requests are held."""
         # vLLM creates its server, and sets its handlers, after this plugin has returned.
         while not getattr(getattr(state, "server", None), "started", False):  # noqa: ASYNC110 - vLLM has no event for it
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         server = state.server
 
         def stop_server() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from rlfleet.ports import Json
 
 LATE_AFTER_DURATIONS = 2
-"""A leader that has not renewed its Lease for so many of its durations is gone."""
+"""After this number of its durations without a renewal of its Lease, a leader is gone."""
 _DURATION_SECONDS = 15
 
 

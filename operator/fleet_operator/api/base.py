@@ -47,7 +47,7 @@ R = TypeVar("R", bound="Resource")
 def renewed(before: R, **fields: Any) -> R:
     """An object with these fields: the one before, if it has exactly these already.
 
-    A status is computed at every look and seldom changes. Comparing is cheaper than validating, and a
+    A status is computed at every reconcile and rarely changes. Comparing is cheaper than validating, and a
     later comparison with the stored status compares one object with itself.
     """
     return before if before.__dict__ == fields else type(before)(**fields)

@@ -60,7 +60,7 @@ class ResourceReference(Resource):
 
 
 class VariableSource(Resource):
-    """Where the value of a variable comes from; the CRD sees to it that it is one source."""
+    """Where the value of a variable comes from. The CRD allows one source."""
 
     config_map_key_ref: KeyReference | None = None
     secret_key_ref: KeyReference | None = None

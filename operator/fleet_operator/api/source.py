@@ -88,7 +88,7 @@ TRANSFERRED = Transferred()
 
 @lru_cache(maxsize=1000)
 def _directory(path: str) -> WeightSource:
-    """One for each path: a rollout reads its sources at every look."""
+    """The source of a path, cached, because a rollout reads its sources at every reconcile."""
     return WeightSource(path=path)
 
 

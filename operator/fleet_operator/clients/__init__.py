@@ -1,1 +1,1 @@
-"""The only modules that speak to the outside: the Kubernetes API and the workers."""
+"""The only modules that send requests: to the Kubernetes API and to workers."""

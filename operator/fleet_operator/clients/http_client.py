@@ -20,7 +20,7 @@ from fleet_operator.clients.http_connections import (
 from fleet_operator.clients.http_response import HttpError, HttpResponse
 
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
-"""Of all unfinished answers together: an eighth of the chart's memory limit."""
+"""Limit for all unfinished answers together: an eighth of the chart's memory limit."""
 SMALL_BYTES = 8 * 1024
 """An unfinished answer of up to this size does not count, and is never refused. A state has 2 KiB."""
 
@@ -42,7 +42,7 @@ class HttpClient:
     ) -> None:
         self._max_body_bytes = max_body_bytes
         self._budget: ByteBudget[Connection] = ByteBudget(
-            most_bytes=max_buffered_bytes, small_bytes=SMALL_BYTES
+            max_bytes=max_buffered_bytes, small_bytes=SMALL_BYTES
         )
         self._connect_timeout_seconds = connect_timeout_seconds
         self._kept = KeptConnections(max_idle)

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
             for largest in self._budget.hold(self, self._reader.received_bytes):
                 largest.refuse(
                     "its answer has not ended, and the unfinished answers of all workers have more "
-                    f"than {self._budget.most_bytes} bytes"
+                    f"than {self._budget.max_bytes} bytes"
                 )
             return
         if self._counts:

@@ -16,7 +16,7 @@ from fleet_worker import protocol
 SHORT_CALL_SECONDS = 10.0
 """Timeout of a call that a worker answers at once."""
 MAX_REASON_CHARACTERS = 500
-"""Of a fence."""
+"""Limit for the reason of a fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,7 @@ def _goal(
     if others and len(refused) <= admission.may_fail:
         return goal, None
     if not refused:
-        # A checkpoint that does not exist yet is no failure: the last good version serves meanwhile.
+        # A checkpoint that does not exist yet is not a failure: the last good version serves meanwhile.
         return admission.fallback if absent else goal, None
     # No worker serves and none can load the goal: the last good version is better than none.
     may_fail = admission.may_fail

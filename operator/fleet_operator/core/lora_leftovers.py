@@ -1,4 +1,4 @@
-"""Calls that free what LoRA adapters hold in vain: slots, and memory for staged files."""
+"""Calls that free resources of unwanted LoRA adapters: slots, and memory for staged files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Waits for a checkpoint that does not exist yet.
 
 A WeightVersion may be created before the first checkpoint, and a trainer may publish a version before
-it writes the files. As long as no worker has found the directory this is no failure: the version stays
+it writes the files. As long as no worker has found the directory this is not a failure: the version stays
 `Pending`, no timeout of a phase runs, and it is never abandoned. After
 `rollout.timeouts.checkpointSeconds` it is reported as a problem, since the path may be wrong.
 

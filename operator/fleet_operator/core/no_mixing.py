@@ -6,11 +6,11 @@ generate at once.
   with other weights until the silent one is quarantined, which lasts.
   A new leader does not know whether a silent worker was admitted. One lost request proves nothing,
   so the worker gets the time in which the kubelet's probe would have failed.
-* Members with another version: they generate neither the applied version nor the goal. A worker may have reported
-  a load that did not happen, a client may have driven it by hand, or another strategy may have left
-  it. It is fenced after its requests have ended, without waiting for the next barrier, and joins
-  again. A paused worker with such weights is fenced at once: it would generate again when its lease
-  ends. A worker that loads the goal now keeps its requests.
+* Members with another version: they generate neither the applied version nor the goal. A worker may
+  have reported a load that did not happen, a client may have driven it by hand, or another strategy
+  may have left it so. It is fenced after its requests have ended, without waiting for the next barrier,
+  and joins again. A paused worker with such weights is fenced at once: it would generate again when its
+  lease ends. A worker that loads the goal now keeps its requests.
 * Workers whose admission got no answer yet: they may serve already, or soon. The operator calls them
   with a newer epoch, after which they refuse it.
 """
@@ -68,8 +68,8 @@ def quarantine_before_opening(step: Step, lost: Sequence[WorkerView]) -> Step:
 
 
 def wait_for_admissions(step: Step, workers: Workers, settings: Rollout) -> Step:
-    """Returns the step without opening a worker at another version than one whose latch may open, and
-    with a fence for that one: it refuses the admission then.
+    """Returns the step without opening a worker at another version than that of a worker whose latch may
+    open. It fences this worker, which then refuses the late admission.
 
     A call for other work carries a newer epoch, too. If the admission has taken effect meanwhile, the
     fence lets requests end first.
@@ -109,8 +109,8 @@ def _may_open_late(worker: Facts) -> bool:
 
 
 def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[WeightsId]) -> Step:
-    """Returns the step with a fence for every member with another version. `older`: versions that the fleet served before
-    the applied one.
+    """Returns the step with a fence for every member with another version. `older`: versions that the
+    fleet served before the applied one.
 
     If no worker serves the applied version, the applied version itself may be wrong, so only workers
     with an older version are fenced: joining workers would wait for these.

@@ -13,7 +13,7 @@ from fleet_operator.core.pod_waits import waiting
 from fleet_worker.protocol import PROTOCOL_VERSION
 
 STUCK_SECONDS = 60.0
-"""A deleted pod that still exists so long after its grace period needs attention."""
+"""Time after its grace period from which a deleted pod that still exists needs attention."""
 
 
 def of_another_release(observed: FleetObserved) -> str:

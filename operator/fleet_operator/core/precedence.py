@@ -37,7 +37,7 @@ def called_only_by(
 ) -> tuple[Call, ...]:
     """Returns the other actions, without calls to the claimed workers, and then the claiming ones.
 
-    A quarantine stays: it is no call. `claim`: uids of pods.
+    A quarantine stays: it is not a call. `claim`: uids of pods.
     """
     kept = (a for a in others if isinstance(a, Quarantine) or a.pod_uid not in claim)
     return (*kept, *claiming)

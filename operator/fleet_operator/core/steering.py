@@ -7,7 +7,7 @@ from fleet_operator.core.counts import counted
 from fleet_operator.core.observed import FleetObserved, WeightsView
 
 FLEET_GRACE_SECONDS = 30.0
-"""A fleet may be created so much later than a WeightVersion that names it."""
+"""How much later than a WeightVersion its fleet may be created."""
 
 NotSteering = tuple[ConditionReason, str]
 """Reason and message."""

@@ -1,4 +1,4 @@
-"""Chooses the workers that a fleet has beyond its replicas, and which of them stay during a template change."""
+"""Chooses the workers beyond the replicas, and those of them that stay during a template change."""
 
 from __future__ import annotations
 

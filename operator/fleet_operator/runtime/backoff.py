@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-MOST_ASKED_SECONDS = 60.0
+MAX_ASKED_SECONDS = 60.0
 
 
 class Backoff:
@@ -34,12 +34,14 @@ class Backoff:
         self._seconds = first_seconds
 
     def next_seconds(self, *, asked_seconds: float | None = None) -> float:
-        """Return the next wait, between a half of the current limit and all of it. The limit doubles with each call.
+        """Return the next wait, between a half of the current limit and all of it.
+
+        The limit doubles with each call.
 
         `asked_seconds`: the additional wait that a server asked for; at most a minute of it is granted.
         """
         seconds, self._seconds = self._seconds, min(2 * self._seconds, self._longest_seconds)
-        return self._choose(seconds / 2, seconds) + min(asked_seconds or 0.0, MOST_ASKED_SECONDS)
+        return self._choose(seconds / 2, seconds) + min(asked_seconds or 0.0, MAX_ASKED_SECONDS)
 
     def reset(self) -> None:
         """Begin again with the first wait, after a success."""

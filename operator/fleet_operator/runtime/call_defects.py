@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from fleet_operator.runtime.pod_informer import FleetKey
 
 UNPLANNED_SECONDS = 10.0
-"""A defect ends when its kind of request was not planned for so long. The decision that follows a failed
+"""A defect ends when its kind of request was not planned for this time. The decision that follows a failed
 request may wait for a read of the worker, and plans it again afterwards."""
 
 
@@ -37,7 +37,7 @@ class CallDefects:
         if not known:
             self._planned_at.pop(key, None)
 
-    def look(self, key: FleetKey, planned: Callable[[], Collection[str]], now: float) -> None:
+    def update(self, key: FleetKey, planned: Callable[[], Collection[str]], now: float) -> None:
         """Note the kinds of requests that a decision plans."""
         known = self._planned_at.get(key)
         if known is None:

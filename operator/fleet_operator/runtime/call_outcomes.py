@@ -23,7 +23,7 @@ def note_outcome(
     answer: WorkerAnswer,
     seconds: float,
 ) -> None:
-    """Count, trace and log the outcome of a call that took so long. `trace`: None without one."""
+    """Count, trace and log the outcome of a call, which took `seconds`. `trace`: None without one."""
     outcome = _outcome(answer)
     metrics.count_call(action.kind, outcome, seconds)
     if trace is not None:

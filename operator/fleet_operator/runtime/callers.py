@@ -19,8 +19,8 @@ BUSY_SECONDS = 1.0
 """The maximum age of an answer, and the time to the next reconcile, while work is in progress."""
 TOKEN = "the admin token"  # noqa: S105 - the name of a part
 READS_PER_SECOND = 2000
-"""Of one fleet. More workers than these are read less often than every `BUSY_SECONDS`: reads of 10,000
-each second would leave no processor time for the calls."""
+"""Limit for the reads of one fleet. A larger fleet is read less often than every `BUSY_SECONDS`: 10,000
+reads a second would leave no processor time for the calls."""
 READS_PER_SECOND_AT_REST = 200
 _EARLY = 0.9
 """The share of the maximum age after which a state is read again."""
@@ -83,7 +83,7 @@ class Callers:
         silent one.
 
         `external`: a trainer updates the workers, usually all of them. If the weights of one have
-        changed, all are read: by older answers it would look like the only one with these weights.
+        changed, all are read: by older answers it would seem the only one with these weights.
         """
         pods = self._pods.pods_of(caller.key)
         unknown = [p for p in pods if self._worker_cache.is_unknown(p)]

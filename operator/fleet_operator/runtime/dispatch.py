@@ -130,7 +130,7 @@ class Dispatcher:
 
         `actions`: all calls of the decision. `pods`: all workers of the fleet by uid.
         """
-        self._defects.look(caller.key, lambda: _kinds(actions, pods), _now())
+        self._defects.update(caller.key, lambda: _kinds(actions, pods), _now())
         if self._is_settling(caller.key):
             return Sent.NOTHING
         left, sent = self._calls_left, Sent.NOTHING
@@ -165,9 +165,9 @@ class Dispatcher:
     async def _settle(
         key: FleetKey, sent: RequestBatch, left: Counter[FleetKey], seconds: float
     ) -> int:
-        """Wait up to so many seconds. Returns: how many requests continue in the background.
+        """Wait for the requests of a batch, at most for this time.
 
-        `left`: counts these.
+        Returns: how many requests continue in the background, which `left` counts.
         """
         number = await sent.settle(seconds)
         if number:

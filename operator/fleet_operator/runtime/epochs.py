@@ -25,7 +25,7 @@ from fleet_worker.protocol import MAX_TERM, Epoch
 
 logger = logging.getLogger(__name__)
 
-MOST_AHEAD = 1_000_000
+MAX_AHEAD = 1_000_000
 """How far a worker's term can be ahead of the Lease's, if that was deleted and counts from 1 again. That many
 leaders follow each other in four months if none leads for longer than the Lease lasts.
 
@@ -77,7 +77,7 @@ class Epochs:
         """
         if not self.last(key) < obeyed:
             return  # a late call of this process
-        if obeyed.term > min(self._term() + MOST_AHEAD, MAX_TERM - 1):
+        if obeyed.term > min(self._term() + MAX_AHEAD, MAX_TERM - 1):
             known = self._beyond.setdefault(key, {})
             if pod.uid not in known:
                 logger.error(
@@ -116,7 +116,7 @@ class Epochs:
                 self._asked.set()
 
     def refused(self) -> dict[FleetKey, int]:
-        """Fleets whose workers have refused a call since the last read of the Lease, with the terms they obey."""
+        """Fleets whose workers refused a call since the last read of the Lease, with the terms they obey."""
         return dict(self._refused)
 
     def raise_above(self, refused: Mapping[FleetKey, int]) -> Iterable[FleetKey]:

@@ -1,4 +1,4 @@
-"""Writes a fleet's children: Services, the disruption budget, the ConfigMap of the applied weights, the router.
+"""Writes a fleet's children: Services, disruption budget, ConfigMap of the applied weights, and router.
 
 Every write is idempotent and guarded. A leader that ends between two writes, or has not seen its own
 write yet, does no harm.
@@ -104,7 +104,7 @@ class KubeChildren:
         return known is not None and known.manifest == manifest
 
     def differs(self, path: str, found: Json | None) -> bool:
-        """Whether a written child was changed or deleted since. If so, it is read again before the next write."""
+        """Whether a written child was changed or deleted since. It is then read before the next write."""
         written = self._written.get(path)
         if written is None or (found is not None and holds(found, written.manifest)):
             return False

@@ -262,7 +262,7 @@ class Lease:
         self._written = await self._kube.create(self._collection, body)
 
     def _has_expired(self, lease: dict[str, Any]) -> bool:
-        """Whether the holder has not renewed for the lease's duration, by this process's own clock: clocks differ."""
+        """Whether the holder has not renewed for the lease's duration, by the clock of this process."""
         seen_version, seen_at = self._seen
         version = lease["metadata"]["resourceVersion"]
         now = self._clock()

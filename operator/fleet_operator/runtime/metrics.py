@@ -115,13 +115,13 @@ class Metrics:
         return generate_latest(self._registry)
 
     def count_call(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count a call to a worker that took so long. `outcome`: from a fixed list."""
+        """Count a call to a worker, and its time. `outcome`: from a fixed list."""
         self._calls(kind, outcome).inc()
         if outcome != SILENT:
             self._call_seconds(kind).observe(seconds)
 
     def count_request(self, verb: str, seconds: float) -> None:
-        """Count a request to the Kubernetes API that took so long. `verb`: from a fixed list."""
+        """Count a request to the Kubernetes API, and its time. `verb`: from a fixed list."""
         self._request_seconds(verb).observe(seconds)
 
     def show_statuses(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:

@@ -67,7 +67,7 @@ class Observer:
     def observe(self, key: FleetKey, record: FleetRecord, spec: FleetSpec) -> FleetObserved:
         """A fleet as it is now, without its template."""
         now = asyncio.get_running_loop().time()
-        seen = self._waits.look(key, self._pods.pods_of(key), now)
+        seen = self._waits.update(key, self._pods.pods_of(key), now)
         note_foreign(self._problems, key, [p for p in seen if is_foreign(p, record.uid)])
         # Of two pods with the same name, the one that is being deleted is not a worker any more.
         pods = (judged(p, record.uid) for p in self._pod_writer.laid_over(key, seen))
@@ -125,5 +125,5 @@ class Observer:
         known = self._statuses.weights(weights)
         calling = not self._epochs.is_settling(key)
         return replace(
-            known, watched=self._rollouts.look(key, known.uid, known.status, now, calling=calling)
+            known, watched=self._rollouts.update(key, known.uid, known.status, now, calling=calling)
         )

@@ -1,4 +1,4 @@
-"""Builds everything, waits to lead, runs, and ends in order.
+"""The operator's process: build its parts, wait to lead, reconcile, and end in order.
 
     start → web port → Lease → caches filled → watches and queue → stop: queue, calls, events, Lease
 

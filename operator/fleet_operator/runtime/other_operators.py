@@ -17,18 +17,18 @@ from fleet_operator.ports import Kube
 
 TAKEOVER_SECONDS = 60.0
 """Four times the duration of a Lease: an upgrade of the other release takes less."""
-LOOK_SECONDS = 10.0
+POLL_SECONDS = 10.0
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _LEASE = re.compile(rf"({_NAME})/({_NAME})")
 
 
 @dataclass
 class _Known:
-    """A Lease as last read. `since`: when its resourceVersion changed. `looked_at`: when it was read."""
+    """A Lease as last read. `since`: when its resourceVersion changed. `polled_at`: when it was read."""
 
     version: str = ""
     since: float = 0.0
-    looked_at: float = float("-inf")
+    polled_at: float = float("-inf")
     lives: bool = True
 
 
@@ -53,12 +53,12 @@ class OtherOperators:
             return ""  # not written by an operator
         known = self._known.setdefault(recorded, _Known())
         now = asyncio.get_running_loop().time()
-        if now - known.looked_at >= LOOK_SECONDS:
-            known.looked_at = now
-            await self._look(known, namespace=found[1], name=found[3])
+        if now - known.polled_at >= POLL_SECONDS:
+            known.polled_at = now
+            await self._poll(known, namespace=found[1], name=found[3])
         return recorded if known.lives else ""
 
-    async def _look(self, known: _Known, *, namespace: str, name: str) -> None:
+    async def _poll(self, known: _Known, *, namespace: str, name: str) -> None:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         now = asyncio.get_running_loop().time()
         try:
@@ -79,10 +79,10 @@ def left_to(other: str, own: str, fleet: str) -> NewEvent:
         type="Warning",
         reason="DrivenByAnotherOperator",
         message=(
-            f"the operator with Lease {own} leaves this fleet to the one with Lease {other}. Let their "
-            "namespaces not overlap (watchNamespaces). If the other one is gone, this one takes over a "
-            f"minute after it has seen that Lease {name} in {namespace} is not renewed; it needs the "
-            f"right to get it, or: kubectl patch inferencefleet {fleet} --subresource=status "
+            f"the operator with Lease {own} leaves this fleet to the operator with Lease {other}. Give "
+            "the two releases namespaces that do not overlap (watchNamespaces). If the other operator "
+            f"is gone, this one takes over when Lease {name} in {namespace} was not renewed for a minute. "
+            f"Without the right to get that Lease: kubectl patch inferencefleet {fleet} --subresource=status "
             """--type=merge -p '{"status":{"operator":null}}'"""
         ),
     )

@@ -3,7 +3,7 @@
 kopf is not used for pods. Measured, its handlers cost 0.7 to 0.9 ms and 30 KiB for each pod event. A
 slim view costs 0.04 ms and a twentieth of the memory, which matters at 10,000 pods.
 
-A change only names the fleet. Its reader looks into the store, never at the event.
+A change only names the fleet. Its reader uses the store, never the event.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class PodTimers:
     def __init__(self) -> None:
         self._seen: dict[FleetKey, dict[str, _Seen]] = {}
         self._settled: dict[FleetKey, Sequence[PodView]] = {}
-        """The pods of the last look, if none of them waited."""
+        """The pods of the last update, if none of them waited."""
 
-    def look(self, key: FleetKey, pods: Sequence[PodView], now: float) -> Sequence[PodView]:
+    def update(self, key: FleetKey, pods: Sequence[PodView], now: float) -> Sequence[PodView]:
         """The pods of a fleet, with the measured times of their waits."""
         if self._settled.get(key) is pods:
             return pods

@@ -230,7 +230,7 @@ class Reconciler:
     ) -> CallTrace | None:
         if self._traces is None:
             return None
-        return self._traces.look(key, observed.all_weights, decision.weights, now=now)
+        return self._traces.update(key, observed.all_weights, decision.weights, now=now)
 
     def _take_statuses(
         self, key: FleetKey, observed: FleetObserved, decision: Decision
@@ -251,12 +251,12 @@ class Reconciler:
             await self._standstill.keep(key, record, record.spec, datetime.now(UTC))
 
     def _leave(self, key: FleetKey, record: FleetRecord, other: str) -> float:
-        """Leave a fleet to another operator, and report it once. Returns: seconds to the next look."""
+        """Leave a fleet to another operator, and report it once. Returns: seconds to the next reconcile."""
         if self._note_driver(key, other):
             self._statuses.report(key, record.uid, left_to(other, self._rivals.own, key[1]))
         # The next status begins with the one that the other operator has written.
         self._statuses.forget_all_but(key, set())
-        self._forget_looks(key)
+        self._forget_measurements(key)
         return self._resync_seconds
 
     def _note_driver(self, key: FleetKey, other: str) -> bool:
@@ -267,7 +267,7 @@ class Reconciler:
         self._metrics.left_to_others.set(len(self._others))
         return other != before
 
-    def _forget_looks(self, key: FleetKey) -> None:
+    def _forget_measurements(self, key: FleetKey) -> None:
         """Forget what this process has measured and shown of a fleet."""
         self._metrics.forget_fleet(key)
         self._observer.forget(key)
@@ -278,7 +278,7 @@ class Reconciler:
         """Report on WeightVersions without a fleet, and forget the fleet."""
         orphans = self._observer.all_weights(key)
         self._statuses.forget_all_but(key, {w.uid for w in orphans})
-        self._forget_looks(key)
+        self._forget_measurements(key)
         self._note_driver(key, "")
         self._problems.forget_fleet(key)
         for part in (
@@ -292,7 +292,7 @@ class Reconciler:
         ):
             part.forget(key)
         seconds = asyncio.get_running_loop().time()
-        made, left_seconds = self._orphans.look(key, orphans, seconds, now=datetime.now(UTC))
+        made, left_seconds = self._orphans.update(key, orphans, seconds, now=datetime.now(UTC))
         self._parts.write(key, self._parts.take_weights(key, orphans, made))
         held_back_seconds = self._statuses.held_back_seconds(key)
         after_seconds = min(held_back_seconds, NEVER if left_seconds is None else left_seconds)

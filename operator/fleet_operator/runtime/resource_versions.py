@@ -1,7 +1,7 @@
 """The resourceVersions of objects that this process may write over.
 
 The API server refuses a write that names an outdated version. Nothing else stops a leader that was
-frozen between its last look at the Lease and its write.
+frozen between its last read of the Lease and its write.
 """
 
 from __future__ import annotations

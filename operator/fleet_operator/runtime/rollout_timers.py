@@ -13,7 +13,7 @@ from fleet_operator.core.observed import Watched
 from fleet_operator.runtime.pod_informer import FleetKey
 
 GAP_SECONDS = 30.0
-"""A longer gap between two looks does not count: all pauses have expired in it."""
+"""A longer gap between two reconciles does not count: all pauses have expired in it."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class RolloutTimer:
     phase: object
     attempt: object
     began_at: float
-    looked_at: float
+    updated_at: float
     phase_seconds: float = 0.0
     saw_it_begin: bool = False
 
@@ -34,18 +34,18 @@ class RolloutTimers:
     def __init__(self) -> None:
         self._seen: dict[FleetKey, dict[str, RolloutTimer]] = {}
 
-    def look(
+    def update(
         self, key: FleetKey, uid: str, status: WeightsStatus, now: float, *, calling: bool = True
     ) -> Watched:
         """Update a rollout's times and return them. `status`: the last one, which the next decision uses.
 
-        `calling`: whether calls could be sent since the last look.
+        `calling`: whether calls could be sent since the last update.
         """
         seen = self._note(key, uid, status, now, begins=False)
-        passed_seconds = now - seen.looked_at
+        passed_seconds = now - seen.updated_at
         if calling and passed_seconds <= GAP_SECONDS:
             seen.phase_seconds += passed_seconds
-        seen.looked_at = now
+        seen.updated_at = now
         return Watched(
             phase_seconds=seen.phase_seconds,
             attempt_seconds=now - seen.began_at,
@@ -57,7 +57,7 @@ class RolloutTimers:
         self._note(key, uid, status, now, begins=True)
 
     def seen(self, key: FleetKey, uid: str) -> RolloutTimer | None:
-        """The times of a rollout at the last look; None before the first one."""
+        """The times of a rollout at the last update; None before the first one."""
         return self._seen.get(key, {}).get(uid)
 
     def forget_all_but(self, key: FleetKey, uids: Collection[str]) -> None:
@@ -76,5 +76,5 @@ class RolloutTimers:
         if seen is None or seen.attempt != attempt:
             seen = rollouts[uid] = RolloutTimer(phase, attempt, now, now, saw_it_begin=begins)
         elif seen.phase != phase:
-            seen.phase, seen.phase_seconds, seen.looked_at = phase, 0.0, now
+            seen.phase, seen.phase_seconds, seen.updated_at = phase, 0.0, now
         return seen

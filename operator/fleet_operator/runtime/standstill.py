@@ -66,7 +66,7 @@ class StandStill:
     def report_undecided(self, key: FleetKey, record: FleetRecord, now: datetime) -> float:
         """Write the conditions of a fleet whose spec or pods are not read yet, without calls.
 
-        Returns: seconds to the next look.
+        Returns: seconds to the next reconcile.
         """
         problems = self._problems.of(key)
         unreadable = record.unreadable if record.spec is None else ""

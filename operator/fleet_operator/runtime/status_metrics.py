@@ -62,8 +62,8 @@ class StatusMetrics(Collector):
     """Computes the series.
 
     Args:
-        shown: The statuses to show, asked at each scrape.
-        replicas: Of each fleet, asked at each scrape. An alert compares the workers with them.
+        shown: The statuses to show, read at each scrape.
+        replicas: The replicas of each fleet, read at each scrape. An alert compares the workers with them.
     """
 
     def __init__(self, shown: Callable[[], Iterable[Shown]], replicas: Replicas) -> None:

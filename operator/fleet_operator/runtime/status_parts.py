@@ -68,9 +68,9 @@ class StatusParts:
         self._writes.begin(key, due, awaited={awaited})
 
     def are_left_to_the_next(self, key: FleetKey, sent: Sent) -> bool:
-        """Whether the next reconcile writes the statuses. It follows at once, with the effect of the calls. So
-        a rollout of a small model costs no write per barrier, and the pin of a version does not wait
-        for an earlier write.
+        """Whether the next reconcile writes the statuses. It follows at once, with the effect of the
+        calls. So a rollout of a small model costs no write per barrier, and the pin of a version does not
+        wait for an earlier write.
         """
         now = asyncio.get_running_loop().time()
         if sent is Sent.ENDED:

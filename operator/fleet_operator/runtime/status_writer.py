@@ -98,7 +98,7 @@ class StatusWriter:
     def take_weights(
         self, key: FleetKey, weights: WeightsView | UnreadWeights, status: WeightsStatus
     ) -> str:
-        """The same for a WeightVersion. `key`: of the fleet that it names."""
+        """Take over the new status of a WeightVersion, as `take_fleet`. `key`: the fleet that it names."""
         subject = Subject(
             kind=names.WEIGHTS_KIND,
             namespace=weights.namespace,

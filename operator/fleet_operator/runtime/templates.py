@@ -21,8 +21,8 @@ from fleet_operator.runtime.pod_informer import FleetKey
 TEMPLATE = "the pods' template"
 """The part of a fleet that failures are noted under."""
 API_VERSION = "apps/v1"
-_AT_MOST = "500"
-"""Records per read: there is one for each revision of the pods, and one more."""
+_PAGE_SIZE = "500"
+"""Records for each read: one for each revision of the pods, and one more."""
 
 
 def release() -> str:
@@ -134,7 +134,7 @@ class Templates:
                 await self._kube.delete(path, uid=metadata["uid"])
 
     async def _records(self, observed: FleetObserved) -> list[Json]:
-        selector = {"labelSelector": names.fleet_selector(observed.name), "limit": _AT_MOST}
+        selector = {"labelSelector": names.fleet_selector(observed.name), "limit": _PAGE_SIZE}
         found = (await self._kube.get(_collection(observed), selector))["items"]
         return [item for item in found if _owner(item["metadata"]) == observed.uid]
 

@@ -16,13 +16,13 @@ class CallTrace(Protocol):
     """Takes the calls of one reconcile."""
 
     def ended(self, action: WorkerCall, outcome: str, seconds: float) -> None:
-        """Note a call that has ended now, after so many seconds."""
+        """Note a call that has ended now, and the time that it took."""
 
 
 class RolloutTraces(Protocol):
     """Takes the rollouts of all fleets."""
 
-    def look(
+    def update(
         self,
         key: FleetKey,
         weights: Iterable[WeightsView | UnreadWeights],

@@ -100,7 +100,7 @@ class Tracing:
         """Export what is left. Blocks for `EXPORT_SECONDS` at most for each batch."""
         self._provider.shutdown()
 
-    def look(
+    def update(
         self,
         key: FleetKey,
         weights: Iterable[WeightsView | UnreadWeights],

@@ -23,7 +23,7 @@ class UnownedWeights:
     def __init__(self) -> None:
         self._since: dict[FleetKey, dict[str, float]] = {}
 
-    def look(
+    def update(
         self,
         key: FleetKey,
         weights: Sequence[WeightsView | UnreadWeights],
@@ -39,7 +39,7 @@ class UnownedWeights:
             seconds: The monotonic clock.
             now: For conditions.
 
-        Returns: uid → status, and seconds to the next look, if one is needed.
+        Returns: uid → status, and the seconds after which to update again, if that is needed.
         """
         before = self._since.get(key, {})
         since = {o.uid: before.get(o.uid, seconds) for o in weights}

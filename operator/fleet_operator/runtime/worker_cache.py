@@ -19,15 +19,15 @@ from fleet_operator.runtime.worker_states import ages, steady, weights_of
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
 _SHORTEST_SILENCE_SECONDS = 0.001
-MOST_LARGE_BYTES = 32 * 1024 * 1024
-"""Of all large answers together. In memory a state takes up to four times the bytes of its answer."""
+MAX_LARGE_BYTES = 32 * 1024 * 1024
+"""Limit for all large answers together. In memory a state takes up to four times the bytes of its answer."""
 LARGE_BYTES = 16 * 1024
 """An answer of up to this size does not count, and is always kept. It has 2 KiB, and less than 1 more for
 each adapter.
 """
 _TOO_LARGE = WorkerAnswer(
     silent=True,
-    message=f"its answers are long, and those of all workers have more than {MOST_LARGE_BYTES} bytes",
+    message=f"its answers are long, and those of all workers have more than {MAX_LARGE_BYTES} bytes",
 )
 
 
@@ -50,7 +50,7 @@ class _Entry:
     silence: str = ""
     call: Work | None = None
     epoch: Epoch | None = None
-    """Of the call in flight, or of the last one."""
+    """The epoch of the call in flight, or of the last call."""
     lost_call: Work | None = None
     compared: dict[str | None, tuple[Work, float]] = field(default_factory=dict)
     """The last comparison of each adapter's files that ended without a refusal, and when its call began.
@@ -81,7 +81,7 @@ class WorkerCache:
 
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _large: ByteBudget[str] = field(
-        default_factory=lambda: ByteBudget(most_bytes=MOST_LARGE_BYTES, small_bytes=LARGE_BYTES)
+        default_factory=lambda: ByteBudget(max_bytes=MAX_LARGE_BYTES, small_bytes=LARGE_BYTES)
     )
     """Answers by pod uid."""
 
@@ -155,7 +155,7 @@ class WorkerCache:
         """Note the worker's state. A late answer of an earlier process is dropped.
 
         `term`: of the leader's calls to the fleet.
-        Returns: whether it requests another look. Times and numbers of requests alone do not.
+        Returns: whether it requests another reconcile. Times and numbers of requests alone do not.
         """
         entry = self._entries.get(pod.uid)
         if entry is None or entry.restarts != pod.restarts:

@@ -90,8 +90,8 @@ async def evaluate() -> None:
         ChatDialect(), {"model": MODEL, "messages": messages, "stream": True, "max_tokens": 4}
     )
     # A chunk is what one read gave: on a busy machine several events.
-    told = b"".join([chunk async for chunk in relay.chunks])
-    events = [event for event in told.split(b"\n\n") if event.strip()]
+    stream = b"".join([chunk async for chunk in relay.chunks])
+    events = [event for event in stream.split(b"\n\n") if event.strip()]
     await relay.close()
     tell(turn="relay", events=len(events), last=events[-1].decode(), stamps=stamps.seen[-1])
     await client.close()

@@ -47,7 +47,7 @@ class Request:
 
     @property
     def right(self) -> tuple[str, str, str] | None:
-        """Group, resource and verb, as RBAC knows them; None for paths that are no resource."""
+        """Group, resource and verb, as RBAC knows them; None for paths without a resource."""
         found = _RESOURCE.match(self.path)
         if found is None:
             return None
@@ -126,8 +126,8 @@ class ApiProxy:
         return [r for r in self.requests if r.writes]
 
     def stalled(self, since: int = 0) -> list[tuple[float, Json]]:
-        """`Stalled` in statuses that the operator has sent, with their times. `since`: leave out
-        so many of the first statuses.
+        """`Stalled` in statuses that the operator has sent, with their times. `since`: number of the first
+        statuses to leave out.
         """
         return [
             (at, condition)

@@ -37,7 +37,7 @@ class FakeKubelet:
         self._admin = admin
         self._starts_in = engine_start_seconds
         self._pods: dict[str, Json] = {}
-        self._told: dict[str, Json] = {}
+        self._shown: dict[str, Json] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._network = secrets.randbelow(200) + 20
@@ -152,7 +152,7 @@ class FakeKubelet:
                 await self._show(pod, port)
 
     async def _run_other(self, pod: Json) -> None:
-        """Show a pod that is no worker as ready, such as that of a router."""
+        """Show a pod that is not a worker as ready, such as that of a router."""
         if any(c["type"] == "Ready" for c in pod["status"].get("conditions", ())):
             return
         metadata = pod["metadata"]
@@ -215,11 +215,11 @@ class FakeKubelet:
         metadata, worker = pod["metadata"], port.worker
         ready = worker.admitted and worker.phase is not protocol.Phase.STARTING
         status = _status(port.address, ready=ready, restarts=worker.restarts)
-        if self._told.get(worker.uid) == status:
+        if self._shown.get(worker.uid) == status:
             return
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
         await self._admin.merge(path, {"metadata": {"uid": worker.uid}, "status": status})
-        self._told[worker.uid] = status
+        self._shown[worker.uid] = status
 
     async def _end(self, pod: Json) -> None:
         metadata = pod["metadata"]

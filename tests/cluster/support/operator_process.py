@@ -118,7 +118,7 @@ class OperatorProcess:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def said(self, *, since: int = 0) -> str:
-        """The end of its log. `since`: leave out so many of its first bytes."""
+        """The end of its log. `since`: number of its first bytes to leave out."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:

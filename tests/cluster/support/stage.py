@@ -188,7 +188,7 @@ class Stage:
         await self.admin.merge(self.path("inferencefleets"), {"spec": spec})
 
     def path(self, plural: str) -> str:
-        """Of one of the two objects."""
+        """The API path of the fleet or of the WeightVersion."""
         return f"{GROUP}/namespaces/{self.namespace}/{plural}/{FLEET}"
 
     async def kubectl(self, *arguments: str) -> str:
@@ -216,7 +216,7 @@ class Stage:
         return None
 
     async def phase(self) -> str:
-        """Of the WeightVersion."""
+        """The phase of the WeightVersion."""
         return (await self.weights()).get("status", {}).get("phase", "")
 
     @property

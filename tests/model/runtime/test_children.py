@@ -14,7 +14,7 @@ SECRET_PATH = "/api/v1/namespaces/rl/secrets/policy-admin-token"
 
 
 class TestTokens:
-    def test_a_worker_that_knows_another_token_makes_the_operator_look_again(self):
+    def test_a_worker_with_another_token_makes_the_operator_read_the_secret_again(self):
         async def story() -> None:
             async with Rig() as rig:
                 await rig.applied("1")

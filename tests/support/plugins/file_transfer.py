@@ -1,8 +1,9 @@
-"""A weight transfer engine of vLLM's that needs no GPU: it reads what it is sent from files.
+"""A weight transfer engine for vLLM that needs no GPU: it reads the tensors from files.
 
-Everything but the wire is as with NCCL: vLLM's routes, its bookkeeping, the model that is taken
-apart at the start and put together at the end. An update names its file. One that names tensors, as
-trainers announce them before they broadcast, blocks until the file of the wire is there.
+Only the transport differs from NCCL. vLLM's routes and bookkeeping are the same, and so is the
+layerwise reload: the model is taken apart at the start and put together at the end. An update names
+its file. An update that names tensors instead, as trainers announce them before a broadcast, blocks
+until the file of the broadcast exists.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def register() -> None:  # noqa: C901 - one class, in parts
 
 
 def broadcast() -> Path:
-    """The file of the wire, once the trainer has sent it."""
+    """The file of the broadcast, once the trainer has written it."""
     wire, limit = Path(os.environ[ENV_WIRE]), time.monotonic() + WIRE_SECONDS
     while not wire.exists():
         if time.monotonic() > limit:

@@ -255,7 +255,7 @@ def test_a_percentage_is_a_whole_number_from_1_to_100(plural: str) -> None:
     for bad in ("0%", "00%", "01%", "101%", "1.5%", "-1%", "%", "25 %", "", "²%"):
         assert verdicts(plural, "rollout.maxUnavailable", bad) == NO, bad
     _, allowed = verdicts(plural, "rollout.maxUnavailable", "25")
-    assert not allowed, "a number is no text"
+    assert not allowed, "a number is not a text"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def made(previous: list[Condition], *, holds: bool = True, message: str = "") ->
     [
         pytest.param([], LATER, id="a new condition begins now"),
         pytest.param([make_condition(READY, holds=False)], LATER, id="a flip begins now"),
-        pytest.param([make_condition(READY)], NOW, id="another reason is no flip"),
+        pytest.param([make_condition(READY)], NOW, id="another reason is not a flip"),
         pytest.param(
             [make_condition(ConditionType.AVAILABLE)], LATER, id="another type does not count"
         ),

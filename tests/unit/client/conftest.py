@@ -30,6 +30,6 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 @pytest.fixture
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RlApi]:
-    monkeypatch.setattr(client, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(client, "POLL_SECONDS", 0.01)
     async with rl_api() as made:
         yield made

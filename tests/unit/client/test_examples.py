@@ -88,7 +88,7 @@ def endpoint() -> Iterator[str]:
 
 
 class FakeTrainer:
-    """Of transformers: 20 steps."""
+    """Runs 20 steps, as the trainer of transformers."""
 
     def __init__(self, callbacks: list[Any]) -> None:
         self._callbacks = callbacks

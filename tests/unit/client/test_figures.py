@@ -96,7 +96,7 @@ def test_version_numbers_follow_the_crds_rule(label: str, number: int | None) ->
 
 
 class FakeCallback:
-    """Of transformers."""
+    """The base class of callbacks in transformers."""
 
 
 @pytest.fixture(autouse=True)

@@ -194,7 +194,7 @@ def test_an_unreachable_server_is_named(run) -> None:
     for use in (patched, changes):
         with pytest.raises(
             Unavailable,
-            match=r"https://server:6443 does not answer: .*; see if it runs, and if this machine reaches it",
+            match=r"https://server:6443 does not answer: .*; check that it runs, and that this machine can reach it",
         ):
             run(use, answer)
 

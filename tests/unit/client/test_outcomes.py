@@ -257,7 +257,7 @@ def test_an_endless_rollout_times_out_with_the_next_step(call: Call) -> None:
 
 
 def test_a_missing_operator_is_named(call: Call) -> None:
-    with pytest.raises(TimedOut, match="the operator has not looked at it"):
+    with pytest.raises(TimedOut, match="the operator has not observed it"):
         call(FakeObjects(obeys=False), "publish", "43", timeout_seconds=1)
 
 

@@ -132,7 +132,7 @@ async def test_without_waiting_it_returns_at_once(api: Api, call: Use) -> None:
     assert (await call(api, "wait")).applied
 
 
-async def test_a_look_is_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
+async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
     local = AsyncWeights("policy", objects=api.objects)
     there, here = await call(api, "current"), await local.current()
     assert (there.spec, there.status, there.is_observed) == (here.spec, here.status, True)
@@ -224,7 +224,7 @@ async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use)
     ("answer", "error", "words"),
     [
         (lambda: web.Response(status=404, text="not here"), NotFound, "no RL API at this address"),
-        (lambda: web.json_response([1, 2]), RlfleetError, "no document"),
+        (lambda: web.json_response([1, 2]), RlfleetError, "not a document"),
         (lambda: web.json_response({"weights": {"name": "x"}}), RlfleetError, "one release"),
         (lambda: web.Response(status=301, headers={"Location": "http://x"}), RlfleetError, "301"),
     ],

@@ -82,7 +82,7 @@ async def seen(weights: AsyncWeights, number: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-async def test_a_wait_follows_the_stream_and_looks_no_further(api: RlApi, kind: str) -> None:
+async def test_a_wait_follows_the_stream_without_further_reads(api: RlApi, kind: str) -> None:
     given: dict[str, Any] = {"namespace": "rl", "url": api.url, "token": TRAINER}
 
     def publish() -> bool:
@@ -149,7 +149,7 @@ async def test_an_object_that_was_made_again_during_a_gap_is_deleted_and_added()
 
 
 @pytest.mark.parametrize("events", [True, False], ids=["held back by a proxy", "404"])
-async def test_without_a_stream_the_client_looks_at_the_state(*, events: bool) -> None:
+async def test_without_a_stream_the_client_polls_the_state(*, events: bool) -> None:
     server = Scripted()
 
     async def held_back(_: web.StreamResponse) -> None:

@@ -97,8 +97,8 @@ def test_replies_without_choices_have_one_list(reply: object) -> None:
         ({"choices": [{"index": 0}]}, "no weight_versions"),
         ({}, "no weight_versions"),
         ({"weight_versions": [{"version": "43"}]}, "cannot be read"),
-        (None, "NoneType is no reply"),
-        (httpx.Response(200, json=[]), "Response is no reply"),
+        (None, "NoneType is not a reply"),
+        (httpx.Response(200, json=[]), "Response is not a reply"),
     ],
 )
 def test_a_reply_without_weight_versions_is_an_error(reply: object, words: str) -> None:

@@ -266,7 +266,7 @@ class TestBounds:
             ),
             pytest.param({"adapters": [{"name": "a", "version": "1"}] * 2000}, id="many adapters"),
             pytest.param({"phase": "x" * 100}, id="a long phase"),
-            pytest.param({"phase": "two words"}, id="a phase that is no word"),
+            pytest.param({"phase": "two words"}, id="a phase that is not one word"),
         ],
     )
     async def test_a_state_beyond_its_limits_counts_as_no_answer(
@@ -366,7 +366,7 @@ class TestSignature:
         assert answer.reason is protocol.Reason.UNAUTHORIZED
 
     @pytest.mark.parametrize(
-        ("pod_uid", "said"),
+        ("pod_uid", "silence"),
         [
             ("uid-7", "another pod answers at this address: policy-7"),
             ("", "another pod answers at this address: policy-7"),
@@ -374,7 +374,7 @@ class TestSignature:
         ],
     )
     async def test_the_state_of_another_pod_is_ignored(
-        self, worker: HostileWorker, pod_uid: str | None, said: str
+        self, worker: HostileWorker, pod_uid: str | None, silence: str
     ) -> None:
         """Addresses are used again: a worker of the same fleet signs with the same token."""
         worker.says(worker="policy-7", pod_uid=pod_uid)
@@ -385,7 +385,7 @@ class TestSignature:
         view = book.view(pod, 3)
 
         assert (view.state, view.standing) == (None, Standing.UNKNOWN)
-        assert view.silence.startswith(said)
+        assert view.silence.startswith(silence)
 
     async def test_a_refusal_as_the_wrong_pod_counts_as_no_answer(
         self, worker: HostileWorker

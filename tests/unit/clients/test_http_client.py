@@ -15,8 +15,8 @@ from fleet_operator.clients.http_connections import Address, Connection
 from fleet_operator.clients.http_response import MAX_HEAD_BYTES, HttpError, HttpResponse
 
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
-MOST = 100_000
-MOST_BUFFERED = 4 * MOST
+MAX_BYTES = 100_000
+MAX_BUFFERED = 4 * MAX_BYTES
 FUZZED = 3000
 """Damaged answers; half a second."""
 
@@ -64,13 +64,13 @@ class Outcome:
         return await self._found
 
 
-def budget_of(most_bytes: int) -> ByteBudget[Connection]:
-    return ByteBudget(most_bytes=most_bytes, small_bytes=SMALL_BYTES)
+def budget_of(max_bytes: int) -> ByteBudget[Connection]:
+    return ByteBudget(max_bytes=max_bytes, small_bytes=SMALL_BYTES)
 
 
 def connected(budget: ByteBudget[Connection] | None = None) -> tuple[Connection, FakeTransport]:
-    budget, transport = budget or budget_of(MOST_BUFFERED), FakeTransport()
-    connection = Connection(("host", 1), MOST, budget, lambda _: None)
+    budget, transport = budget or budget_of(MAX_BUFFERED), FakeTransport()
+    connection = Connection(("host", 1), MAX_BYTES, budget, lambda _: None)
     connection.connection_made(transport)
     return connection, transport
 
@@ -154,7 +154,7 @@ class TestAnswers:
             except HttpError:
                 refused += 1
             else:
-                assert len(found.body) == int(found.headers["content-length"]) <= MOST
+                assert len(found.body) == int(found.headers["content-length"]) <= MAX_BYTES
         assert 0 < refused < FUZZED
 
     async def test_an_unrequested_answer_ends_the_connection(self) -> None:
@@ -208,7 +208,7 @@ class TestAnswers:
 
 
 def begun(budget: ByteBudget[Connection], size: int) -> tuple[Connection, FakeTransport, Outcome]:
-    """A connection with an answer of so many bytes, of which the last one is missing."""
+    """A connection with an answer of this size, of which the last byte is missing."""
     (connection, transport), outcome = connected(budget), Outcome()
     connection.send(ASK, outcome.take)
     connection.data_received(answer_of(bytes(size))[:-1])
@@ -219,8 +219,10 @@ class TestUnfinishedAnswers:
     """One answer is limited, and so are all of them together."""
 
     async def test_beyond_the_budget_the_largest_answer_is_refused(self) -> None:
-        budget = budget_of(MOST_BUFFERED)
-        hostile = [begun(budget, size) for size in (MOST - 2, MOST - 1, MOST, MOST - 3)]
+        budget = budget_of(MAX_BUFFERED)
+        hostile = [
+            begun(budget, size) for size in (MAX_BYTES - 2, MAX_BYTES - 1, MAX_BYTES, MAX_BYTES - 3)
+        ]
         honest, _, answer = begun(budget, 2 * SMALL_BYTES)
         refused = [outcome.is_known for _, _, outcome in hostile]
         closed = [transport.closed for _, transport, _ in hostile]
@@ -230,7 +232,7 @@ class TestUnfinishedAnswers:
         with pytest.raises(HttpError, match="unfinished answers of all workers"):
             await hostile[2][2].wait()
         assert len((await answer.wait()).body) == 2 * SMALL_BYTES
-        assert budget.held_bytes < MOST_BUFFERED
+        assert budget.held_bytes < MAX_BUFFERED
 
     async def test_a_small_answer_is_never_refused(self) -> None:
         budget = budget_of(0)
@@ -240,9 +242,9 @@ class TestUnfinishedAnswers:
         assert (await outcome.wait()).status == 200
 
     @pytest.mark.parametrize("end", ["answered", "malformed", "lost", "dropped", "refused"])
-    async def test_an_answer_that_has_ended_counts_no_more(self, end: str) -> None:
-        budget = budget_of(MOST_BUFFERED)
-        connection, _, outcome = begun(budget, MOST)
+    async def test_an_answer_that_has_ended_no_longer_counts(self, end: str) -> None:
+        budget = budget_of(MAX_BUFFERED)
+        connection, _, outcome = begun(budget, MAX_BYTES)
         counted = budget.held_bytes
         match end:
             case "answered":
@@ -256,27 +258,27 @@ class TestUnfinishedAnswers:
             case _:
                 connection.refuse("enough")
 
-        assert (counted > MOST, budget.held_bytes) == (True, 0)
+        assert (counted > MAX_BYTES, budget.held_bytes) == (True, 0)
         assert outcome.is_known is (end != "dropped")
         if outcome.is_known and end != "answered":
             with pytest.raises(HttpError):
                 await outcome.wait()
 
     async def test_an_answer_in_one_piece_does_not_count(self) -> None:
-        assert len((await answered(answer_of(bytes(MOST)))).body) == MOST
+        assert len((await answered(answer_of(bytes(MAX_BYTES)))).body) == MAX_BYTES
 
         (connection, _), outcome = connected(budget_of(0)), Outcome()
         connection.send(ASK, outcome.take)
-        connection.data_received(answer_of(bytes(MOST)))
+        connection.data_received(answer_of(bytes(MAX_BYTES)))
 
-        assert len((await outcome.wait()).body) == MOST
+        assert len((await outcome.wait()).body) == MAX_BYTES
 
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class FakeServer:
-    """Answers every request with its number; ends a connection after so many of them."""
+    """Answers every request with its number, and ends a connection after a number of them."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -315,7 +317,7 @@ async def server() -> AsyncIterator[FakeServer]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[HttpClient]:
-    client = HttpClient(max_body_bytes=MOST, max_idle=2, connect_timeout_seconds=5)
+    client = HttpClient(max_body_bytes=MAX_BYTES, max_idle=2, connect_timeout_seconds=5)
     yield client
     client.close()
 
@@ -407,7 +409,7 @@ class TestConnections:
         assert not outcome.is_known
 
     async def test_closing_ends_a_connection_attempt(self, server: FakeServer) -> None:
-        client = HttpClient(max_body_bytes=MOST, max_idle=2, connect_timeout_seconds=5)
+        client = HttpClient(max_body_bytes=MAX_BYTES, max_idle=2, connect_timeout_seconds=5)
         outcome = Outcome()
         client.send(server.address, ASK, outcome.take, timeout_seconds=5)
         client.close()

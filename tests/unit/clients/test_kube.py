@@ -392,7 +392,7 @@ class TestWatches:
                 stream(event("ADDED", n=1), b'{"type": "ADD'), id="the stream ends within an event"
             ),
             pytest.param(stream(b"<html>log in</html>\n"), id="something else than events comes"),
-            pytest.param(stream(b"[]\n"), id="something comes that is no event"),
+            pytest.param(stream(b"[]\n"), id="a line that is not an event"),
         ],
     )
     async def test_a_broken_stream_may_be_resumed(self, api, kube, handler):

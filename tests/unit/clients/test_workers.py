@@ -244,7 +244,7 @@ class Worker:
         return web.json_response(STATE)
 
     def expect(self, requests: int) -> asyncio.Event:
-        """Set when so many requests have come."""
+        """Set when this number of requests has come."""
         self.expected = requests
         return self.reached
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_view, make_worker, texts_of
+from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
@@ -14,23 +14,23 @@ STEP = canary.then(synchronized.step)
 COMPARED = {"compared_with": "41", "logprob_drift": 0.1, "kl": 0.1}
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
-def known(n: int) -> AWorker:
+def known(n: int) -> WorkerBuilder:
     return old(n).probed("41")
 
 
-def apart(n: int) -> AWorker:
+def apart(n: int) -> WorkerBuilder:
     return make_worker(n).joining("41").probed("41").staged("42")
 
 
-def loaded(n: int) -> AWorker:
+def loaded(n: int) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("41")
 
 
-def judged(n: int, **found) -> AWorker:
+def judged(n: int, **found) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("42", **COMPARED | found)
 
 
@@ -166,14 +166,14 @@ def test_the_worst_canary_decides():
 
 class TestTheNextStrategy:
     def test_a_version_that_passed_is_rolled_out_with_the_next_strategy(self):
-        said = CanaryVerdict(version="42", passed=True)
-        taken = STEP(make_view(make_worker(0).joining("42"), old(1), verdict=said))
+        verdict = CanaryVerdict(version="42", passed=True)
+        taken = STEP(make_view(make_worker(0).joining("42"), old(1), verdict=verdict))
 
         assert taken.phase is RolloutPhase.STAGING
         assert texts_of(taken.actions) == ["stage 42 on policy-1"]
 
     @pytest.mark.parametrize(
-        "said",
+        "verdict",
         [
             pytest.param(None, id="no verdict"),
             pytest.param(
@@ -182,8 +182,8 @@ class TestTheNextStrategy:
             pytest.param(CanaryVerdict(version="42", passed=False), id="a bad verdict"),
         ],
     )
-    def test_a_version_without_a_good_verdict_is_judged(self, said):
-        assert STEP(make_view(old(0), old(1), verdict=said)).phase is RolloutPhase.JUDGING
+    def test_a_version_without_a_good_verdict_is_judged(self, verdict):
+        assert STEP(make_view(old(0), old(1), verdict=verdict)).phase is RolloutPhase.JUDGING
 
     def test_a_version_that_every_worker_serves_is_not_judged(self):
         taken = STEP(make_view(make_worker(0).serving("42")))
@@ -265,7 +265,7 @@ def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
 def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
-    def after(seconds: float, *workers: AWorker):
+    def after(seconds: float, *workers: WorkerBuilder):
         return STEP(make_view(*workers, phase=RolloutPhase.JUDGING, phase_seconds=seconds)).problem
 
     assert after(limit, apart(0), old(1)) is None

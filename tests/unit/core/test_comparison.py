@@ -94,7 +94,7 @@ class TestFilesOfAServedVersion:
         assert not decision.worker_calls
         assert verdicts(decision) == ("AllWorkersServing", None)
 
-    def test_a_version_that_was_applied_for_this_object_is_compared_no_more(self):
+    def test_a_version_that_was_applied_for_this_object_is_no_longer_compared(self):
         applied = WeightsStatus(
             observed_generation=1,
             desired_version="40",

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker
+from tests.support.builders import IMAGE, NOW, WorkerBuilder, make_fleet, make_worker
 
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
 from fleet_operator.core.observed import FleetObserved
@@ -20,7 +20,7 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 
 BLOCKS = 10
 FLEETS_PER_BLOCK = 60
-MOST_STEPS = 120
+MAX_STEPS = 120
 QUIET_STEPS = 6
 """More than a pod needs to start and to become ready."""
 GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
@@ -43,7 +43,7 @@ class FakePod:
     def serves(self) -> bool:
         return self.age >= 2 and not (self.gated or self.marked or self.fenced)
 
-    def worker(self) -> AWorker:
+    def worker(self) -> WorkerBuilder:
         worker = make_worker(self.ordinal).of_revision(self.revision).with_uid(self.uid)
         if self.gated:
             return worker.not_running().awaiting(GATE)
@@ -121,7 +121,7 @@ class FakeFleet:
     def run(self) -> None:
         """Until nothing has changed for a while."""
         quiet = 0
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             quiet = 0 if self.step() else quiet + 1
             if quiet > QUIET_STEPS:
                 return
@@ -158,7 +158,7 @@ class FakeFleet:
 
     def enough_serve(self, before: int) -> None:
         """No template change takes one away below `replicas - maxUnavailable`; pods that a gate held
-        back before it are no replicas there.
+        back before it are not replicas there.
         """
         unavailable, _ = unavailable_and_surge(self.spec.spec.update, self.replicas)
         after = sum(p.serves for p in self.pods)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_weights,
+    make_worker,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
@@ -19,7 +26,7 @@ def decision(fleet: FleetObserved) -> Decision:
     return decide(fleet, default_image=IMAGE, now=NOW)
 
 
-def up(ordinal: int) -> AWorker:
+def up(ordinal: int) -> WorkerBuilder:
     return make_worker(ordinal).serving("base").of_revision(TODAY)
 
 
@@ -64,7 +71,7 @@ def test_every_weightversion_gets_a_status():
 def test_weights_are_ready_when_clients_reach_every_worker():
     weights = make_weights("base", source={"path": "/models/base"})
 
-    def ready(*workers: AWorker) -> tuple[str, str, str]:
+    def ready(*workers: WorkerBuilder) -> tuple[str, str, str]:
         made = decision(make_fleet(*workers, wants=weights))
         found = condition_of(made.weights["wv-1"].conditions, ConditionType.READY)
         assert found is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker, texts_of
 
 from fleet_operator.core.actions import Fence
 from fleet_operator.core.decision import decide
@@ -20,20 +20,20 @@ TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=
 TIMEOUT = 300
 
 
-def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
+def plan(*workers: WorkerBuilder, holds_requests: bool = False, **spec: object) -> FleetPlan:
     fleet = make_fleet(*workers, **spec)
     return plan_fleet(fleet, default_image=IMAGE, holds_requests=holds_requests, now=NOW)
 
 
-def up(ordinal: int, *, requests: int = 0, revision: str = TODAY) -> AWorker:
+def up(ordinal: int, *, requests: int = 0, revision: str = TODAY) -> WorkerBuilder:
     return make_worker(ordinal).serving("1").of_revision(revision).with_requests(requests)
 
 
-def marked(worker: AWorker, *, seconds_ago: float = 1) -> AWorker:
+def marked(worker: WorkerBuilder, *, seconds_ago: float = 1) -> WorkerBuilder:
     return worker.draining_since(NOW - timedelta(seconds=seconds_ago))
 
 
-def fenced(ordinal: int) -> AWorker:
+def fenced(ordinal: int) -> WorkerBuilder:
     """Its latch is closed and its requests run."""
     return marked(up(ordinal).closed_pausing("1").doing("fence"))
 

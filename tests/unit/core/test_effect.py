@@ -9,7 +9,7 @@ from tests.support.builders import (
     A_DIGEST,
     ANOTHER_DIGEST,
     NOW,
-    AWorker,
+    WorkerBuilder,
     make_fleet,
     make_weights,
     make_worker,
@@ -25,14 +25,14 @@ from fleet_operator.core.weights_status import weights_status
 
 
 def status_of(
-    *workers: AWorker, weights: WeightsView | None = None, now: datetime = NOW
+    *workers: WorkerBuilder, weights: WeightsView | None = None, now: datetime = NOW
 ) -> WeightsStatus:
     wanted = weights if weights is not None else make_weights("2")
     fleet = make_fleet(*workers, wants=wanted)
     return weights_status(fleet, wanted, plan_rollout(fleet, now=now), now=now)
 
 
-def up(ordinal: int, version: str = "2") -> AWorker:
+def up(ordinal: int, version: str = "2") -> WorkerBuilder:
     return make_worker(ordinal).serving(version)
 
 
@@ -87,7 +87,7 @@ def test_the_warning_is_one_event_per_version() -> None:
         ),
     ],
 )
-def test_there_is_no_warning_for_an_effective_update(workers: list[AWorker]) -> None:
+def test_there_is_no_warning_for_an_effective_update(workers: list[WorkerBuilder]) -> None:
     status = status_of(*workers)
 
     assert condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED) is None
@@ -111,7 +111,7 @@ def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
 def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) -> None:  # noqa: FBT001 - of the table
     spec = make_weights("0").spec.model_copy(update={"run_id": "b"})
     worker = up(0, "0").changed(0.0, digest=digest, run_id="b", compared_with_run_id="a")
-    effect = status_of(worker._says(run_id="b"), weights=make_weights("0", spec=spec)).effect
+    effect = status_of(worker.reporting(run_id="b"), weights=make_weights("0", spec=spec)).effect
 
     assert effect is not None
     assert effect.unchanged is warned

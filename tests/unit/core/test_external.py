@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import A_DIGEST, AWorker, make_view, make_worker, texts_of
+from tests.support.builders import A_DIGEST, WorkerBuilder, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.strategies.external import step
@@ -11,9 +11,9 @@ from fleet_operator.core.strategies.external import step
 W = make_worker
 
 
-def with_files(worker: AWorker) -> AWorker:
+def with_files(worker: WorkerBuilder) -> WorkerBuilder:
     """A worker that reports the digest of its files."""
-    return worker._says(digest=A_DIGEST)
+    return worker.reporting(digest=A_DIGEST)
 
 
 @pytest.mark.parametrize(

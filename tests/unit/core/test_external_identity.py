@@ -1,4 +1,4 @@
-"""Weights of fleets that a trainer drives: a directory that is written again, and transfers over a collective."""
+"""Weights of fleets that a trainer drives: rewritten directories, and transfers over a collective."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_worker, texts_of
+from tests.support.builders import NOW, WorkerBuilder, make_worker, texts_of
 from tests.support.identities import (
     D1,
     D2,
@@ -31,7 +31,7 @@ from fleet_operator.core.manifests import children
 class TestExternalFleets:
     WEIGHTS: ClassVar = {"roots": ["/weights"], "management": "External"}
 
-    def external(self, *workers: AWorker) -> Decision:
+    def external(self, *workers: WorkerBuilder) -> Decision:
         status = served("3", "/weights/run-7/step_3", D1)
         given: dict[str, Any] = {"replicas": max(3, len(workers))}
         return decided(fleet_of(*workers, weights=self.WEIGHTS, status=status, **given))

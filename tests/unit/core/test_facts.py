@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_fleet, make_worker, target
+from tests.support.builders import WorkerBuilder, make_fleet, make_worker, target
 from tests.unit.core.test_linear_decisions import SITUATIONS
 
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
@@ -12,7 +12,7 @@ from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Reason
 
 
-def workers(*made: AWorker) -> Workers:
+def workers(*made: WorkerBuilder) -> Workers:
     return Workers(w.view() for w in made)
 
 
@@ -88,8 +88,8 @@ class TestFacts:
                 assert (facts.phase, facts.loaded, facts.staged) == (None, None, None)
                 continue
             assert (facts.phase, facts.admitted) == (state.phase, state.admitted)
-            said = state.stage_failure or state.load_failure or state.earlier_stage_failures
-            assert facts.refuses == bool(said)
+            failure = state.stage_failure or state.load_failure or state.earlier_stage_failures
+            assert facts.refuses == bool(failure)
             staged = state.staged
             assert facts.staged == (
                 None if staged is None else WeightsId(staged.version, staged.run_id, staged.digest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_worker, texts_of
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker, texts_of
 
 from fleet_operator.core import fleet_plan
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
@@ -15,7 +15,7 @@ IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
 
 
-def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> FleetPlan:
+def plan(*workers: WorkerBuilder, holds_requests: bool = False, **spec: object) -> FleetPlan:
     return plan_fleet(
         make_fleet(*workers, **spec),
         default_image=IMAGE,
@@ -24,11 +24,11 @@ def plan(*workers: AWorker, holds_requests: bool = False, **spec: object) -> Fle
     )
 
 
-def up(ordinal: int, revision: str = TODAY) -> AWorker:
+def up(ordinal: int, revision: str = TODAY) -> WorkerBuilder:
     return make_worker(ordinal).serving("1").of_revision(revision)
 
 
-def old(ordinal: int) -> AWorker:
+def old(ordinal: int) -> WorkerBuilder:
     return up(ordinal, "old")
 
 
@@ -221,7 +221,7 @@ class TestInvalidOverlay:
 class TestUnrecordedTemplate:
     """No successor can be made: the rights for it are missing, or the API server does not answer."""
 
-    def plan(self, *workers: AWorker, **spec: object) -> FleetPlan:
+    def plan(self, *workers: WorkerBuilder, **spec: object) -> FleetPlan:
         fleet = replace(make_fleet(*workers, **spec), template=None)
         return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 

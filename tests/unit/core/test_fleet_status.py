@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import (
     NOW,
-    AWorker,
+    WorkerBuilder,
     applied_status,
     make_fleet,
     make_weights,
@@ -43,12 +43,12 @@ def condition(fleet: FleetObserved, kind: ConditionType) -> Condition:
     return found
 
 
-def stalled(*workers: AWorker, **spec: object) -> Condition | None:
+def stalled(*workers: WorkerBuilder, **spec: object) -> Condition | None:
     fleet = make_fleet(*workers, **spec)
     return condition_of(status_of(fleet).conditions, ConditionType.STALLED)
 
 
-def up(ordinal: int, version: str = "base") -> AWorker:
+def up(ordinal: int, version: str = "base") -> WorkerBuilder:
     return make_worker(ordinal).serving(version).of_revision(TODAY)
 
 
@@ -110,7 +110,7 @@ def test_ready_means_that_clients_reach_every_worker():
 
 
 def test_a_worker_in_a_phase_of_a_newer_release_does_not_make_the_fleet_ready():
-    verifying = replace(up(1), said={**(up(1).said or {}), "phase": "verifying"})
+    verifying = replace(up(1), reported={**(up(1).reported or {}), "phase": "verifying"})
     found = condition(make_fleet(up(0), verifying), ConditionType.READY)
 
     assert (found.status, found.reason) == ("False", "WaitingForWorkers")
@@ -133,7 +133,7 @@ def test_workers_with_a_superseded_version_are_available_where_versions_may_mix(
 class TestPodsThatStayInTermination:
     GOING = NOW - timedelta(seconds=STUCK_SECONDS)
 
-    def pod(self, *, seconds_late: float) -> AWorker:
+    def pod(self, *, seconds_late: float) -> WorkerBuilder:
         late = self.GOING - timedelta(seconds=seconds_late)
         return up(1).on_node("gpu-7").going(gone_by=late)
 

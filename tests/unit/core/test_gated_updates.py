@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.builders import IMAGE, NOW, AWorker, make_fleet, make_worker, texts_of
+from tests.support.builders import IMAGE, NOW, WorkerBuilder, make_fleet, make_worker, texts_of
 from tests.unit.core.test_fleet_plan import TODAY, old, up
 
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
@@ -18,11 +18,11 @@ GATE = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
 NODE = PodWait(awaited=Awaited.NODE, reason="Unschedulable")
 
 
-def waits(ordinal: int, revision: str = TODAY, wait: PodWait = GATE) -> AWorker:
+def waits(ordinal: int, revision: str = TODAY, wait: PodWait = GATE) -> WorkerBuilder:
     return make_worker(ordinal).of_revision(revision).not_running().awaiting(wait)
 
 
-def plan(*workers: AWorker, held_back: int, **spec: object) -> FleetPlan:
+def plan(*workers: WorkerBuilder, held_back: int, **spec: object) -> FleetPlan:
     """`held_back`: workers that waited for a gate when the template was recorded."""
     observed = make_fleet(*workers, **spec)
     assert observed.template is not None

@@ -1,4 +1,4 @@
-"""InFlight and Rolling, one decision at a time: each worker swaps by itself, so many at once."""
+"""InFlight and Rolling, one decision at a time: each worker swaps by itself, some of them at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.builders import NOW, AWorker, make_view, make_worker, texts_of
+from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
@@ -17,28 +17,28 @@ from fleet_worker.protocol import Operation, Reason
 STAGING, LOADING = RolloutPhase.STAGING, RolloutPhase.LOADING
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
-def staged(n: int) -> AWorker:
+def staged(n: int) -> WorkerBuilder:
     return old(n).staged("42")
 
 
-def new(n: int) -> AWorker:
+def new(n: int) -> WorkerBuilder:
     return make_worker(n).serving("42")
 
 
-def swapping(n: int) -> AWorker:
+def swapping(n: int) -> WorkerBuilder:
     return staged(n).doing("apply", "42")
 
 
-def verifying(n: int) -> AWorker:
-    """Swapping, in the words of an imagined next release."""
-    return replace(old(n), said={**(old(n).said or {}), "phase": "verifying"})
+def verifying(n: int) -> WorkerBuilder:
+    """Swapping, with a phase that only a newer release has."""
+    return replace(old(n), reported={**(old(n).reported or {}), "phase": "verifying"})
 
 
-def view(*workers: AWorker, **given):
+def view(*workers: WorkerBuilder, **given):
     return make_view(*workers, forbids_mixing=False, **given)
 
 
@@ -72,7 +72,7 @@ def test_the_next_step_of_a_rolling_rollout(workers, at_once, done):
         pytest.param([1, None, 2], 1, [1], id="a worker that counts none and has no requests has none"),
     ],
 )  # fmt: skip
-def test_a_rolling_rollout_goes_by_fewest_sessions(sessions, at_once, first):
+def test_a_rolling_rollout_starts_with_the_workers_of_fewest_sessions(sessions, at_once, first):
     workers = [staged(n).with_sessions(count) for n, count in enumerate(sessions)]
     taken = rolling.step(view(*workers, maxUnavailable=at_once))
 
@@ -197,7 +197,7 @@ class TestPausedWorkersWithoutACall:
 class TestFailures:
     BROKE = make_worker(0).joining("41").failed_to_load("42")
 
-    def under_way(self, *workers: AWorker, **given):
+    def under_way(self, *workers: WorkerBuilder, **given):
         return in_flight.step(view(*workers, phase=LOADING, **given))
 
     def test_a_refusal_stops_new_swaps_and_is_reported(self):
@@ -276,7 +276,7 @@ class TestFailures:
     def test_a_swap_that_never_ends_is_fenced(self, mode, limit):
         given = {"pause": {"mode": mode}, "maxFailures": 1}
 
-        def done(worker: AWorker) -> list[str]:
+        def done(worker: WorkerBuilder) -> list[str]:
             return texts_of(self.under_way(worker, new(1), **given).actions)
 
         assert done(self.running(limit - 1)) == []
@@ -294,10 +294,10 @@ class TestFailures:
         assert self.under_way(just_silent, new(1)).problem is None
 
     @staticmethod
-    def running(seconds: float) -> AWorker:
-        """In a swap that had lasted so long when it answered last."""
+    def running(seconds: float) -> WorkerBuilder:
+        """In a swap that had lasted these seconds when it answered last."""
         work = Operation(kind="apply", version="42", running_seconds=seconds)
-        return make_worker(0).paused("41")._says(operation=work)
+        return make_worker(0).paused("41").reporting(operation=work)
 
     def test_a_swap_in_one_call_is_not_renewed(self):
         """Its worker serves at its end whether the lease is over or not."""
@@ -342,7 +342,7 @@ class TestJoiningWorkers:
 
 
 class TestRolloutsThatCannotProceed:
-    def problem(self, *workers: AWorker, seconds: float, **given):
+    def problem(self, *workers: WorkerBuilder, seconds: float, **given):
         taken = rolling.step(view(*workers, phase_seconds=seconds, phase=STAGING, **given))
         assert texts_of(taken.actions) == texts_of(rolling.step(view(*workers, **given)).actions)
         return taken.problem

@@ -79,8 +79,8 @@ class TestAnotherRunWithTheSameNumber:
 
     def test_a_refusal_of_the_other_run_is_no_failure_of_this_one(self):
         failed = SERVING_RUN_7[0].refused("40", Reason.CHECKPOINT_NOT_FINITE, age_seconds=1)
-        failure = failed.said["stage_failure"].model_copy(update={"run_id": "run-7"})
-        workers = [failed._says(stage_failure=failure), *SERVING_RUN_7[1:]]
+        failure = failed.reported["stage_failure"].model_copy(update={"run_id": "run-7"})
+        workers = [failed.reporting(stage_failure=failure), *SERVING_RUN_7[1:]]
         under_way = WeightsStatus(
             observed_generation=1,
             desired_version="40",
@@ -304,11 +304,11 @@ class TestPins:
         found = Source.model_validate({"huggingFace": {"repo": "lab/m", "revision": "c0ffee"}})
         worker = has(make_worker(0).serving("base"), "/models/base", D1)
         held = holds(worker, "1", "/ignored", D2, None)
-        staged = held.said["staged"].model_copy(update={"source": found})
+        staged = held.reported["staged"].model_copy(update={"source": found})
         other = has(make_worker(1).serving("base"), "/models/base", D1)
         given = {"fleetRef": {"name": "policy"}, "version": "1", "source": repository}
         wants = make_weights("1", spec=WeightsSpec.model_validate(given))
-        decision = decided(fleet_of(held._says(staged=staged), other, wants=wants))
+        decision = decided(fleet_of(held.reporting(staged=staged), other, wants=wants))
 
         assert [p.commit for p in decision.fleet.pinned if p.version == "1"] == ["c0ffee"]
         (call,) = decision.worker_calls

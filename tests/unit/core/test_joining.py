@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support.builders import AWorker, make_view, make_worker, target, texts_of
+from tests.support.builders import WorkerBuilder, make_view, make_worker, target, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.core.joining import Admission, JoinStep, join
 from fleet_worker.protocol import Reason
 
 
-def joining_worker(n: int = 0, version: str | None = "base") -> AWorker:
+def joining_worker(n: int = 0, version: str | None = "base") -> WorkerBuilder:
     return make_worker(n).joining(version)
 
 
 def decide(
-    *workers: AWorker,
+    *workers: WorkerBuilder,
     version: str = "42",
     fallback: str = "41",
     coming: str | None = None,
@@ -36,7 +36,7 @@ def decide(
     return join(view.joining, admission, view.settings)
 
 
-def done(*workers: AWorker, **given) -> list[str]:
+def done(*workers: WorkerBuilder, **given) -> list[str]:
     return texts_of(decide(*workers, **given).actions)
 
 
@@ -70,9 +70,9 @@ def test_a_worker_with_unfinished_requests_gets_no_call():
 
 
 def test_a_closed_worker_that_reports_serving_or_paused_is_fenced_again():
-    half_closed = make_worker(0).serving("42")._says(admitted=False)
+    half_closed = make_worker(0).serving("42").reporting(admitted=False)
     assert done(half_closed) == ["fence on policy-0"]
-    assert done(make_worker(0).paused("42")._says(admitted=False)) == ["fence on policy-0"]
+    assert done(make_worker(0).paused("42").reporting(admitted=False)) == ["fence on policy-0"]
     assert done(half_closed.doing("fence")) == []
 
 
@@ -119,7 +119,7 @@ class TestVersionThatCannotBeLoaded:
         assert done(refused) == ["stage 42 on policy-0"]
 
     def test_two_refused_versions_are_retried_in_turn(self):
-        def refused(newest: str, oldest: str, age_seconds: float) -> AWorker:
+        def refused(newest: str, oldest: str, age_seconds: float) -> WorkerBuilder:
             before = joining_worker().refused(oldest, Reason.DIGEST_MISMATCH, age_seconds=45)
             return before.refused(newest, Reason.DIGEST_MISMATCH, age_seconds=age_seconds)
 
@@ -177,7 +177,12 @@ class TestWorkerThatCannotJoin:
 
     def test_repeated_broken_loads_are_one_problem_in_every_phase(self):
         broke = joining_worker().failed_to_load("42", age_seconds=99)
-        phases = [broke, broke.staged("42"), broke.doing("load", "42"), broke._says(phase="broken")]
+        phases = [
+            broke,
+            broke.staged("42"),
+            broke.doing("load", "42"),
+            broke.reporting(phase="broken"),
+        ]
         problems = [decide(worker, fallback="42").problem for worker in phases]
 
         assert len(set(problems)) == 1

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 
 from fleet_operator.api.weights import RolloutPhase, WeightsStatus
 from fleet_operator.core.decision import decide
@@ -26,27 +26,27 @@ GROWTH = MANY / FEW * 1.1
 STRATEGIES = ("Synchronized", "InFlight", "Rolling", "Canary")
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41").is_up()
 
 
-def staged(n: int) -> AWorker:
+def staged(n: int) -> WorkerBuilder:
     return old(n).staged("42")
 
 
-def held(n: int) -> AWorker:
+def held(n: int) -> WorkerBuilder:
     return make_worker(n).paused("41", lease_seconds=10).staged("42")
 
 
-def loaded(n: int) -> AWorker:
+def loaded(n: int) -> WorkerBuilder:
     return make_worker(n).paused("42").loaded()
 
 
-def silent(n: int) -> AWorker:
+def silent(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41").silent(100).ready()
 
 
-SITUATIONS: dict[str, Callable[[int], AWorker]] = {
+SITUATIONS: dict[str, Callable[[int], WorkerBuilder]] = {
     "no worker has the bytes": old,
     "all are staging": lambda n: old(n).doing("stage", "42"),
     "half have the bytes": lambda n: staged(n) if n % 2 else old(n),

@@ -7,7 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_weights,
+    make_worker,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
@@ -42,25 +49,25 @@ def _weights(version: str, *, adapter: str = "sql", applied: str | None = None, 
 
 
 def _with(
-    worker: AWorker, *, slots: AdapterSlots | None = SLOTS, **adapters: str | None
-) -> AWorker:
+    worker: WorkerBuilder, *, slots: AdapterSlots | None = SLOTS, **adapters: str | None
+) -> WorkerBuilder:
     held = tuple(AdapterState(name=n, version=v) for n, v in adapters.items())
-    return worker._says(adapters=held, adapter_slots=slots)
+    return worker.reporting(adapters=held, adapter_slots=slots)
 
 
-def _with_run(worker: AWorker, version: str, run_id: str | None) -> AWorker:
+def _with_run(worker: WorkerBuilder, version: str, run_id: str | None) -> WorkerBuilder:
     held = (AdapterState(name="sql", version=version, run_id=run_id),)
-    return worker._says(adapters=held, adapter_slots=SLOTS)
+    return worker.reporting(adapters=held, adapter_slots=SLOTS)
 
 
 def _refusing(
-    worker: AWorker,
+    worker: WorkerBuilder,
     version: str,
     *,
     age_seconds: float,
     name: str = "sql",
     reason: Reason = Reason.SOURCE_NOT_FOUND,
-) -> AWorker:
+) -> WorkerBuilder:
     """A worker that refuses a version, after those that it refuses already."""
     failure = AdapterFailure(
         name=name,
@@ -69,11 +76,11 @@ def _refusing(
         message="no such folder",
         age_seconds=age_seconds,
     )
-    before = (worker.said or {}).get("adapter_failures", ())
-    return worker._says(adapter_failure=failure, adapter_failures=(failure, *before))
+    before = (worker.reported or {}).get("adapter_failures", ())
+    return worker.reporting(adapter_failure=failure, adapter_failures=(failure, *before))
 
 
-def _fleet(*workers: AWorker, wants: Any, room: int = 2, **spec: Any) -> FleetObserved:
+def _fleet(*workers: WorkerBuilder, wants: Any, room: int = 2, **spec: Any) -> FleetObserved:
     spec.setdefault("adapters", {"max": room})
     status = FleetStatus.model_validate(
         {"applied": {"version": "base", "source": {"path": "/models/base"}}}
@@ -375,7 +382,7 @@ class TestStatus:
             age_seconds=0.5,
         )
         status = self._status(
-            _fleet(worker._says(adapter_failure=failure), wants=_weights("7", applied="6"))
+            _fleet(worker.reporting(adapter_failure=failure), wants=_weights("7", applied="6"))
         )
 
         assert condition_of(status.conditions, ConditionType.STALLED) is None
@@ -443,7 +450,7 @@ class TestFilesOfAServedVersion:
         started_at=NOW - timedelta(minutes=1),
     )
 
-    def _fleet(self, *workers: AWorker, wants: Any = None, **spec: Any) -> FleetObserved:
+    def _fleet(self, *workers: WorkerBuilder, wants: Any = None, **spec: Any) -> FleetObserved:
         made = _fleet(*workers, wants=wants or _weights("7"), **spec)
         pins = (
             PinnedAdapter(
@@ -456,10 +463,10 @@ class TestFilesOfAServedVersion:
         status = made.status.model_copy(update={"pinned_adapters": pins})
         return replace(made, status=status, stored=status)
 
-    def _serving(self, number: int) -> AWorker:
+    def _serving(self, number: int) -> WorkerBuilder:
         held = (AdapterState(name="sql", version="7", digest=self.DIGEST),)
         worker = make_worker(number).serving("base")
-        return worker._says(adapters=held, adapter_slots=SLOTS)
+        return worker.reporting(adapters=held, adapter_slots=SLOTS)
 
     def _begun(self) -> Any:
         return replace(_weights("7"), status=self.BEGUN, watched=Watched(phase_seconds=60))

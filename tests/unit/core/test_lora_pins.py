@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_weights,
+    make_worker,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.api.fleet_status import MAX_PINNED_ADAPTERS, FleetStatus, PinnedAdapter
@@ -48,7 +55,9 @@ def asks(version: str = "7", *, applied: str | None = None, path: str = PATH, **
     return replace(made, status=WeightsStatus.model_validate(status))
 
 
-def has(worker: AWorker, digest: str | None, *, version: str = "7", staged: str = "") -> AWorker:
+def has(
+    worker: WorkerBuilder, digest: str | None, *, version: str = "7", staged: str = ""
+) -> WorkerBuilder:
     """A worker that serves a version of the adapter, or holds one with the digest `staged`."""
     held = Staged(
         version=version, source=Source(path=PATH), digest=staged, size_bytes=1, in_memory=True
@@ -61,17 +70,17 @@ def has(worker: AWorker, digest: str | None, *, version: str = "7", staged: str 
         staged=held if staged else None,
     )
     slots = AdapterSlots(total=3, used=1, max_rank=16)
-    return worker._says(adapters=(adapter,), adapter_slots=slots)
+    return worker.reporting(adapters=(adapter,), adapter_slots=slots)
 
 
-def refuses(worker: AWorker, reason: Reason) -> AWorker:
+def refuses(worker: WorkerBuilder, reason: Reason) -> WorkerBuilder:
     failure = AdapterFailure(
         name="sql", version="7", reason=reason, message="other files", age_seconds=1
     )
-    return worker._says(adapter_failure=failure)
+    return worker.reporting(adapter_failure=failure)
 
 
-def fleet_of(*workers: AWorker, wants: Any, pinned: tuple[PinnedAdapter, ...] = ()):
+def fleet_of(*workers: WorkerBuilder, wants: Any, pinned: tuple[PinnedAdapter, ...] = ()):
     status = FleetStatus.model_validate(BASE).model_copy(update={"pinned_adapters": pinned})
     revision = revision_of(make_fleet(*workers, adapters={"max": 2}))
     here = (w.of_revision(revision) for w in workers)
@@ -135,7 +144,7 @@ class TestPins:
         worker = has(make_worker(0).serving("base"), None, staged=D1)
         (state,) = worker.view().state.adapters
         staged = state.staged.model_copy(update={"source": source})
-        worker = worker._says(adapters=(state.model_copy(update={"staged": staged}),))
+        worker = worker.reporting(adapters=(state.model_copy(update={"staged": staged}),))
         wants = asks(source=repository)
         before = decided(fleet_of(worker, wants=wants))
         (call,) = decided(
@@ -255,7 +264,7 @@ class TestLeftovers:
             version="7", source=Source(path=PATH), digest=D2, size_bytes=1, in_memory=True
         )
         (serves,) = worker.view().state.adapters
-        worker = worker._says(adapters=(serves.model_copy(update={"staged": held}),))
+        worker = worker.reporting(adapters=(serves.model_copy(update={"staged": held}),))
         pinned = (pin("6", D1), pin("7", D2))
         decision = decided(fleet_of(worker, wants=wants, pinned=pinned))
 
@@ -330,7 +339,9 @@ class TestRefusals:
         failure = AdapterFailure(
             name="sql", version="6", reason=Reason.DIGEST_MISMATCH, message="?", age_seconds=1
         )
-        joining_worker = has(make_worker(1).joining("base"), None)._says(adapter_failure=failure)
+        joining_worker = has(make_worker(1).joining("base"), None).reporting(
+            adapter_failure=failure
+        )
         decision = decided(
             fleet_of(
                 member,

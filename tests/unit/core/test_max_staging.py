@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.builders import (
     NOW,
-    AWorker,
+    WorkerBuilder,
     applied_status,
     make_fleet,
     make_view,
@@ -32,26 +32,26 @@ EVERY_STRATEGY = pytest.mark.parametrize(
 )  # fmt: skip
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
-def staging(n: int) -> AWorker:
+def staging(n: int) -> WorkerBuilder:
     return old(n).doing("stage", "42")
 
 
-def reading_for(n: int, seconds: float, *, version: str = "42") -> AWorker:
+def reading_for(n: int, seconds: float, *, version: str = "42") -> WorkerBuilder:
     work = Operation.model_validate(
         {"kind": "stage", "version": version, "running_seconds": seconds}
     )
-    return old(n)._says(operation=work)
+    return old(n).reporting(operation=work)
 
 
 def asked(taken: Step) -> list[str]:
     return [w for w in texts_of(taken.actions) if w.startswith(("stage", "adapter"))]
 
 
-def view(*workers: AWorker, most: int | str = 2, **given: Any) -> RolloutView:
+def view(*workers: WorkerBuilder, most: int | str = 2, **given: Any) -> RolloutView:
     return make_view(*workers, maxStaging=most, **given)
 
 
@@ -138,7 +138,7 @@ def test_a_worker_that_will_be_deleted_comes_last(step):
 
 @EVERY_STRATEGY
 def test_a_missing_checkpoint_is_looked_for_by_a_limited_number_each_second(step):
-    def looked(n: int, age_seconds: float) -> AWorker:
+    def looked(n: int, age_seconds: float) -> WorkerBuilder:
         return old(n).refused("42", Reason.SOURCE_NOT_READY, age_seconds=age_seconds)
 
     assert asked(step(view(looked(0, 0.5), looked(1, 0.5), old(2)))) == []
@@ -293,7 +293,7 @@ class TestNotes:
 class TestAdapters:
     SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
 
-    def plan(self, *workers: AWorker, **rollout: Any) -> list[str]:
+    def plan(self, *workers: WorkerBuilder, **rollout: Any) -> list[str]:
         spec = WeightsSpec.model_validate(
             {
                 "fleetRef": {"name": "policy"},
@@ -303,7 +303,7 @@ class TestAdapters:
             }
         )
         weights = make_weights("2", spec=spec, name="sql", uid="sql")
-        able = [w._says(adapter_slots=self.SLOTS) for w in workers]
+        able = [w.reporting(adapter_slots=self.SLOTS) for w in workers]
         fleet = make_fleet(*able, wants=(weights,), adapters={"max": 1}, rollout=rollout)
         return texts_of(plan_lora(as_seen_by_lora(fleet, "sql"), weights, now=NOW).step.actions)
 

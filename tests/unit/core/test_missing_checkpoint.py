@@ -7,7 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_fleet,
+    make_weights,
+    make_worker,
+    texts_of,
+)
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import FleetStatus
@@ -24,7 +31,7 @@ APPLIED = {"version": "41", "source": {"path": "/weights/step_41"}}
 PIN = {"version": "42", "digest": f"sha256:{'c' * 64}", "source": {"path": "/weights/step_42"}}
 
 
-def absent(n: int, version: str = "42", *, age_seconds: float = 1) -> AWorker:
+def absent(n: int, version: str = "42", *, age_seconds: float = 1) -> WorkerBuilder:
     return (
         make_worker(n)
         .serving("41")
@@ -34,7 +41,7 @@ def absent(n: int, version: str = "42", *, age_seconds: float = 1) -> AWorker:
 
 
 def fleet(
-    *workers: AWorker,
+    *workers: WorkerBuilder,
     strategy: str = "Synchronized",
     phase: RolloutPhase = RolloutPhase.PENDING,
     seconds: float = 10,
@@ -59,7 +66,7 @@ def fleet(
     )
 
 
-def plan(*workers: AWorker, **given: Any) -> RolloutPlan:
+def plan(*workers: WorkerBuilder, **given: Any) -> RolloutPlan:
     return plan_rollout(fleet(*workers, **given), now=NOW)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import (
     NOW,
-    AWorker,
+    WorkerBuilder,
     history_of,
     make_fleet,
     make_view,
@@ -31,11 +31,11 @@ APPLIED = FleetStatus(applied=AppliedWeights(version="41", source=target("41").s
 W = make_worker
 
 
-def hung(n: int, version: str = "41") -> AWorker:
+def hung(n: int, version: str = "41") -> WorkerBuilder:
     return W(n).serving(version).silent(LONG).unready()
 
 
-def unknown(n: int) -> AWorker:
+def unknown(n: int) -> WorkerBuilder:
     """It has not answered since this operator started."""
     return W(n).silent(LONG).unready().is_up()
 
@@ -154,7 +154,7 @@ def test_a_closed_worker_may_have_been_opened_by_an_unanswered_call(seconds, exp
 
 
 class TestInARollout:
-    def plan(self, *workers: AWorker, **spec):
+    def plan(self, *workers: WorkerBuilder, **spec):
         return plan_rollout(make_fleet(*workers, wants="42", **spec), now=NOW)
 
     def test_the_applied_version_is_recorded_when_a_worker_serves_it(self):

@@ -18,12 +18,12 @@ WORKER = make_worker()
         pytest.param(WORKER.serving("1"), Standing.OPEN, id="a serving worker generates"),
         pytest.param(WORKER.pausing("1"), Standing.OPEN, id="a pausing worker generates"),
         pytest.param(
-            WORKER.serving("1")._says(admitted=False),
+            WORKER.serving("1").reporting(admitted=False),
             Standing.CLOSED,
             id="a closed worker that reports serving is closed",
         ),
         pytest.param(
-            WORKER.pausing("1")._says(admitted=False),
+            WORKER.pausing("1").reporting(admitted=False),
             Standing.OPEN,
             id="a closed worker that lets requests end still generates",
         ),
@@ -36,12 +36,12 @@ WORKER = make_worker()
             WORKER.joining("1").ready(), Standing.CLOSED, id="a joiner is closed, ready or not"
         ),
         pytest.param(
-            WORKER.joining("1")._says(phase="loading"),
+            WORKER.joining("1").reporting(phase="loading"),
             Standing.CLOSED,
             id="a joiner that loads is closed",
         ),
         pytest.param(
-            WORKER.joining("1")._says(phase="paused"),
+            WORKER.joining("1").reporting(phase="paused"),
             Standing.CLOSED,
             id="a worker paused before its admission is closed",
         ),

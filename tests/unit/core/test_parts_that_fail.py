@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 from tests.support.builders import (
     NOW,
-    AWorker,
+    WorkerBuilder,
     applied_status,
     make_condition,
     make_fleet,
@@ -50,7 +50,7 @@ def stalled(made: Decision, uid: str = "") -> Condition:
     return found
 
 
-def paused(ordinal: int) -> AWorker:
+def paused(ordinal: int) -> WorkerBuilder:
     return make_worker(ordinal).paused("1", lease_seconds=RUNNING_OUT).staged("2")
 
 
@@ -195,7 +195,7 @@ def test_an_unreadable_fleet_starts_no_rollout():
     assert decided(replace(fleet, unreadable="spec: odd")).worker_calls == ()
 
 
-def of_today(ordinal: int) -> AWorker:
+def of_today(ordinal: int) -> WorkerBuilder:
     """A worker whose template is not out of date: it is called, and not deleted."""
     return make_worker(ordinal).of_revision(decided(make_fleet()).pods.revision)
 
@@ -240,7 +240,7 @@ def test_an_adapter_is_not_removed_while_an_object_is_unreadable():
     held = (AdapterState(name="lora", version="3"),)
     revision = decided(make_fleet(adapters={"max": 1})).pods.revision
     worker = make_worker(0).serving("base").of_revision(revision)
-    worker = worker._says(adapters=held, adapter_slots=slots)
+    worker = worker.reporting(adapters=held, adapter_slots=slots)
     fleet = make_fleet(worker, adapters={"max": 1})
 
     assert texts_of(decided(fleet).worker_calls) == ["remove-adapter lora on policy-0"]

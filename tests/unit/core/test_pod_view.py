@@ -211,10 +211,12 @@ def test_a_pod_that_is_not_ready_is_reported_so():
             id="an init container keeps the worker waiting",
         ),
         pytest.param(
-            pod(container=waiting("ContainerCreating")), "", id="a start under way is no problem"
+            pod(container=waiting("ContainerCreating")),
+            "",
+            id="a start in progress is not a problem",
         ),
         pytest.param(
-            pod(container=waiting("PodInitializing")), "", id="init containers are no problem"
+            pod(container=waiting("PodInitializing")), "", id="init containers are not a problem"
         ),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
 from tests.unit.core.test_fleet_status import condition, status_of, up
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
@@ -30,7 +30,7 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def waits(ordinal: int, wait: PodWait, **fields: object) -> AWorker:
+def waits(ordinal: int, wait: PodWait, **fields: object) -> WorkerBuilder:
     given = {k: getattr(wait, k) for k in wait.__dataclass_fields__} | fields
     return up(ordinal).not_running().awaiting(PodWait(**given))
 
@@ -110,7 +110,7 @@ class TestStalled:
 class TestRolloutsBesideAGatedPod:
     """A gated pod counts as not there: it neither stops the others nor makes their rollout late."""
 
-    def decided(self, *workers: AWorker, phase: RolloutPhase, seconds: float = 10, **given):
+    def decided(self, *workers: WorkerBuilder, phase: RolloutPhase, seconds: float = 10, **given):
         watched = Watched(phase_seconds=seconds, attempt_seconds=seconds)
         status = WeightsStatus(desired_version="42", started_at=ago(seconds), phase=phase)
         wants = make_weights("42", status=status, watched=watched)

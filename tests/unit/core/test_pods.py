@@ -295,7 +295,7 @@ def test_no_overlay_removes_an_operators_field(fragment):
 
 
 def nested(levels: int, kind: type[dict | list]) -> Any:
-    """So many maps or lists, one in the other, and one more without content."""
+    """Maps or lists nested this deep, the innermost one empty."""
     found: Any = kind()
     for _ in range(levels):
         found = {"a": found} if kind is dict else [found]
@@ -306,17 +306,17 @@ def nested(levels: int, kind: type[dict | list]) -> Any:
     "fragment",
     [
         pytest.param({"metadata": None}, id="no metadata"),
-        pytest.param({"metadata": "x"}, id="metadata that is no map"),
-        pytest.param({"metadata": {"labels": ["x"]}}, id="labels that are no map"),
+        pytest.param({"metadata": "x"}, id="metadata that is not a map"),
+        pytest.param({"metadata": {"labels": ["x"]}}, id="labels that are not a map"),
         pytest.param({"spec": None}, id="no spec"),
-        pytest.param({"spec": {"containers": "x"}}, id="containers that are no list"),
+        pytest.param({"spec": {"containers": "x"}}, id="containers that are not a list"),
         pytest.param({"spec": {"containers": [{"image": "x"}]}}, id="a container without a name"),
         pytest.param({"spec": {"containers": [{"name": 5}]}}, id="a container named by a number"),
-        pytest.param({"spec": {"containers": ["x"]}}, id="a container that is no map"),
-        pytest.param(overlaid(env="x"), id="variables that are no list"),
+        pytest.param({"spec": {"containers": ["x"]}}, id="a container that is not a map"),
+        pytest.param(overlaid(env="x"), id="variables that are not a list"),
         pytest.param(overlaid(env=[{"value": "x"}]), id="a variable without a name"),
-        pytest.param({"spec": {"initContainers": {}}}, id="init containers that are no list"),
-        pytest.param({"spec": {"volumes": "x"}}, id="volumes that are no list"),
+        pytest.param({"spec": {"initContainers": {}}}, id="init containers that are not a list"),
+        pytest.param({"spec": {"volumes": "x"}}, id="volumes that are not a list"),
         pytest.param({"kind": "Deployment"}, id="something else than metadata and spec"),
         pytest.param({"spec": nested(100, dict)}, id="maps without a bottom"),
         pytest.param({"spec": {"x": nested(99, list)}}, id="lists without a bottom"),
@@ -406,7 +406,7 @@ def test_a_pod_is_out_of_date_for_another(other):
 
 
 def test_every_field_of_the_spec_that_changes_a_pod_is_in_its_revision():
-    """Of every field that is not listed as one that changes no pod, and of `restartedAt`."""
+    """Checks every field that is not listed as one without effect on pods, and `restartedAt`."""
     assert revisions.revision_of(fleet(update={"restartedAt": "now"})) != BASE
     assert {*FleetSpec.model_fields} - {*revisions._NOT_OF_PODS} == {
         *("model", "engine", "resources", "pod", "weights", "adapters", "pod_overlay")
@@ -459,7 +459,7 @@ def test_another_spelling_of_the_same_pod_replaces_no_worker(one, other):
         pytest.param(
             {"resources": {"limits": {"memory": "some"}}},
             {"resources": {"limits": {"memory": "more"}}},
-            id="texts that are no quantities",
+            id="texts that are not quantities",
         ),
         pytest.param(
             {"engine": {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]}},

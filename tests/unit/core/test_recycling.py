@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_worker
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker
 
 from fleet_operator.api.fleet_status import MAX_RECYCLED, FleetStatus, RecycledWorker
 from fleet_operator.core.recycling import LONGEST_WAIT_SECONDS, Recycling, recycle
 
 
-def failed(ordinal: int = 0, uid: str = "new") -> AWorker:
+def failed(ordinal: int = 0, uid: str = "new") -> WorkerBuilder:
     return make_worker(ordinal).with_uid(uid).quarantined()
 
 
@@ -20,7 +20,9 @@ def entry(ordinal: int, count: int, *, seconds_ago: float, uid: str = "old") -> 
     return RecycledWorker(pod=f"policy-{ordinal}", uid=uid, count=count, last_at=at)
 
 
-def decide(*workers: AWorker, before: tuple[RecycledWorker, ...] = (), **settings) -> Recycling:
+def decide(
+    *workers: WorkerBuilder, before: tuple[RecycledWorker, ...] = (), **settings
+) -> Recycling:
     fleet = make_fleet(*workers, status=FleetStatus(recycled=before), recycle=settings)
     return recycle(fleet, fleet.workers, now=NOW)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import NOW, AWorker, make_fleet, make_weights, make_worker, target
+from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, condition_of
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus
@@ -57,7 +57,7 @@ def test_a_numbered_version_has_its_number(version, number):
     ("wanted", "applied"),
     [
         pytest.param(asks("5"), reached("9"), id="a smaller number"),
-        pytest.param(asks("9"), reached("10"), id="numbers are no texts"),
+        pytest.param(asks("9"), reached("10"), id="numbers are compared as numbers"),
         pytest.param(asks("step_5"), reached("9"), id="however the number is written"),
         pytest.param(asks("0"), reached("1"), id="a trainer that began again"),
         pytest.param(asks("4", back_to="5"), reached("9"), id="another version is permitted"),
@@ -163,8 +163,8 @@ class TestThePermissionInTheStatus:
     """`status.rollbackTo` carries it from one look to the next."""
 
     def look(self, wanted: WeightsView, serves: str) -> WeightsStatus:
-        def worker(ordinal: int) -> AWorker:
-            return make_worker(ordinal).serving(serves)._says(run_id="run-7")
+        def worker(ordinal: int) -> WorkerBuilder:
+            return make_worker(ordinal).serving(serves).reporting(run_id="run-7")
 
         recorded = AppliedWeights(version=serves, run_id="run-7", source=target(serves).source)
         status = FleetStatus(applied=recorded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.support.builders import FLEET_UID, NOW, AWorker, make_fleet, make_worker, texts_of
+from tests.support.builders import FLEET_UID, NOW, WorkerBuilder, make_fleet, make_worker, texts_of
 
 from fleet_operator.api.fleet_status import FleetStatus, RecycledWorker
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
@@ -19,20 +19,20 @@ TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=
 ONE_MORE = {"maxUnavailable": 0, "maxSurge": 1}
 
 
-def plan(*workers: AWorker, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
+def plan(*workers: WorkerBuilder, status: FleetStatus | None = None, **spec: object) -> FleetPlan:
     fleet = make_fleet(*workers, status=status, **spec)
     return plan_fleet(fleet, default_image=IMAGE, holds_requests=False, now=NOW)
 
 
-def up(ordinal: int) -> AWorker:
+def up(ordinal: int) -> WorkerBuilder:
     return make_worker(ordinal).serving("1").of_revision(TODAY)
 
 
-def old(ordinal: int) -> AWorker:
+def old(ordinal: int) -> WorkerBuilder:
     return up(ordinal).of_revision("old")
 
 
-def coming(ordinal: int) -> AWorker:
+def coming(ordinal: int) -> WorkerBuilder:
     return up(ordinal).joining("1")
 
 
@@ -137,7 +137,7 @@ def test_a_held_update_keeps_no_surplus_worker(held, management):
 EXTERNAL = {"roots": ["/weights"], "management": "External"}
 
 
-def of_external(*workers: AWorker) -> list[AWorker]:
+def of_external(*workers: WorkerBuilder) -> list[WorkerBuilder]:
     """These workers, those with the current template with that of an External fleet."""
     template = make_fleet(weights=EXTERNAL).template
     assert template is not None
@@ -145,7 +145,7 @@ def of_external(*workers: AWorker) -> list[AWorker]:
     return [w.of_revision(current.get(w.pod["revision"], w.pod["revision"])) for w in workers]
 
 
-def gated(ordinal: int) -> AWorker:
+def gated(ordinal: int) -> WorkerBuilder:
     wait = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     return make_worker(ordinal).of_revision(TODAY).not_running().awaiting(wait)
 

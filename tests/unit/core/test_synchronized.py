@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import AWorker, make_view, make_worker, texts_of
+from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
 
 from fleet_operator.api.conditions import ConditionReason
 from fleet_operator.api.weights import RolloutPhase
@@ -14,31 +14,31 @@ STAGING, PAUSING = RolloutPhase.STAGING, RolloutPhase.PAUSING
 LOADING, RESUMING = RolloutPhase.LOADING, RolloutPhase.RESUMING
 
 
-def old(n: int) -> AWorker:
+def old(n: int) -> WorkerBuilder:
     return make_worker(n).serving("41")
 
 
-def staged(n: int) -> AWorker:
+def staged(n: int) -> WorkerBuilder:
     return old(n).staged("42")
 
 
-def cut_off(n: int, *, seconds: float) -> AWorker:
+def cut_off(n: int, *, seconds: float) -> WorkerBuilder:
     return make_worker(n).silent(seconds).ready()
 
 
-def pausing(n: int) -> AWorker:
+def pausing(n: int) -> WorkerBuilder:
     return make_worker(n).pausing("41").staged("42")
 
 
-def held(n: int) -> AWorker:
+def held(n: int) -> WorkerBuilder:
     return make_worker(n).paused("41").staged("42")
 
 
-def loaded(n: int) -> AWorker:
+def loaded(n: int) -> WorkerBuilder:
     return make_worker(n).paused("42").loaded()
 
 
-def new(n: int) -> AWorker:
+def new(n: int) -> WorkerBuilder:
     return make_worker(n).serving("42")
 
 
@@ -134,7 +134,7 @@ class TestWithoutATimeout:
 
     LONG = 2 * (60 + 60 + 600)
 
-    def back(self, *workers: AWorker):
+    def back(self, *workers: WorkerBuilder):
         return texts_of(step(make_view(*workers, halted=True, phase=RolloutPhase.HALTED)).actions)
 
     def test_a_worker_that_does_not_load_is_left_behind_once_the_others_waited_long(self):
@@ -252,7 +252,7 @@ class TestFailures:
     def test_the_message_names_the_phase_of_the_late_worker(self):
         late = {"phase": LOADING, "phase_seconds": 601}
 
-        def message_for(worker: AWorker) -> str:
+        def message_for(worker: WorkerBuilder) -> str:
             problem = step(make_view(worker, loaded(1), **late)).problem
             return problem.message if problem else ""
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.support.builders import (
     NOW,
-    AWorker,
+    WorkerBuilder,
     applied_status,
     make_fleet,
     make_weights,
@@ -38,7 +38,10 @@ def begun(phase: RolloutPhase, seconds_ago: float) -> WeightsStatus:
 
 
 def decided(
-    *workers: AWorker, status: WeightsStatus, watched: Watched | None = None, **rollout: object
+    *workers: WorkerBuilder,
+    status: WeightsStatus,
+    watched: Watched | None = None,
+    **rollout: object,
 ) -> Decision:
     weights = make_weights("42", status=status, watched=watched or Watched())
     bare = make_fleet(*workers, rollout=rollout)

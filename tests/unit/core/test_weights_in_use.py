@@ -10,7 +10,7 @@ from tests.support.builders import (
     A_DIGEST,
     ANOTHER_DIGEST,
     NOW,
-    AWorker,
+    WorkerBuilder,
     applied_status,
     history_of,
     make_fleet,
@@ -37,11 +37,11 @@ from fleet_worker.protocol import Source
 BEFORE = NOW - timedelta(minutes=5)
 
 
-def holds(worker: AWorker, digest: str | None, run: str | None = None) -> AWorker:
-    return worker._says(digest=digest, run_id=run)
+def holds(worker: WorkerBuilder, digest: str | None, run: str | None = None) -> WorkerBuilder:
+    return worker.reporting(digest=digest, run_id=run)
 
 
-def versions(*workers: AWorker) -> list[tuple[str, str | None, str | None, int]]:
+def versions(*workers: WorkerBuilder) -> list[tuple[str, str | None, str | None, int]]:
     found = status_of(make_fleet(*workers)).versions
     return [(v.version, v.run_id, v.digest, v.workers) for v in found]
 
@@ -92,7 +92,7 @@ class TestVersions:
 
 
 class TestAppliedAt:
-    def fleet(self, *workers: AWorker, applied: AppliedWeights | None) -> FleetObserved:
+    def fleet(self, *workers: WorkerBuilder, applied: AppliedWeights | None) -> FleetObserved:
         return make_fleet(*workers, wants="42", status=FleetStatus(applied=applied))
 
     def record(self, version: str, at: object = BEFORE) -> AppliedWeights:
@@ -208,14 +208,14 @@ class TestSourcesInUse:
 
     def test_a_repository_is_listed_with_its_revision(self):
         repo = Source.model_validate({"huggingFace": {"repo": "org/m", "revision": "abc"}})
-        fleet = make_fleet(make_worker(0).serving("41")._says(source=repo))
+        fleet = make_fleet(make_worker(0).serving("41").reporting(source=repo))
         found = [s.source for s in status_of(fleet).sources_in_use]
 
         assert WeightSource(hugging_face=HuggingFaceSource(repo="org/m", revision="abc")) in found
 
     @pytest.mark.parametrize("odd", ["relative/path", "/"])
     def test_an_invalid_source_is_left_out(self, odd):
-        fleet = make_fleet(make_worker(0).serving("41")._says(source=Source(path=odd)))
+        fleet = make_fleet(make_worker(0).serving("41").reporting(source=Source(path=odd)))
         status = status_of(replace(fleet, status=FleetStatus(applied=_applied("41"))))
 
         assert odd not in {str(s.source) for s in status.sources_in_use}

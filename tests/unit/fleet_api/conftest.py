@@ -34,7 +34,7 @@ class Api:
     async def send(
         self, method: str, path: str, token: str | None = READER, **options: Any
     ) -> tuple[int, Any]:
-        """Status and body of the reply. `path`: below the fleet, or from the root if it begins with two slashes."""
+        """Status and body of the reply. `path`: below the fleet; with two slashes, from the root."""
         headers = options.pop("headers", {})
         if token is not None:
             headers = {"Authorization": f"Bearer {token}"} | headers

@@ -21,13 +21,13 @@ from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
 from fleet_api.authentication import (
     ACCEPTED_SECONDS,
-    MOST_REVIEWS,
-    MOST_REVIEWS_AT_ONCE,
+    MAX_REVIEWS,
+    MAX_REVIEWS_AT_ONCE,
     Authenticator,
 )
 from fleet_api.authorization import Authorizer, Right
 from fleet_api.keys import StaticKeys
-from fleet_api.limits import MOST_BODY_BYTES, Places, Rate
+from fleet_api.limits import MAX_BODY_BYTES, Rate, Slots
 from fleet_api.problems import Problem
 from fleet_api.route import READING_METHODS
 from fleet_api.ttl_cache import TtlCache
@@ -93,7 +93,7 @@ async def test_a_refusal_is_a_problem_document_that_asks_for_a_bearer_token(api:
         assert set(await reply.json()) == {"type", "title", "status", "reason", "detail"}
 
 
-async def test_an_account_without_the_right_learns_nothing_of_what_exists(api: Api) -> None:
+async def test_an_account_without_the_right_cannot_learn_which_fleets_exist(api: Api) -> None:
     here = await api.get(STATE, STRANGER)
     gone = await api.get("//fleets/rl/absent/v1/rl/state", STRANGER)
 
@@ -170,7 +170,7 @@ async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None
     cluster = FakeCluster()
     made = Authenticator(cluster, StaticKeys(None), monotonic=lambda: 0.0)
     await made.caller(f"Bearer {READER}", "rl", "policy")
-    for number in range(MOST_REVIEWS + 1):
+    for number in range(MAX_REVIEWS + 1):
         with pytest.raises(Problem) as refused:
             await made.caller(f"Bearer unknown-{number}", "rl", "policy", f"address-{number}")
         assert refused.value.status == 401
@@ -231,8 +231,8 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
     statuses = [answer.status for answer in answers if isinstance(answer, Problem)]
 
     assert (len(statuses), set(statuses)) == (500, {401, 429})
-    assert cluster.count(TOKEN_REVIEWS) == statuses.count(401) <= MOST_REVIEWS_AT_ONCE + 10
-    assert cluster.most_at_once <= MOST_REVIEWS_AT_ONCE
+    assert cluster.count(TOKEN_REVIEWS) == statuses.count(401) <= MAX_REVIEWS_AT_ONCE + 10
+    assert cluster.most_at_once <= MAX_REVIEWS_AT_ONCE
     assert await known.caller(f"Bearer {READER}", "rl", "policy", "10.0.0.2")
     with pytest.raises(Problem) as refused:
         await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
@@ -388,7 +388,7 @@ async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api: A
     assert (status, problem["reason"]) == (500, "AccountForbidden")
 
 
-async def test_a_defect_shows_nothing_of_its_inside(
+async def test_an_internal_error_reveals_no_details(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(path: str) -> None:
@@ -424,29 +424,29 @@ def test_an_address_that_sends_too_fast_is_refused_until_it_has_waited() -> None
         rate.take("10.0.0.1")
 
 
-def test_no_more_requests_are_in_work_than_there_are_places() -> None:
-    places = Places(1)
+def test_no_more_requests_run_than_there_are_slots() -> None:
+    slots = Slots(1)
 
-    with places.one():
-        with pytest.raises(Problem) as refused, places.one():
+    with slots.hold():
+        with pytest.raises(Problem) as refused, slots.hold():
             pass
         assert refused.value.status == 503
-    with places.one():
+    with slots.hold():
         pass
 
 
-def test_a_caller_gets_half_of_the_places_and_another_one_the_rest() -> None:
+def test_a_caller_gets_half_of_the_slots_and_another_one_the_rest() -> None:
     numbers: list[int] = []
-    places = Places(4, numbers.append)
+    slots = Slots(4, numbers.append)
 
-    with places.one("first"), places.one("first") as place:
-        with pytest.raises(Problem) as refused, places.one("first"):
+    with slots.hold("first"), slots.hold("first") as slot:
+        with pytest.raises(Problem) as refused, slots.hold("first"):
             pass
         assert (refused.value.status, refused.value.reason) == (503, "CallerOverloaded")
-        with places.one("second"), places.one("second"):
+        with slots.hold("second"), slots.hold("second"):
             pass
-        place.leave()
-        with places.one("first"):
+        slot.release()
+        with slots.hold("first"):
             pass
     assert (numbers[-1], max(numbers)) == (0, 4)
 
@@ -480,7 +480,7 @@ async def test_no_token_is_ever_logged(api: Api, caplog: pytest.LogCaptureFixtur
     wrong = "a-key-that-is-wrong"
     for token in (READER, STRANGER, "unknown-token", STATIC_KEY):
         for method, path in routes_of_fleets(api, key=STATIC_KEY if token == READER else wrong):
-            await api.send(method, f"/{path}", token, data=b"x" * (MOST_BODY_BYTES + 1))
+            await api.send(method, f"/{path}", token, data=b"x" * (MAX_BODY_BYTES + 1))
 
     text = caplog.text + json.dumps([record.__dict__ for record in caplog.records], default=str)
     for token in (READER, STRANGER, "unknown-token", STATIC_KEY, wrong):

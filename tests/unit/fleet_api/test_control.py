@@ -97,7 +97,7 @@ async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api: A
         ("/v1/unload_lora_adapter", {"lora_name": "judge"}, 409, "OperatorManaged"),
     ],
 )
-async def test_what_cannot_become_a_rollout_is_a_final_refusal(
+async def test_a_body_that_cannot_become_a_rollout_is_a_final_refusal(
     api: Api, path: str, body: Any, status: int, reason: str
 ) -> None:
     answered, problem = await api.send("POST", path, TRAINER, json=body)
@@ -199,7 +199,7 @@ async def test_the_world_is_every_process_of_every_worker(api: Api) -> None:
     assert await api.get("/get_world_size") == (200, {"world_size": 8})
 
 
-async def test_what_is_read_of_a_managed_fleet_is_the_truth_of_its_status(api: Api) -> None:
+async def test_the_reads_of_a_managed_fleet_answer_from_its_status(api: Api) -> None:
     assert await api.get("/is_paused") == (200, {"is_paused": False})
     assert await api.get("/weight_info") == (200, {"weight_version": "42"})
     status, info = await api.get("/server_info", params={"config_format": "json"})

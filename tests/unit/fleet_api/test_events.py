@@ -96,7 +96,9 @@ async def test_any_replica_goes_on_after_the_last_event_that_a_client_has(api: A
         assert await read(api, Last_Event_ID=event["id"]) == whole[index + 1 :]
 
 
-async def test_what_the_api_server_has_forgotten_is_replaced_by_the_present_state(api: Api) -> None:
+async def test_events_that_the_api_server_has_dropped_are_replaced_by_the_present_state(
+    api: Api,
+) -> None:
     before = api.cluster.objects.weights["metadata"]["resourceVersion"]
     roll_out(api.cluster.objects)
     api.cluster.objects.oldest = int(before) + 2

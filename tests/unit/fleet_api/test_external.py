@@ -38,7 +38,7 @@ def flags() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet_worker.checkpoint.completeness._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("fleet_worker.checkpoint.completeness._POLL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
     assert (status, problem["reason"]) == (503, "WorkersUnavailable")
     assert [one["status"] for one in problem["workers"]] == [200, None, 200]
     assert problem["workers"][1]["reason"] == "Silent"
-    assert problem["detail"].startswith("2 of 3 workers have followed. policy-1:")
+    assert problem["detail"].startswith("2 of 3 workers succeeded. policy-1:")
 
 
 @pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
@@ -629,7 +629,7 @@ def test_a_worker_that_was_replaced_in_the_meantime_is_no_refusal(reason: str) -
     assert problem.status == 503
 
 
-def test_what_a_worker_says_is_cut() -> None:
+def test_a_long_message_of_a_worker_is_cut() -> None:
     error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
     problem = failure([target(0)], [WorkerReply(409, error)])
 

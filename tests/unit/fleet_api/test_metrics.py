@@ -65,7 +65,7 @@ async def test_requests_authentications_reviews_and_changes_are_counted(
     assert 'rlfleet_rl_api_requests_in_work{kind="own"} 0.0' in text
 
 
-async def test_what_clients_invent_makes_no_series(api: Api, metrics: Metrics) -> None:
+async def test_invented_paths_and_methods_make_no_series(api: Api, metrics: Metrics) -> None:
     for number in range(5):
         await api.send("PROPFIND", f"//nothing/{number}")
         await api.get(f"//fleets/rl/absent-{number}{STATE}", STRANGER)

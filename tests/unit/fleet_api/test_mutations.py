@@ -14,7 +14,7 @@ from tests.support.fake_objects import TIMINGS
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.idempotency import ANNOTATION, MOST_CONFLICTS, MOST_KEYS
+from fleet_api.idempotency import ANNOTATION, MAX_CONFLICTS, MAX_KEYS
 from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
 from rlfleet.resources import TRACEPARENT
@@ -199,7 +199,7 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-waits=4"]])
-async def test_one_account_that_waits_leaves_places_to_others(api: Api) -> None:
+async def test_one_account_that_waits_leaves_slots_to_others(api: Api) -> None:
     waiting, hangs = 0, asyncio.Event()
 
     async def watch(*_: Any) -> Any:
@@ -401,7 +401,7 @@ async def test_a_status_that_the_operator_writes_does_not_fail_a_request_with_a_
     real = api.cluster.objects.patch
 
     async def patch(*arguments: Any) -> Any:
-        if len(patches(api)) < MOST_CONFLICTS + 3:
+        if len(patches(api)) < MAX_CONFLICTS + 3:
             api.cluster.objects.write(workersApplied=f"{len(patches(api))}/99")
         return await real(*arguments)
 
@@ -443,11 +443,11 @@ async def test_a_key_is_not_remembered_for_a_change_that_failed(api: Api) -> Non
 
 
 async def test_the_last_keys_are_remembered_and_never_in_clear(api: Api) -> None:
-    for version in range(43, 43 + MOST_KEYS + 5):
+    for version in range(43, 43 + MAX_KEYS + 5):
         await publish(api, str(version), key=f"secret-key-{version}")
 
     annotation = api.cluster.objects.weights["metadata"]["annotations"][ANNOTATION]
-    assert len(json.loads(annotation)) == MOST_KEYS
+    assert len(json.loads(annotation)) == MAX_KEYS
     assert "secret-key" not in annotation
 
 

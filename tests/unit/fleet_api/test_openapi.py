@@ -20,7 +20,7 @@ from fleet_api.calls import PATH_KEY
 
 SOURCES = Path(__file__).parents[3] / "operator/fleet_api"
 OF_THE_SERVER = {HTTPStatus.METHOD_NOT_ALLOWED}
-"""Statuses of requests that are no operation."""
+"""Statuses of requests that are not an operation."""
 
 
 def operations(api: Api) -> dict[tuple[str, str], Any]:

@@ -128,7 +128,7 @@ async def test_a_fleet_of_the_operator_shows_only_routes_that_read(api: Api) -> 
         assert set(row["routes"]) == READING_ENGINE_ROUTES
 
 
-async def test_two_looks_have_the_same_order(api: Api) -> None:
+async def test_two_reads_have_the_same_order(api: Api) -> None:
     api.cluster.pods = [pod(ordinal) for ordinal in (10, 2, 0, 1)]
     first = await workers(api)
     api.cluster.pods.reverse()

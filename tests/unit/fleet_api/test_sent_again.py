@@ -24,7 +24,7 @@ KEY = "key-of-the-public-port"
 
 
 class Workers:
-    """Workers behind one address. `versions`: the next connection reaches the next one; the last one stays."""
+    """Workers behind one address. `versions`: each reply has the next one, and the last one stays."""
 
     def __init__(self, *versions: int, key: str = "") -> None:
         self.versions = list(versions)

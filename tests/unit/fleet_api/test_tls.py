@@ -108,7 +108,7 @@ async def test_a_pair_that_does_not_fit_leaves_the_one_before_in_service(
     shutil.move(certificate, files[0])
 
     assert await name_of(port) == before
-    assert "the one before is served" in caplog.text
+    assert "the previous one stays in use" in caplog.text
     shutil.move(key, files[1])
     assert await name_of(port) == der(files[0])
 

@@ -187,7 +187,7 @@ async def test_workers_that_are_silent_hide_no_others(
     assert page.count("does not answer") == silent
 
 
-async def test_pollers_at_the_same_time_share_one_look_at_the_workers(
+async def test_pollers_at_the_same_time_share_one_read_of_the_workers(
     api: Api, pages: dict[str, web.Response]
 ) -> None:
     found = await asyncio.gather(*(api.get("/metrics") for _ in range(5)))

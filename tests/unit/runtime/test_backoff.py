@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_operator.runtime.backoff import MOST_ASKED_SECONDS, Backoff
+from fleet_operator.runtime.backoff import MAX_ASKED_SECONDS, Backoff
 from fleet_operator.runtime.kopf_watch import RandomWaits
 
 
@@ -28,11 +28,11 @@ def test_no_wait_is_shorter_than_a_half_of_its_time():
     assert [backoff.next_seconds() for _ in range(5)] == [0.5, 1, 2, 4, 5]
 
 
-def test_what_a_server_asks_for_is_added_up_to_a_minute():
+def test_the_wait_that_a_server_asks_for_is_added_up_to_a_minute():
     backoff = Backoff(1, 10, choose=longest)
 
     assert backoff.next_seconds(asked_seconds=3) == 4
-    assert backoff.next_seconds(asked_seconds=86_400) == 2 + MOST_ASKED_SECONDS
+    assert backoff.next_seconds(asked_seconds=86_400) == 2 + MAX_ASKED_SECONDS
 
 
 def test_by_default_it_is_chosen_at_random():

@@ -38,7 +38,7 @@ def state() -> WorkerState:
 
 
 class Desk:
-    """Reads of ten workers. `seconds`: how long each takes, by ordinal; 0 for others. `dead`: never answer."""
+    """Reads of ten workers. `seconds`: how long each takes, by ordinal. `dead`: these never answer."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
@@ -102,7 +102,7 @@ class Desk:
         return [n for n, p in enumerate(self.pods) if self.cache.view(p, now()).state is not None]
 
 
-def told(story: Callable[[Desk], Awaitable[None]]) -> None:
+def run_story(story: Callable[[Desk], Awaitable[None]]) -> None:
     async def run() -> None:
         await story(Desk())
 
@@ -115,10 +115,10 @@ def test_workers_that_were_never_read_are_waited_for():
         assert await desk.took(desk.ask) == pytest.approx(0.1)
         assert desk.known() == list(range(10))
 
-    told(story)
+    run_story(story)
 
 
-def test_a_worker_that_left_a_read_unanswered_is_read_again_and_waited_for_no_more():
+def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting():
     async def story(desk: Desk) -> None:
         desk.dead = {4}
         assert await desk.took(desk.ask) == pytest.approx(SETTLE_SECONDS)
@@ -136,7 +136,7 @@ def test_a_worker_that_left_a_read_unanswered_is_read_again_and_waited_for_no_mo
         assert desk.known() == list(range(10))
         assert desk.again, "the end of the silence asks for another look"
 
-    told(story)
+    run_story(story)
 
 
 def test_an_old_answer_is_renewed_without_a_wait():
@@ -149,7 +149,7 @@ def test_an_old_answer_is_renewed_without_a_wait():
         assert await desk.took(desk.poll) == 0
         assert sorted(desk.asked) == list(range(10))
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_when_one_worker_has_other_weights_the_others_are_read(external, asked):
         versions = {desk.cache.view(p, now()).version for p in desk.pods}
         assert versions == ({"2"} if external else {state().version, "2"})
 
-    told(story)
+    run_story(story)
 
 
 def test_only_news_asks_for_another_look():
@@ -205,7 +205,7 @@ def test_only_news_asks_for_another_look():
             assert seen == state().model_copy(update=desk.changed), "it is known all the same"
         assert desk.looks == [False, True, False, True, True, False, True]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
@@ -216,7 +216,7 @@ def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for():
         desk.seconds = {2: 0.1}
         assert await desk.took(desk.ask) == pytest.approx(0.1)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
@@ -233,7 +233,7 @@ def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long():
         await asyncio.sleep(0)
         assert 2 in desk.asked
 
-    told(story)
+    run_story(story)
 
 
 def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypatch):
@@ -249,4 +249,4 @@ def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypat
         assert await desk.took(desk.poll) == 0
         assert sorted(desk.asked) == list(range(10))
 
-    told(story)
+    run_story(story)

@@ -35,9 +35,9 @@ Behaviour = Callable[[str], Awaitable[WorkerAnswer]]
 
 
 def state(version: str = "1", *, epoch: Epoch | None = None) -> WorkerState:
-    said = make_worker().serving(version).state()
-    assert said is not None
-    return said.model_copy(update={"epoch": epoch})
+    found = make_worker().serving(version).state()
+    assert found is not None
+    return found.model_copy(update={"epoch": epoch})
 
 
 async def at_once(_: str) -> WorkerAnswer:
@@ -278,7 +278,7 @@ class TestOnce:
 
         virtual_time.run(story())
 
-    def test_what_was_refused_is_not_sent_again_at_once(self):
+    def test_a_refused_call_is_not_repeated_at_once(self):
         async def story() -> None:
             refused = WorkerAnswer(state=state(), reason=Reason.WRONG_PHASE, message="no")
             desk = Desk(called=after(0.01, refused))
@@ -289,7 +289,7 @@ class TestOnce:
 
         virtual_time.run(story())
 
-    def test_another_call_than_the_refused_one_is_sent_at_once(self):
+    def test_a_different_call_after_a_refusal_is_sent_at_once(self):
         async def story() -> None:
             refused = WorkerAnswer(state=state(), reason=Reason.NOT_STAGED, message="no")
             desk = Desk(called=after(0.01, refused))
@@ -459,7 +459,7 @@ async def a_defect(_: str) -> WorkerAnswer:
 
 
 async def last_defect(desk: Desk, *actions: WorkerCall, seconds: float) -> Exception | None:
-    """The last report after decisions that plan these calls for so long."""
+    """The last report after decisions that plan these calls for these seconds."""
     for _ in range(round(seconds)):
         await asyncio.sleep(1)
         await desk.act(*actions)

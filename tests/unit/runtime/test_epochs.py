@@ -10,7 +10,7 @@ from tests.support import virtual_time
 from tests.support.builders import make_worker
 
 from fleet_operator.core.identity import WeightsId
-from fleet_operator.runtime.epochs import MOST_AHEAD, Epochs
+from fleet_operator.runtime.epochs import MAX_AHEAD, Epochs
 from fleet_worker.protocol import MAX_TERM, Epoch
 
 KEY, OTHER = ("rl", "policy"), ("rl", "other")
@@ -125,9 +125,9 @@ def test_a_refusal_raises_the_term_of_its_own_fleet_only():
     async def story() -> None:
         epochs, lease = Epochs(lambda: 5), FakeLease()
         task, _ = await settling(epochs, lease)
-        epochs.note_refusal(KEY, POD, Epoch(term=5 + MOST_AHEAD, sequence=0))
+        epochs.note_refusal(KEY, POD, Epoch(term=5 + MAX_AHEAD, sequence=0))
         await lease.says(ours=True)
-        assert epochs.last(KEY).term == 6 + MOST_AHEAD
+        assert epochs.last(KEY).term == 6 + MAX_AHEAD
         assert epochs.last(OTHER).term == 5
         task.cancel()
 
@@ -191,7 +191,7 @@ def test_a_late_call_of_our_own_is_no_reason_to_read_the_lease():
     virtual_time.run(story())
 
 
-@pytest.mark.parametrize("term", [6 + MOST_AHEAD, MAX_TERM - 1, MAX_TERM])
+@pytest.mark.parametrize("term", [6 + MAX_AHEAD, MAX_TERM - 1, MAX_TERM])
 def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
     async def story() -> None:
         epochs = Epochs(lambda: 5)
@@ -216,7 +216,7 @@ def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
         for reported in (
             obeyed.term,
             MAX_TERM - 1,
-            *range(term + MOST_AHEAD - 3, term + MOST_AHEAD + 3),
+            *range(term + MAX_AHEAD - 3, term + MAX_AHEAD + 3),
         ):
             epochs.note_refusal(KEY, POD, Epoch(term=reported, sequence=0))
             epochs.raise_above(epochs.refused())

@@ -1,4 +1,4 @@
-"""Events: said once, not too many, and never an error."""
+"""Events are posted once, at a bounded rate, and a failed post never fails a reconcile."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_event_tells_about_what_and_by_whom():
 @pytest.mark.parametrize(
     ("second", "after_seconds", "posted"),
     [
-        pytest.param((POLICY, APPLIED), 0, 1, id="the same is said once"),
+        pytest.param((POLICY, APPLIED), 0, 1, id="the same Event is posted once"),
         pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS - 1, 1, id="for a while"),
         pytest.param((POLICY, APPLIED), REPEAT_AFTER_SECONDS + 1, 2, id="then once more"),
         pytest.param(
@@ -144,7 +144,7 @@ def test_a_storm_about_one_object_does_not_silence_the_others():
     virtual_time.run(story())
 
 
-def test_what_is_remembered_of_many_objects_is_forgotten_again():
+def test_memory_of_many_objects_is_freed_again():
     async def story() -> None:
         setup = Setup()
         for n in range(500):
@@ -208,7 +208,7 @@ def test_events_count_as_writes():
     virtual_time.run(story())
 
 
-SAID = st.tuples(
+RECORDED = st.tuples(
     st.sampled_from([0.0, 0.0, 0.5, 3.0, REPEAT_AFTER_SECONDS]),
     st.sampled_from(["policy", "other"]),
     st.integers(0, 60),
@@ -216,14 +216,14 @@ SAID = st.tuples(
 
 
 @settings(max_examples=40)
-@given(st.lists(SAID, max_size=120))
+@given(st.lists(RECORDED, max_size=120))
 @example([(0.0, "policy", n) for n in range(60)] * 2)
-def test_no_event_is_posted_twice_at_once_and_their_rate_is_bounded(said):
+def test_no_event_is_posted_twice_at_once_and_their_rate_is_bounded(recorded):
     async def story() -> None:
         setup = Setup()
         asked: dict[tuple[str, int], list[float]] = {}
         posted: dict[str, list[float]] = {"policy": [], "other": []}
-        for pause, name, number in said:
+        for pause, name, number in recorded:
             await asyncio.sleep(pause)
             before = len(await setup.events())
             subject = Subject(
@@ -252,7 +252,7 @@ def test_no_event_is_posted_twice_at_once_and_their_rate_is_bounded(said):
 
 
 @pytest.mark.parametrize("name", ["policy", "other"])
-def test_what_is_new_and_rare_is_always_posted_at(name):
+def test_a_rare_new_event_is_always_posted_at(name):
     async def story() -> None:
         setup = Setup()
         subject = Subject(kind="WeightVersion", namespace="rl", name=name, uid=name, fleet="policy")

@@ -1,4 +1,4 @@
-"""Requests on their way: so many at once, each with one end, and rounds that wait for a moment."""
+"""Requests in flight: a limited number at once, each with one end, and batches that wait for a moment."""
 
 from __future__ import annotations
 

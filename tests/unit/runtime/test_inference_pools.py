@@ -105,7 +105,7 @@ async def test_a_pool_of_another_owner_is_left_alone(desk: Desk):
     assert desk.pool is not None
 
 
-async def test_a_fleet_without_a_pool_is_looked_at_once(desk: Desk):
+async def test_a_fleet_without_a_pool_is_read_once(desk: Desk):
     desk.kube.refuses = unknown_kind
     await desk.write(PLAIN)
     desk.children.forget_written()
@@ -113,7 +113,7 @@ async def test_a_fleet_without_a_pool_is_looked_at_once(desk: Desk):
     assert not await desk.write(PLAIN)
 
 
-async def test_a_look_that_fails_is_repeated(desk: Desk):
+async def test_a_failed_read_is_repeated(desk: Desk):
     await desk.write(ASKED)
     desk.next_leader()
     desk.kube.error = Retryable("503")

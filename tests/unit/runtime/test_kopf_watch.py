@@ -40,7 +40,7 @@ class Watches:
         self.registry = build_registry(self.store)
         self.handlers = {h.selector.any_name: h for h in self.registry._watching._handlers}
 
-    async def bring(self, plural: str, kind: str | None, body: dict[str, Any]) -> None:
+    async def deliver(self, plural: str, kind: str | None, body: dict[str, Any]) -> None:
         fn: Any = self.handlers[plural].fn
         await fn(body=kopf.Body(body), type=kind, event={}, logger=None, memo=None)
 
@@ -69,20 +69,20 @@ def test_nothing_keeps_state_on_the_objects_or_holds_them_back(watches: Watches)
 
 
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED"])
-async def test_what_is_there_is_taken_in(watches: Watches, kind: str | None) -> None:
-    """None is what a list brings, before a watch has said anything."""
-    await watches.bring("inferencefleets", kind, FLEET)
-    await watches.bring("weightversions", kind, WEIGHTS)
+async def test_listed_and_added_objects_enter_the_store(watches: Watches, kind: str | None) -> None:
+    """Objects of the first list have the kind None."""
+    await watches.deliver("inferencefleets", kind, FLEET)
+    await watches.deliver("weightversions", kind, WEIGHTS)
 
     assert watches.store.fleet(KEY) is not None
     assert [w.spec.version for w in watches.store.weights_of(KEY)] == ["7"]
     assert watches.woken == [KEY, KEY]
 
 
-async def test_what_is_gone_is_forgotten(watches: Watches) -> None:
+async def test_deleted_objects_leave_the_store(watches: Watches) -> None:
     for kind in ("ADDED", "DELETED"):
-        await watches.bring("inferencefleets", kind, FLEET)
-        await watches.bring("weightversions", kind, WEIGHTS)
+        await watches.deliver("inferencefleets", kind, FLEET)
+        await watches.deliver("weightversions", kind, WEIGHTS)
 
     assert watches.store.fleet(KEY) is None
     assert watches.store.weights_of(KEY) == ()
@@ -93,8 +93,8 @@ async def test_a_late_word_of_a_fleet_that_is_gone_does_not_hide_its_successor(
     watches: Watches,
 ) -> None:
     successor = FLEET | {"metadata": FLEET["metadata"] | {"uid": "u2"}}
-    await watches.bring("inferencefleets", "ADDED", successor)
-    await watches.bring("inferencefleets", "DELETED", FLEET)
+    await watches.deliver("inferencefleets", "ADDED", successor)
+    await watches.deliver("inferencefleets", "DELETED", FLEET)
     record = watches.store.fleet(KEY)
 
     assert record is not None
@@ -106,8 +106,8 @@ async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
     watches: Watches, plural: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = FLEET if plural == "inferencefleets" else WEIGHTS
-    await watches.bring(plural, "ADDED", body)
-    await watches.bring(plural, "MODIFIED", body | {"spec": {"from": "the future"}})
+    await watches.deliver(plural, "ADDED", body)
+    await watches.deliver(plural, "MODIFIED", body | {"spec": {"from": "the future"}})
 
     assert "rl/policy cannot be read" in caplog.text
     assert watches.woken == [KEY, KEY], "its condition is written"

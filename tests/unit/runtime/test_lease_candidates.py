@@ -57,45 +57,45 @@ class TwoCandidates(RuleBasedStateMachine):
         self.loop.run_until_complete(watch())
 
     @rule(
-        who=st.integers(0, 1),
+        index=st.integers(0, 1),
         fault=st.sampled_from(
             ("none", "none", "refused", "hangs", "slow", "slower", "lost", "conflict")
         ),
     )
-    def network(self, who, fault):
-        client = self.clients[who]
+    def network(self, index, fault):
+        client = self.clients[index]
         client.error = {"refused": Retryable("503"), "conflict": Conflict("409")}.get(fault)
         client.hangs = fault == "hangs"
         client.delay_seconds = {"slow": 1.7, "slower": 3.9}.get(fault, 0)
         client.answers_lost = fault == "lost"
 
-    @rule(who=st.integers(0, 1))
-    def killed_and_started_again(self, who):
-        self.loop.run_until_complete(self._restart(who))
+    @rule(index=st.integers(0, 1))
+    def killed_and_started_again(self, index):
+        self.loop.run_until_complete(self._restart(index))
 
-    @rule(who=st.integers(0, 1))
-    def stopped_and_started_again(self, who):
+    @rule(index=st.integers(0, 1))
+    def stopped_and_started_again(self, index):
         async def story() -> None:
-            await self.leases[who].release()
-            await self._restart(who)
+            await self.leases[index].release()
+            await self._restart(index)
 
         self.loop.run_until_complete(story())
 
     @precondition(lambda self: any(life.done() for life in self.lives))
     @rule()
     def those_that_ended_start_again(self):
-        for who, life in enumerate(self.lives):
+        for index, life in enumerate(self.lives):
             if life.done():
-                self.loop.run_until_complete(self._restart(who))
+                self.loop.run_until_complete(self._restart(index))
 
-    async def _restart(self, who: int) -> None:
-        life = self.lives[who]
+    async def _restart(self, index: int) -> None:
+        life = self.lives[index]
         life.cancel()
         await asyncio.wait([life])
         if not life.cancelled() and life.exception() is not None:
             raise life.exception()
-        self.leases[who] = self._candidate(who)
-        self.lives[who] = asyncio.create_task(self._live(self.leases[who]))
+        self.leases[index] = self._candidate(index)
+        self.lives[index] = asyncio.create_task(self._live(self.leases[index]))
 
     @invariant()
     def two_never_lead(self):
@@ -110,10 +110,10 @@ class TwoCandidates(RuleBasedStateMachine):
 
     def teardown(self):
         async def settle() -> None:
-            for who in (0, 1):
-                self.network(who, "none")
-                if self.lives[who].done():
-                    await self._restart(who)
+            for index in (0, 1):
+                self.network(index, "none")
+                if self.lives[index].done():
+                    await self._restart(index)
             await asyncio.sleep(2 * DURATION_SECONDS + 3 * RETRY_SECONDS)
             held = [lease.held for lease in self.leases]
             for life in self.lives:

@@ -56,7 +56,7 @@ def test_a_busy_machine_is_distinguished_from_work_that_lasts():
     assert virtual_time.run(story(5.0)) == (late, late)
 
 
-def test_what_was_long_ago_is_not_shown_any_more():
+def test_an_old_lag_is_no_longer_shown():
     async def story() -> tuple[float, float, float]:
         lag, loop = LoopLag(), asyncio.get_running_loop()
         sampling = asyncio.create_task(lag.run())

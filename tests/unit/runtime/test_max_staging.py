@@ -66,7 +66,7 @@ def test_a_place_that_is_free_is_taken_at_once() -> None:
     virtual_time.run(story())
 
 
-def test_what_workers_read_for_the_leader_before_counts() -> None:
+def test_stages_that_an_earlier_leader_started_count() -> None:
     async def story() -> None:
         async with Rig(replicas=6, rollout={"maxStaging": 2}) as rig:
             counting = await slow(rig)

@@ -115,7 +115,7 @@ def test_an_adapters_rollout_is_not_counted_among_those_of_the_base_weights():
             assert {re.search('adapter="(.*?)"', labels)[1] for labels in phases} == {"", "tuned"}
 
     def by_kind(shown: dict[str, float]) -> dict[str, float]:
-        """Of one phase: all phases of a rollout are observed together."""
+        """The numbers of one phase: all phases of a rollout are observed together."""
         totals = {labels: n for labels, n in shown.items() if 'phase="total"' in labels}
         return {re.search('kind="(.*?)"', labels)[1]: n for labels, n in totals.items()}
 

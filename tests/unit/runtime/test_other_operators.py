@@ -10,7 +10,7 @@ from tests.support.fake_kube import FakeCluster
 from tests.support.rig import FLEET_PATH, Rig
 
 from fleet_operator.errors import Retryable, Terminal
-from fleet_operator.runtime.other_operators import LOOK_SECONDS, TAKEOVER_SECONDS, OtherOperators
+from fleet_operator.runtime.other_operators import POLL_SECONDS, TAKEOVER_SECONDS, OtherOperators
 
 OWN, OTHER = "rl/operator", "ops/rlfleet"
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/ops/leases/rlfleet"
@@ -32,7 +32,7 @@ async def keep_renewing(cluster: FakeCluster) -> None:
     "recorded",
     ["", OWN, "no-lease", "a/b/c", "../secrets/x", "ops/../../secrets/token", "ops/"],
 )
-def test_what_names_no_other_lease_is_ours_and_costs_no_request(recorded):
+def test_a_fleet_that_names_no_other_lease_is_ours_and_costs_no_request(recorded):
     async def story() -> None:
         client = FakeCluster().client()
         assert await OtherOperators(client, OWN).driver(recorded) == ""
@@ -41,7 +41,7 @@ def test_what_names_no_other_lease_is_ours_and_costs_no_request(recorded):
     virtual_time.run(story())
 
 
-def test_a_lease_that_is_renewed_is_left_its_fleets_and_read_seldom():
+def test_the_fleets_of_a_renewed_lease_are_left_to_it_and_the_lease_is_rarely_read():
     async def story() -> None:
         cluster = FakeCluster()
         client = cluster.client()
@@ -51,7 +51,7 @@ def test_a_lease_that_is_renewed_is_left_its_fleets_and_read_seldom():
         for _ in range(300):
             assert await rivals.driver(OTHER) == OTHER
             await asyncio.sleep(1)
-        assert client.requests == [("GET", LEASE_PATH)] * int(300 / LOOK_SECONDS)
+        assert client.requests == [("GET", LEASE_PATH)] * int(300 / POLL_SECONDS)
         renewing.cancel()
 
     virtual_time.run(story())
@@ -68,10 +68,10 @@ def test_a_lease_that_ends_leaves_its_fleets_after_a_while(how):
             cluster.drop(LEASE_PATH)
         await asyncio.sleep(TAKEOVER_SECONDS - 1)
         assert await rivals.driver(OTHER) == OTHER
-        await asyncio.sleep(TAKEOVER_SECONDS + LOOK_SECONDS)
+        await asyncio.sleep(TAKEOVER_SECONDS + POLL_SECONDS)
         assert await rivals.driver(OTHER) == ""
         renew(cluster)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         assert await rivals.driver(OTHER) == OTHER, "it has come back"
 
     virtual_time.run(story())
@@ -143,7 +143,7 @@ class TestAFleetOfAnotherRelease:
                 assert rig.serving == ["1", "1", "1"]
                 renewing.cancel()
                 took = await rig.until(lambda: rig.fleet.get("operator") == OWN, seconds=200)
-                assert TAKEOVER_SECONDS - LOOK_SECONDS < took < 2 * TAKEOVER_SECONDS
+                assert TAKEOVER_SECONDS - POLL_SECONDS < took < 2 * TAKEOVER_SECONDS
                 rig.tell_operator()
                 await rig.applied("2")
                 shown = rig.operator.metrics.render().decode()

@@ -194,19 +194,19 @@ class TestChildren:
         ]
         assert owned.count("child") == 4
 
-    async def test_what_is_equal_is_not_written_again(self, owned):
+    async def test_an_unchanged_object_is_not_written_again(self, owned):
         await ensure_children(owned, self.OBSERVED, target("41"))
         await ensure_children(owned, self.OBSERVED, target("41"))
 
         assert len(writes(owned)) == 4
 
-    async def test_only_what_differs_is_written(self, owned):
+    async def test_only_changed_objects_are_written(self, owned):
         await ensure_children(owned, self.OBSERVED, target("41"))
         await ensure_children(owned, self.OBSERVED, target("42"))
 
         assert writes(owned)[4:] == [("APPLY", "/api/v1/namespaces/rl/configmaps/policy-applied")]
 
-    async def test_now_and_then_all_is_looked_at_again_and_only_what_was_changed_is_written(
+    async def test_all_objects_are_read_again_at_times_and_only_changed_ones_are_written(
         self, owned
     ):
         await ensure_children(owned, self.OBSERVED, target("41"))
@@ -246,7 +246,7 @@ class TestChildren:
         found = owned.cluster.objects["/api/v1/namespaces/rl/configmaps/policy-applied"]
         assert set(found["data"]) == {"version", "path"}
 
-    async def test_what_others_have_added_is_theirs(self, owned):
+    async def test_annotations_that_others_add_are_left(self, owned):
         await ensure_children(owned, self.OBSERVED, target("41"))
         found = owned.cluster.objects["/api/v1/namespaces/rl/services/policy"]
         found["metadata"]["annotations"] = {"added": "by another"}
@@ -339,7 +339,7 @@ class TestObjectsOfOthers:
         assert f" {path.rpartition('/')[2]} exists already" in str(error)
         assert len(writes(owned)) == 3, "the other children are written"
 
-    async def test_what_orphan_deletion_left_is_taken_back_by_its_labels(self, owned):
+    async def test_objects_that_an_orphaning_deletion_left_are_adopted_by_their_labels(self, owned):
         labels = names.fleet_labels("policy")
         owned.cluster.put(SERVICE, foreign(SERVICE, labels=labels))
         await ensure_children(owned, self.OBSERVED, target("41"))
@@ -347,7 +347,7 @@ class TestObjectsOfOthers:
         (owner,) = owned.cluster.objects[SERVICE]["metadata"]["ownerReferences"]
         assert owner["uid"] == FLEET_UID
 
-    async def test_what_an_earlier_fleet_of_the_same_name_left_is_taken_over(self, owned):
+    async def test_objects_of_an_earlier_fleet_of_the_same_name_are_adopted(self, owned):
         earlier = owner_reference(make_fleet()) | {"uid": "fleet-0"}
         owned.cluster.put(SERVICE, foreign(SERVICE, ownerReferences=[earlier]))
         await ensure_children(owned, self.OBSERVED, target("41"))
@@ -367,7 +367,7 @@ class TestObjectsOfOthers:
         assert owned.cluster.objects[CONFIG_MAP] == before
 
     @pytest.mark.parametrize("path", [SERVICE, OTHERS, CONFIG_MAP, BUDGET])
-    async def test_an_object_that_took_the_name_between_the_look_and_the_first_write_is_left(
+    async def test_an_object_that_took_the_name_between_the_read_and_the_first_write_is_left(
         self, owned, path
     ):
         """The operator has found no object of the name, and looks at its fleet last."""

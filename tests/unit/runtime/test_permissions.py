@@ -106,7 +106,7 @@ async def test_a_server_that_cannot_answer_now_is_no_missing_right():
         await check(Judge(error=Retryable("429")))
 
 
-async def test_what_was_answered_is_not_asked_again():
+async def test_permissions_that_were_answered_are_not_requested_again():
     judge = Judge()
     rights = permissions.Permissions(judge, ("rl",), LEASE)
     answer, judge.create = judge.create, _busy_at_the_third(judge)

@@ -41,9 +41,9 @@ def test_another_release_replaces_no_worker_until_it_is_let() -> None:
             rig.default_image = NEW
             await rig.start_operator()
             await rig.until(lambda: rig.condition("UpdateAvailable"))
-            said = rig.condition("UpdateAvailable")
-            assert said is not None
-            assert said["message"].startswith(f"image {OLD} -> {NEW}. ")
+            condition = rig.condition("UpdateAvailable")
+            assert condition is not None
+            assert condition["message"].startswith(f"image {OLD} -> {NEW}. ")
 
             rig.change(FLEET_PATH, replicas=3)
             await rig.until(lambda: rig.serving == ["1", "1", "1"])

@@ -72,7 +72,7 @@ class Watching:
 
 
 class TestFollowing:
-    def test_what_is_there_is_listed_in_order_of_ordinal(self):
+    def test_existing_pods_are_listed_in_order_of_ordinal(self):
         async def story() -> None:
             cluster = FakeCluster()
             for n in (10, 2, 0):
@@ -83,7 +83,7 @@ class TestFollowing:
 
         virtual_time.run(story())
 
-    def test_what_comes_changes_and_goes_is_followed(self):
+    def test_added_changed_and_deleted_pods_are_followed(self):
         async def story() -> None:
             cluster = FakeCluster()
             async with Watching(cluster.client()) as watching:
@@ -110,7 +110,7 @@ class TestFollowing:
                     cluster, pod(0) | {"metadata": pod(0)["metadata"] | {"annotations": {"a": "b"}}}
                 )
                 await asyncio.sleep(0.01)
-                assert watching.changes == [KEY], "a new resourceVersion alone is no change"
+                assert watching.changes == [KEY], "a new resourceVersion alone is not a change"
 
         virtual_time.run(story())
 
@@ -170,7 +170,7 @@ class TestStrangers:
     @pytest.mark.parametrize(
         "change",
         [
-            pytest.param({names.LABEL_ORDINAL: "first"}, id="an ordinal that is no number"),
+            pytest.param({names.LABEL_ORDINAL: "first"}, id="an ordinal that is not a number"),
             pytest.param({names.LABEL_ORDINAL: ""}, id="an empty ordinal"),
             pytest.param({names.LABEL_ORDINAL: "7"}, id="the ordinal of another name"),
             pytest.param({names.LABEL_ORDINAL: None}, id="no ordinal"),
@@ -205,7 +205,7 @@ class TestStrangers:
 
         virtual_time.run(story())
 
-    def test_a_worker_whose_labels_are_changed_is_a_worker_no_more(self):
+    def test_a_worker_whose_labels_are_changed_is_no_longer_a_worker(self):
         async def story() -> None:
             cluster = FakeCluster()
             put(cluster, pod(0))
@@ -262,7 +262,7 @@ class TestStreams:
 
         virtual_time.run(story())
 
-    def test_what_happened_while_the_stream_was_too_old_is_found_by_listing(self):
+    def test_changes_since_an_expired_stream_are_found_by_listing(self):
         async def story() -> None:
             cluster = FakeCluster()
             client = cluster.client()

@@ -21,12 +21,12 @@ def waiting(wait: PodWait | None, pod: PodView = POD) -> PodView:
 
 
 def seen(watch: PodTimers, wait: PodWait | None, now: float) -> PodWait:
-    (pod,) = watch.look(KEY, [waiting(wait)], now)
+    (pod,) = watch.update(KEY, [waiting(wait)], now)
     assert pod.wait is not None
     return pod.wait
 
 
-def test_a_leader_that_finds_a_wait_counts_from_its_first_look_and_has_not_seen_it_begin():
+def test_a_leader_that_finds_a_wait_counts_from_its_first_reconcile_and_has_not_seen_it_begin():
     watch = PodTimers()
 
     assert seen(watch, NODE, 10.0).saw_it_begin is False
@@ -45,9 +45,9 @@ def test_a_gate_that_goes_begins_the_wait_for_a_node():
     assert (found.watched_seconds, found.saw_it_begin) == (60.0, True)
 
 
-def test_a_pod_that_is_new_to_a_fleet_that_was_looked_at_waits_since_now():
+def test_a_new_pod_of_a_fleet_that_was_reconciled_before_waits_since_now():
     watch = PodTimers()
-    watch.look(KEY, [], 0.0)
+    watch.update(KEY, [], 0.0)
 
     found = seen(watch, NODE, 5.0)
 
@@ -57,7 +57,7 @@ def test_a_pod_that_is_new_to_a_fleet_that_was_looked_at_waits_since_now():
 def test_other_words_for_the_same_wait_do_not_begin_it_again():
     watch = PodTimers()
     pull = PodWait(awaited=Awaited.IMAGE, reason="ErrImagePull", message="timeout")
-    watch.look(KEY, [waiting(None)], 0.0)
+    watch.update(KEY, [waiting(None)], 0.0)
     seen(watch, pull, 1.0)
 
     found = seen(watch, replace(pull, reason="ImagePullBackOff", message="Back-off"), 31.0)
@@ -68,7 +68,7 @@ def test_other_words_for_the_same_wait_do_not_begin_it_again():
 def test_a_wait_that_came_back_is_another_one():
     watch = PodTimers()
     seen(watch, NODE, 0.0)
-    watch.look(KEY, [waiting(None)], 100.0)
+    watch.update(KEY, [waiting(None)], 100.0)
 
     assert seen(watch, NODE, 200.0).watched_seconds == 0.0
 
@@ -77,7 +77,7 @@ def test_another_pod_of_the_same_name_begins_its_own_wait():
     watch = PodTimers()
     seen(watch, NODE, 0.0)
 
-    (pod,) = watch.look(KEY, [replace(waiting(NODE), uid="another")], 100.0)
+    (pod,) = watch.update(KEY, [replace(waiting(NODE), uid="another")], 100.0)
 
     assert pod.wait is not None
     assert (pod.wait.watched_seconds, pod.wait.saw_it_begin) == (0.0, True)
@@ -85,23 +85,23 @@ def test_another_pod_of_the_same_name_begins_its_own_wait():
 
 def test_a_fleet_that_was_forgotten_is_found_like_the_first_time():
     watch = PodTimers()
-    watch.look(KEY, [], 0.0)
+    watch.update(KEY, [], 0.0)
     watch.forget(KEY)
 
     assert seen(watch, NODE, 5.0).saw_it_begin is False
 
 
-def test_pods_that_have_not_changed_and_do_not_wait_are_not_looked_at_one_by_one():
+def test_unchanged_pods_that_do_not_wait_are_returned_as_they_are():
     watch = PodTimers()
     pods = (waiting(None), waiting(None, make_worker(1).pod_view()))
 
-    assert watch.look(KEY, pods, 0.0) is pods
-    assert watch.look(KEY, pods, 5.0) is pods
+    assert watch.update(KEY, pods, 0.0) is pods
+    assert watch.update(KEY, pods, 5.0) is pods
 
 
-def test_a_wait_that_begins_after_a_look_at_settled_pods_was_seen_to_begin():
+def test_a_wait_that_begins_after_a_reconcile_of_settled_pods_was_seen_to_begin():
     watch = PodTimers()
-    watch.look(KEY, (waiting(None),), 0.0)
+    watch.update(KEY, (waiting(None),), 0.0)
 
     seen(watch, NODE, 5.0)
     found = seen(watch, NODE, 9.0)

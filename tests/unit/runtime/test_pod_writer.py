@@ -41,7 +41,7 @@ class Server:
 
     Fields:
         sent: creations of pods, with the time.
-        refused_at: when the first answer said that there is no room.
+        refused_at: when the first creation was refused for lack of quota.
     """
 
     def __init__(self, *, room: float = float("inf"), refusal: FleetError | None = None) -> None:
@@ -125,7 +125,7 @@ class TestRefusals:
                 errors.append(await server.try_to(creations(500)))
                 await asyncio.sleep(0.5)
 
-            assert {str(e) for e in errors} == {QUOTA}, "it is said all the time"
+            assert {str(e) for e in errors} == {QUOTA}, "every attempt reports the error"
             assert len(server.sent) <= 30, "600 before"
             waits = [b - a for (a, _), (b, _) in zip(server.sent, server.sent[1:], strict=False)]
             assert waits[0] <= 2
@@ -177,7 +177,7 @@ class TestRefusals:
 
         played(story)
 
-    def test_what_else_changes_goes_on(self):
+    def test_other_writes_continue(self):
         async def story() -> None:
             server, deleted = Server(room=0), []
             server.delete = lambda path, *, uid: _noted(deleted, uid)

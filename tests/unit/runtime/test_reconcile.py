@@ -79,7 +79,7 @@ def test_the_table_names_every_request_that_a_fleet_costs() -> None:
             rig.publish("2")
             await both_are_ready(rig, "2")
             made = set(rig.kube.requests)
-            # Of the watch and of the Lease other tests speak.
+            # Other tests cover the watch and the Lease.
             made -= {("GET", PODS_PATH), ("WATCH", PODS_PATH)}
             assert {r for r in made if "/leases" not in r[1]} == {p.values for p in REQUESTS}
 
@@ -133,7 +133,7 @@ def test_a_write_that_took_effect_without_an_answer_is_not_done_twice_over(
             await both_are_ready(rig, "2")
             assert lost == [path]
             assert len([p for p in rig.cluster.objects if p.startswith(PODS_PATH)]) == 1
-            assert len(rig.workers.workers) == 1, "no worker was made in vain"
+            assert len(rig.workers.workers) == 1, "a lost answer creates no second worker"
             secrets = [p for p in rig.cluster.objects if "/secrets/" in p]
             assert len(secrets) == 1
 
@@ -209,7 +209,7 @@ def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
     virtual_time.run(story())
 
 
-def test_what_was_deleted_goes_and_nothing_in_its_place_also_while_the_watch_is_late() -> None:
+def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends() -> None:
     async def story() -> None:
         async with Rig(replicas=3) as rig:
             await rig.until(lambda: is_ready(rig, FLEET_PATH))

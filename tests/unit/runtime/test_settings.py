@@ -1,4 +1,4 @@
-"""Flags win over variables, and what does not fit is refused in words before anything starts."""
+"""Flags win over variables, and an invalid value is refused with a message before anything starts."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_every_process_has_an_identity_of_its_own():
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        pytest.param("--port", "http", id="a port that is no number"),
+        pytest.param("--port", "http", id="a port that is not a number"),
         pytest.param("--port", "70000", id="a port that does not exist"),
         pytest.param("--port", "80.5", id="half a port"),
         pytest.param("--port", "0", id="no port"),
-        pytest.param("--resync-seconds", "often", id="a time that is no number"),
+        pytest.param("--resync-seconds", "often", id="a time that is not a number"),
         pytest.param("--resync-seconds", "0", id="looking all the time"),
         pytest.param("--resync-seconds", "nan", id="no number at all"),
         pytest.param("--log-level", "LOUD", id="a level that does not exist"),
@@ -75,7 +75,7 @@ def test_every_process_has_an_identity_of_its_own():
     ],
 )
 @pytest.mark.parametrize("how", ["flag", "variable"])
-def test_what_does_not_fit_is_refused_and_named(flag, value, how, monkeypatch, capsys):
+def test_an_invalid_setting_is_refused_by_name(flag, value, how, monkeypatch, capsys):
     arguments = [f"{flag}={value}"] if how == "flag" else []
     if how == "variable":
         monkeypatch.setenv("RLFLEET_" + flag.strip("-").replace("-", "_").upper(), value)

@@ -33,7 +33,7 @@ WORKERS = make_fleet(
     make_worker(3).starting(),
     make_worker(4).broken(),
 ).workers
-CHANGES_AT_MOST = 3
+MAX_CHANGES = 3
 
 FLEET: dict[str, Any] = {
     "replicas": 5,
@@ -174,7 +174,7 @@ def changed(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
     inner = [p for p in paths_in(whole) if p]
     places = st.sampled_from(inner) | st.just(())
     # The whole spec is replaced now and then; most of the time something within it is.
-    for _ in range(draw(st.integers(0, CHANGES_AT_MOST))):
+    for _ in range(draw(st.integers(0, MAX_CHANGES))):
         path = draw(places if draw(st.integers(0, 9)) == 0 else st.sampled_from(inner))
         spec = put(spec, path, copy.deepcopy(draw(FITTING | ODD)))
     return spec

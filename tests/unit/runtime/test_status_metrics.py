@@ -196,7 +196,7 @@ def test_the_replicas_of_the_spec_are_shown_as_long_as_they_are_known():
 
 
 def lag(*history: tuple[str, int], phase: RolloutPhase = RolloutPhase.STAGING) -> float:
-    """Of a rollout that began 10 seconds ago. `history`: result and age of others, newest first."""
+    """The lag in a rollout that began 10 seconds ago. `history`: result and age of others, newest first."""
     now = datetime.now(UTC)
     ended = [
         {

@@ -116,7 +116,7 @@ def test_mere_progress_is_held_back_and_then_folded_into_one_write():
     virtual_time.run(story())
 
 
-def test_what_was_held_back_and_is_true_no_more_is_not_due():
+def test_a_held_back_status_that_was_reverted_is_not_due():
     async def story() -> None:
         desk = Desk()
         await desk.write(serving(1))
@@ -228,7 +228,7 @@ class TestEvents:
         virtual_time.run(story())
 
 
-def test_what_is_known_of_objects_that_are_gone_is_dropped():
+def test_the_statuses_of_deleted_objects_are_dropped():
     async def story() -> None:
         desk = Desk()
         await desk.write(serving(1))
@@ -293,7 +293,7 @@ def test_whatever_happens_verdicts_stand_at_once_progress_within_a_second_and_no
     virtual_time.run(story())
 
 
-def test_of_two_objects_the_one_that_is_due_first_says_when_to_look_again():
+def test_the_object_that_is_due_first_sets_the_next_reconcile():
     async def story() -> None:
         desk = Desk()
         view = make_weights("2")

@@ -291,7 +291,7 @@ ODD_STATUSES = [
     pytest.param({"conditions": [{}]}, id="half a condition"),
     pytest.param({"laggards": [{"pod": "policy-0"}]}, id="half a laggard"),
     pytest.param({"conditions": "none", "laggards": 7}, id="other kinds of values"),
-    pytest.param({"observedGeneration": "newest"}, id="a generation that is no number"),
+    pytest.param({"observedGeneration": "newest"}, id="a generation that is not a number"),
     pytest.param({"workers": {"serving": "all"}}, id="a count that is none"),
 ]
 

@@ -42,7 +42,7 @@ async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube)
     assert stored["metadata"]["ownerReferences"][0]["uid"] == fleet.uid
 
 
-async def test_what_a_queue_holds_back_when_a_template_is_recorded_is_recorded_with_it(
+async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(
     kube: FakeKube,
 ) -> None:
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")

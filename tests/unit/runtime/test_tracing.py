@@ -68,11 +68,11 @@ def play(
     """One rollout with these calls."""
     during = staging()
     view = make_weights("2", traceparent=traceparent, status=WeightsStatus())
-    trace = tracing.look(KEY, [view], {view.uid: during}, now=NOW)
+    trace = tracing.update(KEY, [view], {view.uid: during}, now=NOW)
     for call in calls:
         trace.ended(call, outcome, 2)
     view = make_weights("2", traceparent=traceparent, status=during)
-    tracing.look(KEY, [view], {view.uid: ended(during, result, reason=reason)}, now=NOW)
+    tracing.update(KEY, [view], {view.uid: ended(during, result, reason=reason)}, now=NOW)
 
 
 def pause(pod: str = "policy-0") -> Pause:
@@ -133,10 +133,10 @@ def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call
 def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace() -> None:
     seen, during = Seen(), staging()
     view = make_weights("2", status=during)
-    seen.tracing.look(KEY, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
+    seen.tracing.update(KEY, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
     successor = seen.process()
-    successor.look(KEY, [view], {view.uid: during}, now=NOW).ended(resume(), "done", 1)
-    successor.look(KEY, [view], {view.uid: ended(during, "Applied")}, now=NOW)
+    successor.update(KEY, [view], {view.uid: during}, now=NOW).ended(resume(), "done", 1)
+    successor.update(KEY, [view], {view.uid: ended(during, "Applied")}, now=NOW)
     (rollout,) = seen.named("rollout")
 
     assert len({trace_of(s) for s in seen.spans}) == 1
@@ -188,7 +188,7 @@ def test_a_call_for_another_version_has_no_span() -> None:
 def test_a_call_outside_of_a_rollout_has_no_span() -> None:
     seen, status = Seen(), applied_status("1", history=history_of("1"))
     view = make_weights("1", status=status)
-    seen.tracing.look(KEY, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
+    seen.tracing.update(KEY, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
 
     assert seen.spans == ()
 
@@ -205,13 +205,13 @@ def test_a_halted_rollout_is_an_error_with_its_reason() -> None:
 def test_a_superseded_rollout_stays_in_the_trace_of_its_own_version() -> None:
     seen, first = Seen(), staging("2")
     view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())
-    seen.tracing.look(KEY, [view], {view.uid: first}, now=NOW)
+    seen.tracing.update(KEY, [view], {view.uid: first}, now=NOW)
     later = ended(first, "Superseded").model_copy(
         update={"desired_version": "3", "phase": RolloutPhase.STAGING}
     )
     other = f"00-{'a' * 32}-{PARENT}-01"
     view = make_weights("3", traceparent=other, status=first)
-    seen.tracing.look(KEY, [view], {view.uid: later}, now=NOW)
+    seen.tracing.update(KEY, [view], {view.uid: later}, now=NOW)
     (rollout,) = seen.named("rollout")
 
     assert trace_of(rollout) == TRACE
@@ -221,7 +221,7 @@ def test_a_superseded_rollout_stays_in_the_trace_of_its_own_version() -> None:
 def test_a_fleet_that_is_gone_leaves_nothing_behind() -> None:
     seen, during = Seen(), staging()
     view = make_weights("2", status=during)
-    seen.tracing.look(KEY, [view], {view.uid: during}, now=NOW)
+    seen.tracing.update(KEY, [view], {view.uid: during}, now=NOW)
     seen.tracing.forget(KEY)
 
     assert seen.tracing._rollouts == {}

@@ -42,16 +42,16 @@ class FakeWorker:
         raise AssertionError("no test here reads a state")
 
     async def call(self, worker: Addressee, action: WorkerCall, epoch: Epoch) -> WorkerAnswer:
-        said = make_worker(0).paused("41").state()
-        assert said is not None
+        state = make_worker(0).paused("41").state()
+        assert state is not None
         try:
             self.epoch = newest(self.epoch, epoch)
         except Refusal as refusal:
             self.log.append((worker.token, epoch.term, False))
-            state = said.model_copy(update={"epoch": self.epoch})
+            state = state.model_copy(update={"epoch": self.epoch})
             return WorkerAnswer(state=state, reason=refusal.reason, message=refusal.message)
         self.log.append((worker.token, epoch.term, True))
-        return WorkerAnswer(state=said.model_copy(update={"epoch": self.epoch}))
+        return WorkerAnswer(state=state.model_copy(update={"epoch": self.epoch}))
 
 
 class Process:

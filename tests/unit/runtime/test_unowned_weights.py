@@ -21,7 +21,7 @@ def conditions(status: WeightsStatus) -> dict[str, tuple[str, str]]:
 
 
 def test_within_its_grace_the_fleet_may_still_come():
-    made, left_seconds = UnownedWeights().look(KEY, [LONELY], 100.0, now=NOW)
+    made, left_seconds = UnownedWeights().update(KEY, [LONELY], 100.0, now=NOW)
 
     assert left_seconds == FLEET_GRACE_SECONDS
     assert conditions(made[LONELY.uid]) == {
@@ -32,9 +32,9 @@ def test_within_its_grace_the_fleet_may_still_come():
 
 def test_when_its_grace_is_over_attention_is_needed():
     orphans = UnownedWeights()
-    orphans.look(KEY, [LONELY], 100.0, now=NOW)
+    orphans.update(KEY, [LONELY], 100.0, now=NOW)
 
-    made, left_seconds = orphans.look(KEY, [LONELY], 100.0 + FLEET_GRACE_SECONDS, now=NOW)
+    made, left_seconds = orphans.update(KEY, [LONELY], 100.0 + FLEET_GRACE_SECONDS, now=NOW)
 
     assert left_seconds is None
     assert conditions(made[LONELY.uid])["Stalled"] == ("True", "FleetNotFound")
@@ -43,10 +43,10 @@ def test_when_its_grace_is_over_attention_is_needed():
 
 def test_a_fleet_that_came_meanwhile_begins_another_grace():
     orphans = UnownedWeights()
-    orphans.look(KEY, [LONELY], 0.0, now=NOW)
+    orphans.update(KEY, [LONELY], 0.0, now=NOW)
     orphans.forget(KEY)
 
-    _, left_seconds = orphans.look(KEY, [LONELY], 100.0, now=NOW)
+    _, left_seconds = orphans.update(KEY, [LONELY], 100.0, now=NOW)
 
     assert left_seconds == FLEET_GRACE_SECONDS
 
@@ -61,7 +61,7 @@ def test_one_whose_fleet_cannot_be_read_is_invalid_at_once():
         fleet="",
         unreadable="spec.fleetRef: a name is needed",
     )
-    made, left_seconds = UnownedWeights().look(("rl", ""), [unread], 100.0, now=NOW)
+    made, left_seconds = UnownedWeights().update(("rl", ""), [unread], 100.0, now=NOW)
 
     assert left_seconds is None
     assert conditions(made["unread"])["Stalled"] == ("True", "InvalidSpec")
@@ -69,9 +69,9 @@ def test_one_whose_fleet_cannot_be_read_is_invalid_at_once():
 
 def test_each_has_a_grace_of_its_own():
     orphans, late = UnownedWeights(), replace(LONELY, uid="late")
-    orphans.look(KEY, [LONELY], 0.0, now=NOW)
+    orphans.update(KEY, [LONELY], 0.0, now=NOW)
 
-    made, left_seconds = orphans.look(KEY, [LONELY, late], FLEET_GRACE_SECONDS, now=NOW)
+    made, left_seconds = orphans.update(KEY, [LONELY, late], FLEET_GRACE_SECONDS, now=NOW)
 
     assert condition_of(made[LONELY.uid].conditions, ConditionType.STALLED) is not None
     assert condition_of(made["late"].conditions, ConditionType.STALLED) is None
@@ -80,10 +80,10 @@ def test_each_has_a_grace_of_its_own():
 
 def test_under_a_new_leader_what_was_stalled_stays_so():
     before = UnownedWeights()
-    before.look(KEY, [LONELY], 0.0, now=NOW)
-    made, _ = before.look(KEY, [LONELY], FLEET_GRACE_SECONDS, now=NOW)
+    before.update(KEY, [LONELY], 0.0, now=NOW)
+    made, _ = before.update(KEY, [LONELY], FLEET_GRACE_SECONDS, now=NOW)
 
-    again, left_seconds = UnownedWeights().look(
+    again, left_seconds = UnownedWeights().update(
         KEY, [replace(LONELY, status=made[LONELY.uid])], 5.0, now=NOW
     )
 

@@ -12,7 +12,7 @@ from tests.support.builders import make_worker, work
 
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
-from fleet_operator.runtime.worker_cache import LARGE_BYTES, MOST_LARGE_BYTES, WorkerCache
+from fleet_operator.runtime.worker_cache import LARGE_BYTES, MAX_LARGE_BYTES, WorkerCache
 from fleet_worker.protocol import AdapterFailure, Epoch, Reason
 
 POD = make_worker().pod_view()
@@ -190,14 +190,14 @@ class TestLookingAgain:
         ],
         ids=["a lease", "work", "a refusal", "a load that failed"],
     )
-    def test_what_has_an_age_is_as_old_as_it_is(self, worker):
+    def test_a_state_ages_with_the_clock(self, worker):
         book = WorkerCache()
         ask(book, 5, WorkerAnswer(state=worker.state()))
 
         ages = [book.view(POD, at).state_age_seconds for at in (6, 9)]
         assert ages == [1, 4]
 
-    def test_so_has_the_refusal_of_an_adapter(self):
+    def test_the_refusal_of_an_adapter_ages_with_the_clock(self):
         state = make_worker().serving("1").state()
         assert state is not None
         failure = AdapterFailure(
@@ -509,7 +509,7 @@ def test_time_is_what_the_caller_says():
     virtual_time.run(story())
 
 
-def test_a_call_for_an_earlier_process_makes_the_operator_look_again():
+def test_a_call_for_an_earlier_process_makes_the_operator_poll_again():
     book = WorkerCache()
     ask(book, 5, says("1"))
     assert not book.is_due(POD, 6, max_age_seconds=100)
@@ -538,7 +538,7 @@ class TestLargeAnswers:
     PODS = tuple(make_worker(n)._pod(ip=f"10.0.0.{n}").pod_view() for n in range(4))
 
     def filled(self, *sizes: int) -> WorkerCache:
-        """Answers of so many bytes, one of each pod in turn."""
+        """Answers of this size, one of each pod in turn."""
         book = WorkerCache()
         for pod, size in zip(self.PODS, sizes, strict=False):
             book.begin_question(pod, 1)
@@ -552,21 +552,21 @@ class TestLargeAnswers:
         return [v.pod.name for v in views if v.silence]
 
     def test_beyond_the_budget_the_worker_with_the_longest_answer_counts_as_silent(self):
-        half = MOST_LARGE_BYTES // 2
+        half = MAX_LARGE_BYTES // 2
         book = self.filled(half, half - 1, 2 * LARGE_BYTES)
 
         assert self.silent(book) == ["policy-0"]
-        assert str(MOST_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
+        assert str(MAX_LARGE_BYTES) in book.view(self.PODS[0], 3).silence
 
     def test_the_newest_answer_can_be_the_longest(self):
-        assert self.silent(self.filled(LARGE_BYTES + 1, MOST_LARGE_BYTES)) == ["policy-1"]
+        assert self.silent(self.filled(LARGE_BYTES + 1, MAX_LARGE_BYTES)) == ["policy-1"]
 
     def test_small_answers_do_not_count(self):
-        assert self.silent(self.filled(MOST_LARGE_BYTES, LARGE_BYTES, LARGE_BYTES)) == []
+        assert self.silent(self.filled(MAX_LARGE_BYTES, LARGE_BYTES, LARGE_BYTES)) == []
 
     @pytest.mark.parametrize("end", ["gone", "restarted", "shorter", "called"])
     def test_an_answer_counts_until_another_takes_its_place(self, end):
-        book = self.filled(MOST_LARGE_BYTES)
+        book = self.filled(MAX_LARGE_BYTES)
         first, second, *_ = self.PODS
         match end:
             case "gone":
@@ -581,6 +581,6 @@ class TestLargeAnswers:
                 book.begin_call(first.uid, call, mock.Mock(), 3, epoch=EPOCH)
                 book.end_call(first.uid, call, replace(says("1"), size_bytes=2000), 4)
         book.begin_question(second, 5)
-        book.end_question(second, replace(says("1"), size_bytes=MOST_LARGE_BYTES), 6, term=1)
+        book.end_question(second, replace(says("1"), size_bytes=MAX_LARGE_BYTES), 6, term=1)
 
         assert book.view(second, 7).silence == ""

@@ -163,7 +163,7 @@ class TestPublishing:
 
         for _ in range(4):
             assert self.run(monkeypatch, size) == 0
-        assert self.run(monkeypatch, slower) == 0, "four runs are no standard"
+        assert self.run(monkeypatch, slower) == 0, "four runs are not the standard"
         for _ in range(5):
             assert self.run(monkeypatch, size) == 0
         published = (folder / "scale.json").read_text()
@@ -220,8 +220,8 @@ def test_charts_show_every_contender_and_part() -> None:
     assert sorted(trees) == ["scale-phases.svg", "scale-time.svg"]
     lines = trees["scale-time.svg"].findall(f"{SVG}polyline")
     assert [len(str(line.get("points")).split()) for line in lines] == [3, 3, 3]
-    said = [text.text for text in trees["scale-time.svg"].iter(f"{SVG}text")]
-    assert {"the operator", "one aiohttp session", "one httpx client per worker"} <= set(said)
+    labels = [text.text for text in trees["scale-time.svg"].iter(f"{SVG}text")]
+    assert {"the operator", "one aiohttp session", "one httpx client per worker"} <= set(labels)
     bars = trees["scale-phases.svg"].findall(f"{SVG}rect/{SVG}title")
     assert len(bars) == 3 * len(report.PARTS)
 

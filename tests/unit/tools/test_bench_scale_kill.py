@@ -87,6 +87,9 @@ def test_a_pod_that_was_replaced_is_a_loss() -> None:
 
 def test_a_run_with_a_loss_fails(capsys: pytest.CaptureFixture[str]) -> None:
     lost = {"sizes": [{"workers": WORKERS, "kill": {"lost": ["2 pods were made or deleted"]}}]}
-    assert bench._said(lost, [WORKERS]) == 1
+    assert bench._report_problems(lost, [WORKERS]) == 1
     assert "bench-scale: 8: 2 pods were made or deleted" in capsys.readouterr().err
-    assert bench._said({"sizes": [{"workers": WORKERS, "kill": {"lost": []}}]}, [WORKERS]) == 0
+    assert (
+        bench._report_problems({"sizes": [{"workers": WORKERS, "kill": {"lost": []}}]}, [WORKERS])
+        == 0
+    )

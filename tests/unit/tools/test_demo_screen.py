@@ -11,7 +11,7 @@ from tests.support.cli import CLI, Recorded
 
 from demo.place import FLEET, WEIGHTS
 from demo.screen import Screen
-from demo.watch import Look, WorkerLook, view_of
+from demo.watch import Snapshot, WorkerState, view_of
 
 
 @pytest.mark.parametrize("situation", ["applied", "paused", "stalled"])
@@ -22,7 +22,7 @@ def test_the_screen_has_the_lines_of_watch(tmp_path: Path, situation: str) -> No
     objects.fleet["metadata"]["name"] = objects.weights["spec"]["fleetRef"]["name"] = FLEET
     objects.weights["metadata"]["name"] = WEIGHTS
     view = view_of([objects.fleet, objects.weights], objects.moment)
-    screen.look = Look(view=view, workers={"policy-0": WorkerLook(phase="serving")})
+    screen.snapshot = Snapshot(view=view, workers={"policy-0": WorkerState(phase="serving")})
 
     screen.save(tmp_path / "demo.svg", ["the verdict"])
 

@@ -14,7 +14,7 @@ from tests.support.worker_harness import TrainerHarness, WorkerHarness, start_wo
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad sources are read twice; in these tests without a wait in between."""
-    monkeypatch.setattr("fleet_worker.checkpoint.completeness._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("fleet_worker.checkpoint.completeness._POLL_SECONDS", 0.0)
 
 
 @pytest.fixture

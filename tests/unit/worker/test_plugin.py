@@ -130,7 +130,7 @@ def test_the_entry_point_makes_a_plugin_that_vllm_accepts(put: Put) -> None:
 # --- coming up --------------------------------------------------------------------------------------
 
 
-async def test_a_started_worker_is_at_rest_labelled_and_closed(put: Put) -> None:
+async def test_a_started_worker_is_idle_labelled_and_closed(put: Put) -> None:
     keeper = await put.together()
 
     label = f"label base@{BASE_DIGEST}"

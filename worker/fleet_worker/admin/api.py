@@ -45,7 +45,7 @@ class Call:
     driver: str = ""
 
     @property
-    def who(self) -> str:
+    def caller(self) -> str:
         """Name of this caller, as the holder of leases and in the message to a second driver."""
         return self.driver or f"trainer at {self.client}"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl
 
 from fleet_worker.admin.api import Answer, Api, Call, Handler
-from fleet_worker.admin.guard import Guard, Visitor
+from fleet_worker.admin.guard import Caller, Guard
 from fleet_worker.errors import EngineFailure, Refusal, status_of
 from fleet_worker.http.asgi import (
     BodyTooLargeError,
@@ -70,21 +70,21 @@ class AdminApp:
             return
         token, path = _token_in(path)
         try:
-            visitor = self._guard.let_in(scope, token)
+            caller = self._guard.authenticate(scope, token)
         except Refusal as refusal:
             await self._refuse(send, self._default, refusal)
             return
-        sealed = visitor.sealed(send)
+        sealed = caller.sealed(send)
         try:
-            self._guard.check_pod(scope, visitor)
-            await self._serve(scope, receive, sealed, visitor, path)
+            self._guard.check_pod(scope, caller)
+            await self._serve(scope, receive, sealed, caller, path)
         except Refusal as refusal:
             await self._refuse(sealed, self._default, refusal)
         except ClientGoneError:
             return
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, path: str
+        self, scope: Scope, receive: Receive, send: Send, caller: Caller, path: str
     ) -> None:
         method = scope["method"]
         found = self._find(method, path)
@@ -99,11 +99,11 @@ class AdminApp:
             refusal = Refusal(Reason.BAD_REQUEST, words)
             await self._refuse(send, api, refusal, status=413)
             return
-        self._guard.take(visitor, body)
+        self._guard.take(caller, body)
         text = scope.get("query_string", b"").decode("latin-1")
         query = tuple(parse_qsl(text, keep_blank_values=True))
         client = (scope.get("client") or ("unknown",))[0]
-        call = Call(method, path, body, query, client, rest, driver=visitor.driver)
+        call = Call(method, path, body, query, client, rest, driver=caller.driver)
         await self._answer(send, api, handler, call)
 
     def _find(self, method: str, path: str) -> tuple[Api, Handler, str] | None:

@@ -99,7 +99,7 @@ _NONCE = re.compile(r"([0-9a-f]{16,64})-([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Caller:
     """A caller with a valid token or signature.
 
     Fields:
@@ -161,7 +161,7 @@ class Guard:
         self._pod_uid = pod_uid
         self._taken = Taken(instance)
 
-    def let_in(self, scope: Scope, token: str | None) -> Visitor:
+    def authenticate(self, scope: Scope, token: str | None) -> Caller:
         """Check a token or a signature, before the body is read.
 
         Args:
@@ -177,26 +177,26 @@ class Guard:
         scheme, _, signature = (header or "").partition(" ")
         if scheme.lower() != SIGNATURE_SCHEME.lower():
             if self._tokens.accepts(header):
-                return Visitor()
+                return Caller()
             raise Refusal(Reason.UNAUTHORIZED, "the call needs a valid bearer token")
         call, signature = _signed_call(scope), signature.strip().lower()
         key = self._tokens.signer_of(call, signature)
         if key is None:
             message = "no token of this worker makes this signature"
             raise Refusal(Reason.UNAUTHORIZED, message)
-        return Visitor(key, signature, call)
+        return Caller(key, signature, call)
 
-    def check_pod(self, scope: Scope, visitor: Visitor) -> None:
+    def check_pod(self, scope: Scope, caller: Caller) -> None:
         """Refuse a call that is for another pod. A call with a bearer token need not name a pod.
 
         Errors:
             Refusal: `WrongPod`.
         """
         wanted = header_of(scope["headers"], HEADER_POD_UID.encode())
-        if wanted is not None or visitor.call is not None:
+        if wanted is not None or caller.call is not None:
             check_pod(wanted or "", self._pod_uid)
 
-    def take(self, visitor: Visitor, body: bytes) -> None:
+    def take(self, caller: Caller, body: bytes) -> None:
         """Check the body of a signed call, and that it is neither late nor a repetition.
 
         GET changes nothing, so it may be repeated.
@@ -204,7 +204,7 @@ class Guard:
         Errors:
             Refusal: `Unauthorized` or `StaleCall`.
         """
-        call = visitor.call
+        call = caller.call
         if call is None:
             return
         if body_digest(body) != call.body_digest:

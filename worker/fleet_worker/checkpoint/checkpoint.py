@@ -16,10 +16,10 @@ from fleet_worker.checkpoint.format import TensorSpec, all_tensors, has_other_we
 from fleet_worker.checkpoint.identity import Identity, digest_of
 from fleet_worker.checkpoint.reading import (
     FileContent,
-    Look,
+    Inspect,
     ZeroBlocks,
     blocks_between,
-    looks_at_nothing,
+    inspect_nothing,
     read_files,
 )
 from fleet_worker.errors import Refusal
@@ -76,7 +76,11 @@ class Checkpoint:
         )
 
     def hold(
-        self, *, budget: int, go_on: Callable[[], None], look: Look = looks_at_nothing
+        self,
+        *,
+        budget: int,
+        check_cancelled: Callable[[], None],
+        inspect: Inspect = inspect_nothing,
     ) -> bool:
         """Read all bytes once: check and digest them, and keep them in memory if they fit.
 
@@ -85,14 +89,15 @@ class Checkpoint:
 
         Args:
             budget: Largest number of bytes to keep.
-            go_on: Called between pieces, in several threads. Raises to cancel.
-            look: Checks the tensors.
+            check_cancelled: Called between pieces, in several threads. Raises to cancel.
+            inspect: Checks the tensors.
 
         Returns:
             Whether the bytes are in memory.
 
         Errors:
-            Refusal: from `look` and `go_on`, and `CheckpointChanged` if a file changed meanwhile.
+            Refusal: from `inspect` and `check_cancelled`, and `CheckpointChanged` if a file changed
+                meanwhile.
         """
         if self.size_bytes <= min(budget, memory.memory_left()):
             self._filling = {
@@ -102,7 +107,7 @@ class Checkpoint:
 
         def reserve() -> None:
             try:
-                memory.reserve(filling.values(), go_on)
+                memory.reserve(filling.values(), check_cancelled)
             except memory.NotEnoughMemoryError:
                 self.release()
             except BaseException:
@@ -111,13 +116,18 @@ class Checkpoint:
 
         try:
             self._content = read_files(
-                self.files, self.specs, look, go_on, keep=filling, meanwhile=reserve
+                self.files,
+                self.specs,
+                inspect,
+                check_cancelled,
+                keep=filling,
+                meanwhile=reserve,
             )
             for file in self.files:
                 file.check_unchanged()
-            if look is not looks_at_nothing:
+            if inspect is not inspect_nothing:
                 self.zero_blocks = _merged(each.zero_blocks for each in self._content.values())
-            go_on()
+            check_cancelled()
             for each in self._filling.values():
                 each.seal()
         except BaseException:
@@ -131,17 +141,19 @@ class Checkpoint:
         held = self.held.get(file.name)
         return held.descriptor if held is not None else file.descriptor
 
-    def digest(self, go_on: Callable[[], None]) -> str:
+    def digest(self, check_cancelled: Callable[[], None]) -> str:
         """Return the digest to compare with `StageRequest.digest`.
 
         It is that of the bytes that were read last. Without such bytes the files are read now.
         """
-        return digest_of(self.hashes(go_on))
+        return digest_of(self.hashes(check_cancelled))
 
-    def hashes(self, go_on: Callable[[], None]) -> dict[str, str]:
+    def hashes(self, check_cancelled: Callable[[], None]) -> dict[str, str]:
         """Return file name → SHA-256 in hex, of all files of the checkpoint."""
         if not self._content:
-            self._content = read_files(self.files, self.specs, looks_at_nothing, go_on, keep={})
+            self._content = read_files(
+                self.files, self.specs, inspect_nothing, check_cancelled, keep={}
+            )
         hashes = {name: digest for name, (_, digest) in self.companions.items()}
         return hashes | {name: content.sha256 for name, content in self._content.items()}
 
@@ -173,7 +185,7 @@ class Checkpoint:
     def check_same_on_disk(self, roots: Roots | None) -> None:
         """Refuse with `CheckpointChanged` if the directory now has other files than these.
 
-        A deleted directory is no change. Its files are open here, and trainers delete old versions at
+        A deleted directory is not a change. Its files are open here, and trainers delete old versions at
         any time.
         """
         for file in self.files:
@@ -232,7 +244,9 @@ def _merged(found: Iterable[ZeroBlocks]) -> ZeroBlocks:
 class Inspector(Protocol):
     """The checks of checkpoints that need torch and transformers. They block: run them in a thread."""
 
-    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+    def read(
+        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
+    ) -> bool:
         """Read all bytes of a checkpoint once, digest them, and keep them within the budget.
 
         Returns:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 MARKER = "STABLE"
 """The file that some trainers write last: prime-rl's `broadcasts/step_N/STABLE`."""
 
-_LOOK_AGAIN_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _RETRY_AFTER_SECONDS = 2.0
 _NEIGHBOURS = 256
 # Refusals that an incomplete file can cause.
@@ -35,7 +35,8 @@ _UNFINISHED = frozenset(
     }
 )
 
-Look = dict[str, tuple[int, int]]
+FileTimes = dict[str, tuple[int, int]]
+"""Name of a file → its size and modification time in ns."""
 
 
 def open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
@@ -49,7 +50,7 @@ def open_settled(path: str, roots: Roots, opening: Callable[[], T]) -> T:
     Errors:
         Refusal: `SourceNotReady`, or the refusal from `opening`.
     """
-    before = _look(path, roots)
+    before = _file_times(path, roots)
     if before is None:
         return opening()  # raises the reason
     _check_marked(path, roots, before)
@@ -73,17 +74,17 @@ def states_of(path: str, roots: Roots) -> frozenset[tuple[str, FileState | None]
         directory.close()
 
 
-def files_of(path: str, roots: Roots) -> Look:
+def files_of(path: str, roots: Roots) -> FileTimes:
     """Return name → size and modification time in ns, of all files of a directory.
 
     Errors:
         Refusal: the directory cannot be opened.
     """
     OpenDirectory(path, roots).close()
-    return _look(path, roots) or {}
+    return _file_times(path, roots) or {}
 
 
-def _check_marked(path: str, roots: Roots, found: Look) -> None:
+def _check_marked(path: str, roots: Roots, found: FileTimes) -> None:
     directory = Path(os.path.realpath(path))
     if MARKER in found or not roots.hold(str(directory.parent)):
         return
@@ -97,13 +98,13 @@ def _check_marked(path: str, roots: Roots, found: Look) -> None:
             raise _not_ready(f"it has no file {MARKER} yet, but {name} next to it has one")
 
 
-def _changes(path: str, roots: Roots, before: Look) -> bool:
-    time.sleep(_LOOK_AGAIN_SECONDS)
-    after = _look(path, roots)
+def _changes(path: str, roots: Roots, before: FileTimes) -> bool:
+    time.sleep(_POLL_SECONDS)
+    after = _file_times(path, roots)
     return after is not None and after != before
 
 
-def _look(path: str, roots: Roots) -> Look | None:
+def _file_times(path: str, roots: Roots) -> FileTimes | None:
     """Return name → size and modification time; None if the directory cannot be opened."""
     try:
         directory = OpenDirectory(path, roots)

@@ -37,7 +37,7 @@ class _Bits:
 _BYTES = {"F8_E4M3": _Bits(0x7F, 0x7F), "F8_E5M2": _Bits(0x7F, 0x7C)}
 
 
-def look(spec: TensorSpec, block: memoryview) -> bool:
+def inspect(spec: TensorSpec, block: memoryview) -> bool:
     """Refuse with `CheckpointNotFinite` if elements of a tensor are infinite or not numbers.
 
     All elements are finite if the smallest and the largest one are, and torch finds both in one pass.
@@ -107,9 +107,11 @@ def normalised_config(config: dict[str, Any]) -> dict[str, Any]:
 class TorchInspector:
     """The checks of checkpoints that need torch and transformers."""
 
-    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+    def read(
+        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
+    ) -> bool:
         """Read all bytes once and refuse infinities and NaNs; see `Checkpoint.hold`."""
-        return checkpoint.hold(budget=budget, go_on=go_on, look=look)
+        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=inspect)
 
     def normalised_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the configuration with its defaults filled in."""

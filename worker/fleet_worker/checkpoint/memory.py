@@ -47,14 +47,14 @@ class MemoryFile:
         self._open = True
         self._changed = threading.Condition()
 
-    def reserve(self, go_on: Callable[[], None]) -> None:
+    def reserve(self, check_cancelled: Callable[[], None]) -> None:
         """Reserve the memory for all bytes, before any write.
 
         Errors:
             NotEnoughMemoryError: there is not enough memory.
         """
         while self._reserved < self.size:
-            go_on()
+            check_cancelled()
             step = min(_STEP, self.size - self._reserved)
             if headroom() < step:
                 raise NotEnoughMemoryError
@@ -94,14 +94,14 @@ class MemoryFile:
             self._changed.notify_all()
 
 
-def reserve(files: Iterable[MemoryFile], go_on: Callable[[], None]) -> None:
+def reserve(files: Iterable[MemoryFile], check_cancelled: Callable[[], None]) -> None:
     """Reserve the memory for all bytes of the files.
 
     Errors:
         NotEnoughMemoryError: there is not enough memory.
     """
     for file in files:
-        file.reserve(go_on)
+        file.reserve(check_cancelled)
     # Another process may have reserved at the same time, after the same check.
     if headroom() < 0:
         raise NotEnoughMemoryError

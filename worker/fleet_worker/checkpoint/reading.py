@@ -13,7 +13,7 @@ import hashlib
 import os
 import queue
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ class Digest:
             self._free.put(buffer)
 
 
-Look = Callable[[TensorSpec, memoryview], bool]
+Inspect = Callable[[TensorSpec, memoryview], bool]
 """Checks some whole elements of a tensor.
 
 Returns whether any of them is not zero, and raises `Refusal` if they must not be loaded.
@@ -84,8 +84,8 @@ BLOCK_BYTES = 256 * 1024
 """A tensor is checked in blocks of this length from its begin. They fit into the processor's cache, and
 two checkpoints of a model can be compared by blocks."""
 _PIECE_BYTES = 2 * 1024 * 1024
-_LINES = 4
-"""Largest number of files to read at the same time, with two threads each."""
+_FILES_AT_ONCE = 4
+"""Each takes two threads: a reader and a digest."""
 
 ZeroBlocks = Mapping[str, frozenset[int]]
 """Tensor name → numbers of its blocks with only zeros. Tensors without such blocks are absent."""
@@ -104,16 +104,16 @@ class FileContent:
     zero_blocks: ZeroBlocks
 
 
-def looks_at_nothing(_spec: TensorSpec, _piece: memoryview) -> bool:
-    """Check nothing: the `Look` of a pass that only needs the digest."""
+def inspect_nothing(_spec: TensorSpec, _piece: memoryview) -> bool:
+    """Check nothing: the `Inspect` of a pass that only needs the digest."""
     return True
 
 
 def read_files(
     files: Sequence[OpenFile],
     specs: Mapping[str, Sequence[TensorSpec]],
-    look: Look,
-    go_on: Callable[[], None],
+    inspect: Inspect,
+    check_cancelled: Callable[[], None],
     *,
     keep: Mapping[str, MemoryFile],
     meanwhile: Callable[[], None] = lambda: None,
@@ -123,36 +123,36 @@ def read_files(
     Args:
         files: Open regular files.
         specs: File name → its tensors, in the order of their bytes.
-        look: Checks every block, called in several threads.
-        go_on: Called between pieces, in several threads. Raises to cancel.
+        inspect: Checks every block, called in several threads.
+        check_cancelled: Called between pieces, in several threads. Raises to cancel.
         keep: File name → memory that gets a copy of its bytes.
         meanwhile: Runs in the calling thread while other threads read.
 
     Errors:
-        Refusal: the first one from `look`, `go_on` and `meanwhile`. `CheckpointChanged` if a file is
-            shorter than when it was opened. `SourceUnreadable`.
+        Refusal: the first one from `inspect`, `check_cancelled` and `meanwhile`. `CheckpointChanged`
+            if a file is shorter than when it was opened. `SourceUnreadable`.
     """
-    lines = _Lines(go_on)
+    readers = _Readers(check_cancelled)
 
     def read(file: OpenFile) -> FileContent:
-        return _read_file(file, specs[file.name], look, lines.go_on, keep.get(file.name))
+        return _read_file(file, specs[file.name], inspect, readers.check, keep.get(file.name))
 
-    return lines.run(files, read, meanwhile)
+    return readers.run(files, read, meanwhile)
 
 
-class _Lines:
+class _Readers:
     """Threads that take files from one queue and read them."""
 
-    def __init__(self, go_on: Callable[[], None]) -> None:
-        self._go_on = go_on
+    def __init__(self, check_cancelled: Callable[[], None]) -> None:
+        self._check_cancelled = check_cancelled
         self._failures: list[BaseException] = []
         self._found: dict[str, FileContent] = {}
 
-    def go_on(self) -> None:
+    def check(self) -> None:
         """Raise if the pass was cancelled, or if one of its files was refused."""
         if self._failures:
             raise Refusal(Reason.SUPERSEDED, "another file of the checkpoint was refused")
-        self._go_on()
+        self._check_cancelled()
 
     def run(
         self,
@@ -162,10 +162,13 @@ class _Lines:
     ) -> dict[str, FileContent]:
         """Read all files; return the results by name, or raise the first error."""
         todo = deque(files)
-        count = max(1, min(len(files), _LINES, len(os.sched_getaffinity(0)) // 2))
+        count = max(1, min(len(files), _FILES_AT_ONCE, len(os.sched_getaffinity(0)) // 2))
         threads = [
             threading.Thread(
-                target=self._line, args=(todo, read), name=f"rlfleet-read-{number}", daemon=True
+                target=self._read_queue,
+                args=(todo, read),
+                name=f"rlfleet-read-{number}",
+                daemon=True,
             )
             for number in range(count)
         ]
@@ -181,7 +184,7 @@ class _Lines:
             raise self._failures[0]
         return self._found
 
-    def _line(self, todo: deque[OpenFile], read: Callable[[OpenFile], FileContent]) -> None:
+    def _read_queue(self, todo: deque[OpenFile], read: Callable[[OpenFile], FileContent]) -> None:
         while not self._failures:
             try:
                 file = todo.popleft()
@@ -196,27 +199,29 @@ class _Lines:
 def _read_file(
     file: OpenFile,
     specs: Sequence[TensorSpec],
-    look: Look,
-    go_on: Callable[[], None],
+    inspect: Inspect,
+    check_cancelled: Callable[[], None],
     keep: MemoryFile | None,
 ) -> FileContent:
     size = file.state.size
-    digest = Digest(_piece_length(size), ahead=size > _PIECE_BYTES)
-    zeros: dict[str, set[int]] = {}
+    digest = Digest(max(1, min(_PIECE_BYTES, size)), ahead=size > _PIECE_BYTES)
+    zeros = defaultdict[str, set[int]](set)
     try:
         for begin, end, parts in _pieces(specs, size):
-            go_on()
+            check_cancelled()
             piece = digest.next_buffer()[: end - begin]
             _fill(piece, file, begin)
-            go_on()  # again, because the read may have been slow
+            check_cancelled()  # again, because the read may have been slow
             digest.follow(piece)
             if keep is not None:
                 keep.write(piece, begin)
             for spec, first, last in parts:
-                _look_at(spec, piece[first - begin : last - begin], first, look, zeros)
+                content = piece[first - begin : last - begin]
+                zeros[spec.name].update(_zero_blocks(spec, content, first, inspect))
     finally:
         sha256 = digest.finish()
-    return FileContent(sha256, {name: frozenset(blocks) for name, blocks in zeros.items()})
+    zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
+    return FileContent(sha256, zero_blocks)
 
 
 def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
@@ -229,13 +234,13 @@ def _fill(piece: memoryview, file: OpenFile, position: int) -> None:
         done += count
 
 
-def _look_at(
-    spec: TensorSpec, content: memoryview, first: int, look: Look, zeros: dict[str, set[int]]
-) -> None:
-    """Check some bytes of a tensor. They begin at a block."""
+def _zero_blocks(
+    spec: TensorSpec, content: memoryview, first: int, inspect: Inspect
+) -> Iterator[int]:
+    """Check some bytes of a tensor, which begin at a block. Yields the blocks with only zeros."""
     for begin in range(0, len(content), BLOCK_BYTES):
-        if not look(spec, content[begin : begin + BLOCK_BYTES]):
-            zeros.setdefault(spec.name, set()).add((first - spec.begin + begin) // BLOCK_BYTES)
+        if not inspect(spec, content[begin : begin + BLOCK_BYTES]):
+            yield (first - spec.begin + begin) // BLOCK_BYTES
 
 
 Part = tuple[TensorSpec, int, int]
@@ -262,9 +267,8 @@ def _pieces(specs: Sequence[TensorSpec], size: int) -> Iterator[tuple[int, int, 
         first = spec.begin
         while first < spec.end:
             room = _PIECE_BYTES - (first - begin)
-            last = (
-                spec.end if spec.end - first <= room else first + room // BLOCK_BYTES * BLOCK_BYTES
-            )
+            whole_blocks = room // BLOCK_BYTES * BLOCK_BYTES
+            last = spec.end if spec.end - first <= room else first + whole_blocks
             if last > first:
                 parts.append((spec, first, last))
                 first = last
@@ -294,7 +298,3 @@ def blocks_between(specs: Sequence[TensorSpec], begin: int, end: int) -> ZeroBlo
         for spec in specs
         if spec.begin < end and begin < spec.end
     }
-
-
-def _piece_length(size: int) -> int:
-    return max(1, min(_PIECE_BYTES, size))

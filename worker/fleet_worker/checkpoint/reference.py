@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.completeness import open_settled
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
+from fleet_worker.checkpoint.identity import check_digest
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.reading import BLOCK_BYTES, ZeroBlocks
 from fleet_worker.checkpoint.sources import directory_of
@@ -61,7 +62,7 @@ class Reference:
         Errors:
             Refusal: `SourceNotReady` if it was written to recently, else `CheckpointTruncated`.
         """
-        self._check_blocks(checkpoint, checkpoint.hollow_blocks(), "was never written")
+        self._inspect_blocks(checkpoint, checkpoint.hollow_blocks(), "was never written")
 
     def check_filled(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with blocks that are zero where the running model's are not.
@@ -73,9 +74,9 @@ class Reference:
         """
         if self.zero_blocks is not None and checkpoint.zero_blocks is not None:
             fault = "is all zero, and is not zero in the running model"
-            self._check_blocks(checkpoint, checkpoint.zero_blocks, fault)
+            self._inspect_blocks(checkpoint, checkpoint.zero_blocks, fault)
 
-    def _check_blocks(self, checkpoint: Checkpoint, found: ZeroBlocks, fault: str) -> None:
+    def _inspect_blocks(self, checkpoint: Checkpoint, found: ZeroBlocks, fault: str) -> None:
         known = self.zero_blocks or {}
         suspect = {name: blocks - known.get(name, frozenset()) for name, blocks in found.items()}
         suspect = {name: blocks for name, blocks in suspect.items() if blocks}
@@ -134,6 +135,40 @@ def open_fitting(
         checkpoint.close()
         raise
     return checkpoint
+
+
+def read_accepted(
+    checkpoint: Checkpoint,
+    rules: StageRules,
+    *,
+    digest: str | None,
+    budget: int,
+    check_cancelled: Callable[[], None],
+) -> tuple[bool, str]:
+    """Read and check the bytes of a checkpoint whose tensors fit the running model. Blocks.
+
+    Args:
+        checkpoint: The result of `open_fitting`.
+        rules: Limits and checks.
+        digest: The expected digest. It makes the checks for missing parts unnecessary.
+        budget: Largest number of bytes to keep in memory.
+        check_cancelled: Raises to cancel.
+
+    Returns:
+        Whether the bytes are in memory, and their digest.
+
+    Errors:
+        Refusal: any of the checkpoint reasons. The files stay open.
+    """
+    if digest is None:
+        rules.reference.check_written(checkpoint)
+    in_memory = rules.inspector.read(checkpoint, budget=budget, check_cancelled=check_cancelled)
+    found = checkpoint.digest(check_cancelled)
+    check_digest(digest, found, "the files")
+    if digest is None:
+        rules.reference.check_filled(checkpoint)
+    checkpoint.check_same_on_disk(rules.roots)
+    return in_memory, found
 
 
 # Keys that do not change the computation. All others must be equal: another rotation base or epsilon

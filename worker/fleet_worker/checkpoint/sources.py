@@ -28,7 +28,7 @@ def states_in(source: Source, roots: Roots) -> frozenset[tuple[str, FileState | 
 def check_same_source(source: Source, checkpoint: Checkpoint, roots: Roots) -> None:
     """Check that an open checkpoint has the files to which its source leads now.
 
-    A deleted directory or link is no change: see `Checkpoint.check_same_on_disk`.
+    A deleted directory or link is not a change: see `Checkpoint.check_same_on_disk`.
 
     Errors:
         Refusal: `CheckpointChanged`, or the reason why the source cannot be opened.

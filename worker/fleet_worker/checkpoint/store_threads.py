@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 SILENCE_SECONDS = 60.0
 """Timeout of a store that brings no bytes while a version is read from it."""
-_MOST_LEFT = 4
+_MAX_LEFT = 4
 _LEFT_FOR_SECONDS = 5.0
 """Abandoned work ends at its next piece of bytes; after this time its store hangs."""
 _RETRY_SECONDS = 30.0
@@ -101,7 +101,7 @@ class StoreThreads:
     def _check_answers(self, store: str) -> None:
         now = time.monotonic()
         stuck = [since for since in self._left.get(store, []) if now - since > _LEFT_FOR_SECONDS]
-        if len(stuck) >= _MOST_LEFT:
+        if len(stuck) >= _MAX_LEFT:
             raise _does_not_answer(
                 store, f"does not answer: {len(stuck)} earlier reads are still waiting for it"
             )

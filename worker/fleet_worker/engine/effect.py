@@ -14,7 +14,7 @@ from typing import Any
 SAMPLE = 1 << 16
 """Elements that a process compares. One standard error of the share is at most 0.2 percentage points.
 """
-LEAST_OF_EACH = 64
+MIN_PER_PARAMETER = 64
 """Smallest sample of each parameter, so that small ones count too."""
 
 
@@ -50,7 +50,7 @@ def shares_of_sample(sizes: Sequence[int], *, sample: int = SAMPLE) -> list[int]
     Args:
         sizes: Number of elements of each parameter.
         sample: Approximate number of elements to compare in all. Small parameters get at least
-            `LEAST_OF_EACH`.
+            `MIN_PER_PARAMETER`.
 
     Returns:
         One number for each parameter. All elements, if they are not more than the sample.
@@ -58,7 +58,7 @@ def shares_of_sample(sizes: Sequence[int], *, sample: int = SAMPLE) -> list[int]
     total = sum(sizes)
     if total <= sample:
         return list(sizes)
-    return [min(size, max(LEAST_OF_EACH, size * sample // total)) for size in sizes]
+    return [min(size, max(MIN_PER_PARAMETER, size * sample // total)) for size in sizes]
 
 
 def combined(answers: Iterable[Mapping[str, Any]]) -> Effect:

@@ -208,7 +208,7 @@ def _dummy_run(runner: Any) -> tuple[Any, Any]:
     runner.execute_model = recording
     try:
         # Without attention its output would be uninitialised memory on CPUs.
-        output, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see engine_names
+        output, hidden = runner._dummy_run(  # noqa: SLF001 - there is no public way, see required_names
             _PROBE_TOKENS, force_attention=True, skip_eplb=True, randomize_inputs=True
         )
     finally:

@@ -1,7 +1,7 @@
 """vLLM behind our `Engine` port: the members of its engine client that the worker uses.
 
 Source: `vllm.v1.engine.async_llm.AsyncLLM`, vLLM 0.32. All of these names are checked at start
-(`engine_names`).
+(`required_names`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 T = TypeVar("T")
 
-_MOST_PROBABLE = 20
+_TOP_LOGPROBS = 20
 """Tokens per position by which two versions are compared. It is vLLM's default limit."""
 
 
@@ -218,7 +218,7 @@ class VllmEngine:
     async def score(self, tokens: Sequence[int], *, first: int) -> tuple[Position, ...]:
         """Return the model's log-probabilities of `tokens[first:]`."""
         allowed = int(self._client.vllm_config.model_config.max_logprobs)
-        known = _MOST_PROBABLE if allowed < 0 else min(_MOST_PROBABLE, allowed)
+        known = _TOP_LOGPROBS if allowed < 0 else min(_TOP_LOGPROBS, allowed)
         output = await self._generate(list(tokens), vllm_requests.scoring(known))
         return vllm_requests.positions_of(output)[first:]
 

@@ -224,7 +224,7 @@ def _check_open(keeper: GateKeeper) -> None:
     if (problem := keeper.probes.problem) is not None:
         raise _unavailable(problem, [GO_ELSEWHERE])
     headers = [_RETRY, GO_ELSEWHERE]
-    message = f"this worker is {agent.standing.phase}"
+    message = f"this worker is {agent.phase}"
     raise WireError(429, message, kind="WorkerClosedError", headers=headers)
 
 

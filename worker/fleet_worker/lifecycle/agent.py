@@ -148,7 +148,7 @@ class Agent(Worker):
                     await pausing.resume(self, request.version, Event.RESUME)
                 return
             if self.phase is not Phase.PAUSED:
-                after(self.standing, Event.PAUSE)
+                after(self.lifecycle, Event.PAUSE)
             staged = self.staging.check_staged(request)
             with self.working("apply", staged.version, run_id=staged.run_id):
                 await self._apply(request)
@@ -232,7 +232,7 @@ class Agent(Worker):
         good = self.good
         new = replace(good, version=version)
         check_labels(self.labels, new)
-        if self.phase is Phase.JOINING and not self.is_at_rest:
+        if self.phase is Phase.JOINING and not self.is_idle:
             await closing.end_requests(self)
         before, label = self.label_of(good), self.label_of(new)
         await loading.relabel(self, label, before)
@@ -247,7 +247,7 @@ class Agent(Worker):
             Refusal: The engine still has requests.
         """
         async with self.lock:
-            if self.not_at_rest_since is not None:
+            if self.not_idle_since is not None:
                 await closing.end_requests(self)
 
     async def expire_lease(self) -> None:

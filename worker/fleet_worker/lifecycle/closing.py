@@ -23,7 +23,7 @@ async def quiesce(worker: Worker, event: Event) -> None:
         EngineFailure: The engine still has requests.
     """
     worker.close_latch()  # again, because an admission may have opened it meanwhile
-    after(worker.standing, event)
+    after(worker.lifecycle, event)
     try:
         with worker.working("fence"):
             await worker.quiescence.reach(worker.engine)
@@ -44,13 +44,13 @@ def note_not_idle(worker: Worker) -> None:
     """
     if worker.phase is Phase.DRAINING:
         return
-    worker.enter(Event.NOT_AT_REST)
-    if worker.not_at_rest_since is None:
-        worker.not_at_rest_since = worker.clock()
+    worker.enter(Event.NOT_IDLE)
+    if worker.not_idle_since is None:
+        worker.not_idle_since = worker.clock()
         _LOG.error(
             "the latch is closed, but the engine may still have requests; the worker tries again"
             " to end them",
-            extra=fields("not_at_rest", unfinished=worker.engine.unfinished()),
+            extra=fields("not_idle", unfinished=worker.engine.unfinished()),
         )
 
 

@@ -55,7 +55,7 @@ async def _let_requests_finish(worker: Worker, seconds: float) -> None:
     """
     try:
         async with asyncio.timeout(seconds), worker.lock:
-            has_held = not worker.is_at_rest and worker.phase in (Phase.PAUSED, Phase.JOINING)
+            has_held = not worker.is_idle and worker.phase in (Phase.PAUSED, Phase.JOINING)
             trusted = worker.version is not None and worker.phase is not Phase.BROKEN
             worker.enter(Event.DRAIN)
             with worker.working("drain"):

@@ -1,6 +1,7 @@
 """The worker's own metrics, `rlfleet_worker_*`, served together with vLLM's on `/metrics`.
 
-`StateGauges` adds the gauges. Labels come from fixed sets, except for versions, runs and adapter names, which are few.
+`StateGauges` adds the gauges. Labels come from fixed sets, except for versions, runs and adapter names,
+which are few.
 """
 
 from __future__ import annotations

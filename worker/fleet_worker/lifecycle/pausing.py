@@ -75,7 +75,7 @@ async def expire(worker: Worker) -> None:
     lease = worker.lease
     if lease is None or not lease.has_expired(worker.clock()) or worker.phase is not Phase.PAUSED:
         return
-    if worker.standing.loaded or not worker.is_open:
+    if worker.lifecycle.loaded or not worker.is_open:
         # The new weights were not confirmed by a resume, or a fence has closed the latch.
         await closing.quiesce(worker, Event.LEASE_EXPIRED)
     else:
@@ -227,7 +227,7 @@ async def open_latch(worker: Worker, request: OpenRequest, event: Event) -> None
         return
     if worker.phase is Phase.SERVING:
         raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
-    if worker.phase is Phase.JOINING and not worker.is_at_rest:
+    if worker.phase is Phase.JOINING and not worker.is_idle:
         await closing.end_requests(worker)
     # A newer call may have come while this one waited: its caller relies on this one having no effect.
     fencing.newest(worker.epoch, request.epoch)
@@ -242,7 +242,7 @@ async def resume(worker: Worker, version: str, event: Event) -> None:
         Refusal: `WrongPhase`; a fence has closed the latch.
         EngineFailure: See `resume_engine`.
     """
-    if not after(worker.standing, event).admitted:
+    if not after(worker.lifecycle, event).admitted:
         raise Refusal(Reason.WRONG_PHASE, "the worker is being fenced")
     started = worker.clock()
     with worker.working("resume", version):

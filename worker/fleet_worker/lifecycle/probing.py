@@ -33,13 +33,13 @@ async def probe(worker: Worker, request: ProbeRequest) -> None:
     if worker.phase not in (Phase.SERVING, Phase.JOINING) or worker.version is None:
         raise Refusal(Reason.WRONG_PHASE, f"the worker is {worker.phase} and cannot run prompts")
     closed = worker.phase is Phase.JOINING
-    if closed and not worker.is_at_rest:
+    if closed and not worker.is_idle:
         await closing.end_requests(worker)
     with worker.working("probe", worker.version):
         try:
             if closed:
                 await sleeping.ensure_awake(worker)  # a fence leaves a sleeping engine asleep
-                worker.enter(Event.NOT_AT_REST)
+                worker.enter(Event.NOT_IDLE)
                 await worker.engine.resume()
             found = await _unless_cut(
                 worker, run_prompts(worker.engine, worker.good, worker.probes, request)

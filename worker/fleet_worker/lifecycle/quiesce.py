@@ -12,7 +12,7 @@ from fleet_worker.protocol import PauseMode
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 5.0
-_LOOK_AGAIN_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class Quiescence:
@@ -43,7 +43,7 @@ class Quiescence:
                 return
             if time.monotonic() > deadline:
                 break
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         if engine.unfinished() > 0:
             raise EngineFailure("the engine does not end its requests", touched=False)
         _LOG.info("%d replies are still being read by their clients", self.inside)
@@ -57,7 +57,7 @@ class Quiescence:
         """
         deadline = time.monotonic() + deadline_seconds
         while self.inside > 0 and time.monotonic() < deadline and not cut.is_set():  # noqa: ASYNC110 - the gate counts and has no event
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return self.inside == 0
 
 

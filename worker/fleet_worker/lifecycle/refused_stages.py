@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-REPORTED_AT_MOST = 4
+MAX_REPORTED = 4
 
 
 class Refused(Protocol):
@@ -36,4 +36,4 @@ def with_refusal(before: Sequence[R], refusal: R) -> tuple[R, ...]:
     """
     name = (refusal.version, refusal.run_id)
     others = (r for r in before if (r.version, r.run_id) != name)
-    return (refusal, *others)[:REPORTED_AT_MOST]
+    return (refusal, *others)[:MAX_REPORTED]

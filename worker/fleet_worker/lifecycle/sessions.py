@@ -7,7 +7,7 @@ from collections import OrderedDict
 from fleet_worker.engine.port import Clock
 
 WINDOW_SECONDS = 300.0
-"""A session counts for so long after the start of its last request. Between two turns a rollout may run
+"""How long a session counts after the start of its last request. Between two turns a rollout may run
 tools for minutes, and its prefix stays in the cache.
 """
 MAX_SESSIONS = 65_536

@@ -66,7 +66,7 @@ async def ensure_awake(worker: Worker, tags: Sequence[str] | None = None) -> boo
         return True
     closed = worker.phase is Phase.JOINING
     if closed:
-        worker.enter(Event.NOT_AT_REST)  # an awake engine generates
+        worker.enter(Event.NOT_IDLE)  # an awake engine generates
     try:
         awake = await wake(worker, tags)
     except BaseException:

@@ -42,7 +42,7 @@ class Running:
             request.digest,
         )
 
-    def go_on(self) -> None:
+    def check_cancelled(self) -> None:
         """Record that the store answers; raise `Superseded` once a newer stage has taken over."""
         self.pulse.beat()
         if self.superseded.is_set():

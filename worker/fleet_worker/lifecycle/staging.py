@@ -13,10 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.checkpoint.reference import StageRules, open_fitting
+from fleet_worker.checkpoint.reference import StageRules, open_fitting, read_accepted
 from fleet_worker.checkpoint.refused_sources import RefusedSources
 from fleet_worker.checkpoint.sources import check_same_source, states_in
 from fleet_worker.checkpoint.store_threads import SILENCE_SECONDS, StoreThreads, leave
@@ -172,9 +171,9 @@ class Staging:
         try:
             weights = await self._prepare(running)
             try:
-                running.go_on()  # a newer stage may have staged its version by now
+                running.check_cancelled()  # a newer stage may have staged its version by now
                 await self.drop()
-                running.go_on()
+                running.check_cancelled()
             except BaseException:
                 await self._free(weights.checkpoint)
                 raise
@@ -201,7 +200,7 @@ class Staging:
         checkpoint = await self._wait_for(running, opening, late=Checkpoint.close)
         running.checkpoint = checkpoint
         try:
-            running.go_on()
+            running.check_cancelled()
             await self.drop()
             if self._overtaken is not None:
                 # Its thread may hang in a read, but its memory is needed now.
@@ -240,10 +239,16 @@ class Staging:
 
         Returns: whether the bytes are in memory, and their digest.
         """
-        digest, go_on = running.request.digest, running.go_on
+        digest, check_cancelled = running.request.digest, running.check_cancelled
         try:
-            found = read_accepted(checkpoint, self.rules, digest=digest, budget=budget, go_on=go_on)
-            go_on()
+            found = read_accepted(
+                checkpoint,
+                self.rules,
+                digest=digest,
+                budget=budget,
+                check_cancelled=check_cancelled,
+            )
+            check_cancelled()
         except BaseException:
             checkpoint.close()
             raise
@@ -271,6 +276,6 @@ class Staging:
                 late=late,
             )
         except Refusal:
-            running.go_on()  # its message names the superseded version
+            running.check_cancelled()  # its message names the superseded version
             running.superseded.set()  # the abandoned thread ends at its next piece
             raise

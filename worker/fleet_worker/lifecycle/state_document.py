@@ -58,8 +58,8 @@ def state_of(
         pod_uid=pod_uid,
         instance=instance,
         uptime_seconds=now - started,
-        phase=agent.standing.phase,
-        admitted=agent.standing.admitted,
+        phase=agent.phase,
+        admitted=agent.is_open,
         version=agent.version,
         run_id=agent.good.run_id if trusted else None,
         source=agent.good.source if trusted else None,
@@ -97,7 +97,7 @@ def _operation(agent: Agent, now: float) -> Operation | None:
             run_id=work.run_id,
             running_seconds=now - work.started,
         )
-    if (since := agent.not_at_rest_since) is not None:
+    if (since := agent.not_idle_since) is not None:
         return Operation(kind="fence", running_seconds=now - since)
     if (stage := agent.staging.running) is not None:
         return Operation(
@@ -141,7 +141,7 @@ class StateGauges(Collector):
             PREFIX + "phase", "1 for the phase that the worker is in", labels=["phase"]
         )
         for phase in Phase:
-            phases.add_metric([phase.value], float(agent.standing.phase is phase))
+            phases.add_metric([phase.value], float(agent.phase is phase))
         yield phases
         version = GaugeMetricFamily(
             PREFIX + "version_info",

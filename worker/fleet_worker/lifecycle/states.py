@@ -20,7 +20,7 @@ Invariants, tested over the whole table:
 * Only `admit` opens the latch.
 * The latch can close during other work. The phase follows at the end of that work: a closed worker
   without work is never serving or paused.
-* A closed worker is idle (`at_rest`) after its engine was seen paused with no request left. Before that
+* A closed worker is idle after its engine was seen paused with no request left. Before that
   it refuses loads, pauses and admissions.
 
 `tests/support/contradictions.py` checks a worker together with its engine. A test calls it after every
@@ -57,25 +57,25 @@ class Event(StrEnum):
     FENCE = "fence"
     """The latch is closed and the engine is idle."""
     LEASE_EXPIRED = "lease expired"
-    NOT_AT_REST = "not at rest"
+    NOT_IDLE = "not idle"
     """The latch is closed, and the engine may still hold requests or generate."""
     DRAIN = "drain"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """State of a worker.
+class LifecycleState:
+    """The phase of a worker, with the position of its latch and the facts that calls depend on.
 
     Fields:
         admitted: Whether the latch is open: the worker accepts requests, and holds them while paused.
         loaded: Whether the weights have changed since the pause began.
-        at_rest: Whether the latch is closed and the engine is idle, paused with no request left.
+        idle: Whether the latch is closed and the engine is idle, paused with no request left.
     """
 
     phase: Phase
     admitted: bool = False
     loaded: bool = False
-    at_rest: bool = False
+    idle: bool = False
 
 
 CALLS = (Event.PAUSE, Event.LOAD, Event.RESUME, Event.ADMIT, Event.FENCE, Event.DRAIN)
@@ -102,12 +102,12 @@ _NEXT: dict[tuple[Phase, Event], Phase] = {
     (Phase.LOADING, Event.LOAD_REFUSED): Phase.PAUSED,
     (Phase.LOADING, Event.LOAD_FAILED): Phase.BROKEN,
     (Phase.LOADING, Event.FENCE): Phase.LOADING,
-    (Phase.JOINING, Event.NOT_AT_REST): Phase.JOINING,
-    (Phase.SERVING, Event.NOT_AT_REST): Phase.JOINING,
-    (Phase.PAUSING, Event.NOT_AT_REST): Phase.JOINING,
-    (Phase.PAUSED, Event.NOT_AT_REST): Phase.JOINING,
-    (Phase.LOADING, Event.NOT_AT_REST): Phase.LOADING,
-    (Phase.BROKEN, Event.NOT_AT_REST): Phase.BROKEN,
+    (Phase.JOINING, Event.NOT_IDLE): Phase.JOINING,
+    (Phase.SERVING, Event.NOT_IDLE): Phase.JOINING,
+    (Phase.PAUSING, Event.NOT_IDLE): Phase.JOINING,
+    (Phase.PAUSED, Event.NOT_IDLE): Phase.JOINING,
+    (Phase.LOADING, Event.NOT_IDLE): Phase.LOADING,
+    (Phase.BROKEN, Event.NOT_IDLE): Phase.BROKEN,
     (Phase.BROKEN, Event.RECOVERED): Phase.JOINING,
     (Phase.BROKEN, Event.FENCE): Phase.BROKEN,
 }
@@ -117,65 +117,61 @@ _MAKES_IDLE = frozenset({Event.READY, Event.FENCE, Event.LEASE_EXPIRED, Event.RE
 _CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
 
 
-def after(standing: Standing, event: Event) -> Standing:
+def after(state: LifecycleState, event: Event) -> LifecycleState:
     """Return the state of the worker after an event.
 
     Errors:
         Refusal: `Broken` or `WrongPhase`, if the event does not fit the phase. Nothing changes.
     """
     if event is Event.DRAIN:
-        return Standing(Phase.DRAINING)
-    phase = _NEXT.get((standing.phase, event))
-    if phase is None or (event in _NEEDS_IDLE_ENGINE and _is_busy(standing)):
-        raise _refusal(standing, event)
-    loaded = standing.loaded or event is Event.LOADED
-    if event is Event.LEASE_EXPIRED and standing.loaded:
+        return LifecycleState(Phase.DRAINING)
+    phase = _NEXT.get((state.phase, event))
+    if phase is None or (event in _NEEDS_IDLE_ENGINE and _is_busy(state)):
+        raise _refusal(state, event)
+    loaded = state.loaded or event is Event.LOADED
+    if event is Event.LEASE_EXPIRED and state.loaded:
         phase = Phase.JOINING  # only the operator may admit the new weights
-    if (
-        phase in (Phase.PAUSED, Phase.SERVING)
-        and not standing.admitted
-        and event is not Event.ADMIT
-    ):
+    if phase in (Phase.PAUSED, Phase.SERVING) and not state.admitted and event is not Event.ADMIT:
         phase = Phase.JOINING  # the latch was closed during the work
-    if event in (Event.FENCE, Event.NOT_AT_REST):
-        standing = replace(standing, admitted=False)
-    admitted = (standing.admitted or event is Event.ADMIT) and phase not in _CLOSED
+    if event in (Event.FENCE, Event.NOT_IDLE):
+        state = replace(state, admitted=False)
+    admitted = (state.admitted or event is Event.ADMIT) and phase not in _CLOSED
     pause_lasts = phase in (Phase.PAUSED, Phase.LOADING)
-    return Standing(
+    return LifecycleState(
         phase,
         admitted=admitted,
         loaded=loaded and pause_lasts,
-        at_rest=_at_rest(standing, event, phase),
+        idle=_is_idle(state, event, phase),
     )
 
 
-def _at_rest(standing: Standing, event: Event, phase: Phase) -> bool:
+def _is_idle(state: LifecycleState, event: Event, phase: Phase) -> bool:
     """Return whether the engine is idle after an event that has led to a phase."""
     if phase is Phase.LOADING:
         # As at the begin of the load: from paused, the worker may hold requests.
-        return standing.at_rest and event is not Event.NOT_AT_REST
+        return state.idle and event is not Event.NOT_IDLE
     if phase not in (Phase.JOINING, Phase.BROKEN):
         return False
     if event in _MAKES_IDLE:
         return True
-    return standing.at_rest and event is not Event.NOT_AT_REST
+    return state.idle and event is not Event.NOT_IDLE
 
 
-def _is_busy(standing: Standing) -> bool:
-    return standing.phase is Phase.JOINING and not standing.at_rest
+def _is_busy(state: LifecycleState) -> bool:
+    return state.phase is Phase.JOINING and not state.idle
 
 
-def _refusal(standing: Standing, event: Event) -> Refusal:
-    if standing.phase is Phase.BROKEN:
+def _refusal(state: LifecycleState, event: Event) -> Refusal:
+    if state.phase is Phase.BROKEN:
         return Refusal(
             Reason.BROKEN,
             f"{event} is refused: a load failed inside the engine, and its weights are not trusted."
             " The worker reloads its last good version, or ends its process",
         )
-    if event in _NEEDS_IDLE_ENGINE and _is_busy(standing):
+    if event in _NEEDS_IDLE_ENGINE and _is_busy(state):
         return Refusal(
             Reason.WRONG_PHASE,
             f"{event} is refused: the latch is closed, but the engine is not idle yet. The worker"
             " keeps ending its requests, and ends its process if that fails",
         )
-    return Refusal(Reason.WRONG_PHASE, f"{event} is refused: the worker is {standing.phase}")
+    return Refusal(Reason.WRONG_PHASE, f"{event} is refused: the worker is {state.phase}")

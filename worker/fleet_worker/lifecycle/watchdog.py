@@ -48,9 +48,9 @@ class Pulse:
 
 
 _LOG = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _PING_SECONDS = 5.0
-_REST_SECONDS = 60.0
+_IDLE_TIMEOUT_SECONDS = 60.0
 """How long a closed worker tries to end its requests before it ends its process."""
 _TRY_AGAIN_SECONDS = 1.0
 
@@ -75,7 +75,7 @@ class Watch:
     def problem(self) -> str | None:
         """Why the worker should be restarted, or None."""
         agent = self._agent
-        loading = agent.standing.phase in (Phase.LOADING, Phase.BROKEN) and agent.work is not None
+        loading = agent.phase in (Phase.LOADING, Phase.BROKEN) and agent.work is not None
         pulse = replace(
             self._pulse,
             dead=agent.engine.is_dead,
@@ -89,7 +89,7 @@ class Watch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leases())
-            group.create_task(self._rests())
+            group.create_task(self._leftover_requests())
             group.create_task(self._death())
             group.create_task(self._pings())
 
@@ -116,22 +116,22 @@ class Watch:
                 )
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
-    async def _rests(self) -> None:
+    async def _leftover_requests(self) -> None:
         """End the requests of a closed worker, and end the process if they do not end."""
         agent = self._agent
         ending: asyncio.Task[None] | None = None
         try:
             while True:
-                since = agent.not_at_rest_since
-                if since is not None and agent.clock() - since >= _REST_SECONDS:
-                    seconds = f"{_REST_SECONDS:.0f} s"
+                since = agent.not_idle_since
+                if since is not None and agent.clock() - since >= _IDLE_TIMEOUT_SECONDS:
+                    seconds = f"{_IDLE_TIMEOUT_SECONDS:.0f} s"
                     self._end_process(
                         f"the engine still has requests {seconds} after the latch was closed"
                     )
                     return
                 if since is not None and (ending is None or ending.done()):
                     ending = asyncio.ensure_future(self._end_leftover_requests())
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             if ending is not None:
                 ending.cancel()
@@ -146,7 +146,7 @@ class Watch:
     async def _death(self) -> None:
         try:
             while not self._agent.engine.is_dead:  # noqa: ASYNC110 - vLLM only sets a flag
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             # vLLM may notice first: its server then ends and cancels this task.
             if self._agent.engine.is_dead:

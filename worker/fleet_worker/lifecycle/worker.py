@@ -25,7 +25,7 @@ from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.quiesce import Quiescence
 from fleet_worker.lifecycle.sessions import Sessions
 from fleet_worker.lifecycle.staging import Staging
-from fleet_worker.lifecycle.states import Event, Standing, after
+from fleet_worker.lifecycle.states import Event, LifecycleState, after
 from fleet_worker.lifecycle.weights import Received, Weights
 from fleet_worker.lora.slots import Adapters
 from fleet_worker.protocol import Epoch, LoadEffect, Phase, SwapTimings
@@ -48,7 +48,7 @@ class Worker:
     """One engine and the state of its worker.
 
     Fields:
-        standing: phase, latch, and whether the weights changed since the pause.
+        lifecycle: phase, latch, and whether the weights changed since the pause.
         good: the last good weights, in the engine or to be loaded again after a failed load.
         version: version of the engine's weights; None while they cannot be trusted.
         labels: the weights that each label belongs to.
@@ -67,7 +67,7 @@ class Worker:
         probes: results of canary prompts.
         effect: changes that the last load made.
         kept: the weights whose keys and values may still be in the KV cache.
-        not_at_rest_since: when the worker first failed to end the requests behind its closed
+        not_idle_since: when the worker first failed to end the requests behind its closed
             latch; None while it is idle.
         end_process: ends the process with exit code 1, for the reason given.
     """
@@ -103,7 +103,7 @@ class Worker:
         self.clock = clock
         self.metrics = metrics
         self.end_process = end_process
-        self.standing = Standing(Phase.STARTING)
+        self.lifecycle = LifecycleState(Phase.STARTING)
         self.good: Weights | Received = initial
         self.version: str | None = initial.version
         self.epoch: Epoch | None = None
@@ -129,22 +129,22 @@ class Worker:
         self.asleep = False
         self.probes = History()
         self.kept = KeptCache()
-        self.not_at_rest_since: float | None = None
+        self.not_idle_since: float | None = None
 
     @property
     def phase(self) -> Phase:
         """The worker's phase."""
-        return self.standing.phase
+        return self.lifecycle.phase
 
     @property
     def is_open(self) -> bool:
         """Whether the latch is open."""
-        return self.standing.admitted
+        return self.lifecycle.admitted
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the worker is idle: its latch is closed, its engine paused and without requests."""
-        return self.standing.at_rest and self.engine.unfinished() == 0
+        return self.lifecycle.idle and self.engine.unfinished() == 0
 
     @property
     def name(self) -> WeightName | None:
@@ -164,7 +164,7 @@ class Worker:
     def requests(self) -> tuple[int, int]:
         """How many requests generate now, and how many are held."""
         unfinished = self.engine.unfinished()
-        if self.phase in _RUNNING or self.not_at_rest_since is not None:
+        if self.phase in _RUNNING or self.not_idle_since is not None:
             return unfinished, 0
         return 0, unfinished
 
@@ -173,13 +173,13 @@ class Worker:
 
         A closed worker may still have requests: they are ended before the step.
         """
-        after(replace(self.standing, at_rest=True), event)
+        after(replace(self.lifecycle, idle=True), event)
 
     def enter(self, event: Event) -> None:
         """Take a step of the transition table; raises `Refusal` if the table does not have it."""
-        self.standing = after(self.standing, event)
-        if self.standing.at_rest or self.phase is Phase.DRAINING:
-            self.not_at_rest_since = None
+        self.lifecycle = after(self.lifecycle, event)
+        if self.lifecycle.idle or self.phase is Phase.DRAINING:
+            self.not_idle_since = None
         self.changed.set()
 
     def close_latch(self, *, cut: bool = True) -> None:
@@ -188,7 +188,7 @@ class Worker:
         Args:
             cut: Also end a running drain early.
         """
-        self.standing = replace(self.standing, admitted=False)
+        self.lifecycle = replace(self.lifecycle, admitted=False)
         if cut:
             self.cut.set()
         self.changed.set()

@@ -224,13 +224,15 @@ class LoraCalls:
             raise
         return files
 
-    def _read(self, request: AdapterRequest, go_on: Callable[[], None]) -> PrivateAdapter:
+    def _read(self, request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
         """Check an adapter and hold its bytes. Blocks."""
         rules, adapters = self._rules, self._host.adapters
         adapter = open_fitting_adapter(request.source, rules, max_rank=adapters.max_rank)
         try:
             budget = self._host.memory_left()
-            files = make_private(adapter, rules.inspector.read, budget=budget, go_on=go_on)
+            files = make_private(
+                adapter, rules.inspector.read, budget=budget, check_cancelled=check_cancelled
+            )
         except BaseException:
             adapter.close()
             raise

@@ -143,7 +143,7 @@ def make_private(
     read: Callable[..., bool],
     *,
     budget: int,
-    go_on: Callable[[], None],
+    check_cancelled: Callable[[], None],
 ) -> PrivateAdapter:
     """Copy an open adapter into memory. Blocks.
 
@@ -151,18 +151,18 @@ def make_private(
         checkpoint: The adapter. The result owns it from now on.
         read: Reads and checks its bytes, see `Inspector.read`.
         budget: Largest number of bytes to keep.
-        go_on: Raises to cancel.
+        check_cancelled: Raises to cancel.
 
     Errors:
         Refusal: `NotAvailable` without enough memory, or the refusal from `read`.
     """
-    if not read(checkpoint, budget=budget, go_on=go_on):
+    if not read(checkpoint, budget=budget, check_cancelled=check_cancelled):
         raise Refusal(
             Reason.NOT_AVAILABLE,
             f"there is not enough memory for the adapter's {checkpoint.size_bytes} bytes;"
             " raise --staging-memory-bytes or the memory limit of the pod",
         )
-    digest = checkpoint.digest(go_on)
+    digest = checkpoint.digest(check_cancelled)
     folder = Path(tempfile.mkdtemp(prefix="rlfleet-adapter-"))
     try:
         (file,) = checkpoint.files

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fleet_worker.errors import Fault
 
-REPORTED_AT_MOST = 32
+MAX_REPORTED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RefusedAdapters:
     def note(self, fault: AdapterFault) -> None:
         """Report a refusal in place of the one before of the same version."""
         others = (f for f in self.faults if f.about != fault.about)
-        self.faults = (fault, *others)[:REPORTED_AT_MOST]
+        self.faults = (fault, *others)[:MAX_REPORTED]
 
     def note_staged(self, name: str, version: str, run_id: str | None) -> None:
         """Forget the refusal of a version. Those of others stay: the engine may fail with this one."""

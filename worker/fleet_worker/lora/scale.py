@@ -14,7 +14,7 @@ from typing import Any
 
 _REPEATS = re.compile(r"[*+?{]")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
-_MOST_REPEATS = 3
+_MAX_REPEATS = 3
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
@@ -50,7 +50,7 @@ def is_quick(text: str) -> bool:
     Python's backtracking takes exponential time for a repeated group. Each repeated character
     multiplies the time by the length of the name. The check counts these signs, on the safe side.
     """
-    return len(_REPEATS.findall(text)) <= _MOST_REPEATS and not _REPEATED_GROUP.search(text)
+    return len(_REPEATS.findall(text)) <= _MAX_REPEATS and not _REPEATED_GROUP.search(text)
 
 
 def _of_module(config: Mapping[str, Any], key: str, module: str, plain: float) -> float:

@@ -12,10 +12,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fleet_worker.checkpoint.acceptance import read_accepted
 from fleet_worker.checkpoint.checkpoint import Checkpoint, Inspector
 from fleet_worker.checkpoint.files import Roots
-from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting
+from fleet_worker.checkpoint.reference import Reference, StageRules, open_fitting, read_accepted
 from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import check_written, holds_adapter, open_fitting_adapter
 from fleet_worker.process.start_up import open_model, read_model
@@ -98,12 +97,12 @@ def _is_adapter(path: str, roots: Roots) -> bool:
 
 
 def _read(checkpoint: Checkpoint, rules: StageRules) -> str:
-    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, go_on=_go_on)
+    _, digest = read_accepted(checkpoint, rules, digest=None, budget=0, check_cancelled=_go_on)
     return digest
 
 
 def _read_adapter(adapter: Checkpoint, rules: StageRules) -> str:
-    rules.inspector.read(adapter, budget=0, go_on=_go_on)
+    rules.inspector.read(adapter, budget=0, check_cancelled=_go_on)
     check_written(adapter, rules.reference)
     adapter.check_same_on_disk(rules.roots)
     return adapter.digest(_go_on)

@@ -157,7 +157,7 @@ def _in_time(
         late: Called with the result of work that was abandoned.
 
     Errors:
-        Refusal: Of the work; `SourceUnreadable` if the store has not answered for 60 s.
+        Refusal: any refusal of the work; `SourceUnreadable` if the store has not answered for 60 s.
     """
     pulse = Pulse()
     threads = StoreThreads()
@@ -250,15 +250,17 @@ def _choose(
     return opened[0], failure
 
 
-def _read_start(path: str, wanted: Wanted, rules: StageRules, go_on: Callable[[], None]) -> Weights:
+def _read_start(
+    path: str, wanted: Wanted, rules: StageRules, check_cancelled: Callable[[], None]
+) -> Weights:
     """Open, check and digest the version of the environment. Blocks; closes refused files."""
     checkpoint = open_checkpoint(path, rules.roots)
     try:
         rules.reference.check(checkpoint, rules.inspector)
         if wanted.digest is None:
             rules.reference.check_written(checkpoint)
-        rules.inspector.read(checkpoint, budget=0, go_on=go_on)
-        digest = checkpoint.digest(go_on)
+        rules.inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
+        digest = checkpoint.digest(check_cancelled)
         check_digest(wanted.digest, digest, f"the files in {path}")
     except BaseException:
         checkpoint.close()
@@ -279,13 +281,13 @@ def _check_named(wanted: Wanted) -> None:
 def read_model(checkpoint: Checkpoint, inspector: Inspector) -> str:
     """The digest of the model's own weights. Infinities and NaNs are accepted in them."""
 
-    def read(go_on: Callable[[], None]) -> str:
+    def read(check_cancelled: Callable[[], None]) -> str:
         try:
             if checkpoint.zero_blocks is None:
-                inspector.read(checkpoint, budget=0, go_on=go_on)
+                inspector.read(checkpoint, budget=0, check_cancelled=check_cancelled)
         except Refusal as refusal:
             if refusal.reason is not Reason.CHECKPOINT_NOT_FINITE:
                 raise
-        return checkpoint.digest(go_on)
+        return checkpoint.digest(check_cancelled)
 
     return _in_time(f"of {checkpoint.path}", read)

@@ -58,8 +58,8 @@ def answer_signature(token: str, *, call: str, status: int, body: bytes) -> str:
     Args:
         token: The key.
         call: The signature of the call, which binds the answer to it.
-        status: Of the answer.
-        body: Of the answer.
+        status: The HTTP status of the answer.
+        body: The body of the answer.
     """
     return _signature(token, _ANSWER, call, str(status), body_digest(body))
 

@@ -1,7 +1,7 @@
 """The number of a step, in a version and in the name of a trainer's directory.
 
-Versions of one run are ordered by their numbers. Trainers put the number of a step into the folder's name, `…/step_41` or `…/step_41/weights`. That
-number is the version.
+Versions of one run are ordered by their numbers. Trainers put the number of a step into the folder's
+name, `…/step_41` or `…/step_41/weights`. That number is the version.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Tokens:
             self._count(index, choice, is_delta=generation.is_delta)
             if choice.finish_reason is None:
                 continue
-            # Of the prompt: 0 says that nothing came out of the cache, None says nothing.
+            # Of the prompt, 0 cached tokens mean that nothing came from the cache. None means unknown.
             found_cached = output.num_cached_tokens != 0
             spans = choice.weight_versions
             self.spans[index] = (

@@ -37,18 +37,18 @@ class AReaL:
 
     async def pause(self, call: Call) -> Answer:
         """`/areal_pause_generation`: its client sends what was aborted again, with what it got."""
-        await self._driver.seat.pause(call.who, PauseMode.ABORT)
+        await self._driver.seat.pause(call.caller, PauseMode.ABORT)
         return _done("paused")
 
     async def update_weights(self, call: Call) -> Answer:
         """`/areal_update_weights`."""
         path = parsed(UpdateWeights, call).model_path
-        version = await self._driver.files.load(call.who, path)
+        version = await self._driver.files.load(call.caller, path)
         return _done(f"{version} is loaded")
 
     async def resume(self, call: Call) -> Answer:
         """`/areal_continue_generation`."""
-        await self._driver.seat.resume(call.who)
+        await self._driver.seat.resume(call.caller)
         return _done("resumed")
 
 

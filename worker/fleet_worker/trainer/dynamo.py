@@ -94,23 +94,23 @@ class Dynamo:
     async def pause(self, call: Call) -> Answer:
         """`pause_generation`."""
         wanted = parsed(Pause, call)
-        await self._driver.seat.pause(call.who, wanted.mode, keep_cache=not wanted.clear_cache)
+        await self._driver.seat.pause(call.caller, wanted.mode, keep_cache=not wanted.clear_cache)
         return _ok("paused", mode=wanted.mode.value, clear_cache=wanted.clear_cache)
 
     async def resume(self, call: Call) -> Answer:
         """`resume_generation`."""
-        await self._driver.seat.resume(call.who)
+        await self._driver.seat.resume(call.caller)
         return _ok("resumed")
 
     async def sleep(self, call: Call) -> Answer:
         """`control/sleep`."""
         wanted = parsed(Sleep, call)
-        await self._driver.seat.sleep(call.who, wanted.level, wanted.mode)
+        await self._driver.seat.sleep(call.caller, wanted.level, wanted.mode)
         return _ok("asleep")
 
     async def wake(self, call: Call) -> Answer:
         """`control/wake_up`."""
-        await self._driver.seat.wake(call.who, parsed(Wake, call).tags)
+        await self._driver.seat.wake(call.caller, parsed(Wake, call).tags)
         return _ok("awake")
 
     async def flush_cache(self, _: Call) -> Answer:
@@ -138,7 +138,7 @@ class Dynamo:
         self._check_paused()
         if wanted.engine_rpc != "reload_weights":
             raise Refusal(Reason.BAD_REQUEST, "files are loaded by reload_weights only")
-        label = await self._driver.files.load(call.who, wanted.model_path, wanted.weight_version)
+        label = await self._driver.files.load(call.caller, wanted.model_path, wanted.weight_version)
         return _ok("loaded", version=label, version_declared=wanted.weight_version is not None)
 
     async def from_distributed(self, call: Call) -> Answer:
@@ -170,12 +170,12 @@ class Dynamo:
     async def join_group(self, call: Call) -> Answer:
         """`init_weights_update_group`, `init_weight_transfer_engine`."""
         info = parsed(JoinGroup, call).as_init_info()
-        await self._driver.collective.join_transfer(call.who, info)
+        await self._driver.collective.join_transfer(call.caller, info)
         return _ok("joined")
 
     async def leave_group(self, call: Call) -> Answer:
         """`destroy_weights_update_group`."""
-        await self._driver.collective.leave_transfer(call.who)
+        await self._driver.collective.leave_transfer(call.caller)
         return _ok("left")
 
     async def begin_transfer(self, call: Call) -> Answer:
@@ -188,13 +188,13 @@ class Dynamo:
         info = parsed(FromDistributed, call).update_info
         if info is None:
             raise Refusal(Reason.BAD_REQUEST, "update_info is needed")
-        await self._driver.collective.receive(call.who, info)
+        await self._driver.collective.receive(call.caller, info)
         return _ok("received")
 
     async def end_transfer(self, call: Call) -> Answer:
         """`finish_weight_update`."""
         wanted = parsed(SetVersion, call).weight_version
-        label = await self._driver.collective.end_transfer(call.who, wanted)
+        label = await self._driver.collective.end_transfer(call.caller, wanted)
         return _ok("finished", version=label, version_declared=wanted is not None)
 
     async def get_version(self, _: Call) -> Answer:
@@ -205,7 +205,7 @@ class Dynamo:
     async def set_version(self, call: Call) -> Answer:
         """`set_weight_version`, `update_weight_version`."""
         label = parsed(SetVersion, call).label
-        await self._driver.files.name_version(call.who, label)
+        await self._driver.files.name_version(call.caller, label)
         return _ok("named", version=label, version_declared=True)
 
     # --- adapters ------------------------------------------------------------------------------
@@ -213,14 +213,14 @@ class Dynamo:
     async def load_adapter(self, call: Call) -> Answer:
         """`load_lora`, `POST /v1/loras`."""
         wanted = parsed(LoadAdapter, call)
-        await self._driver.files.put_adapter(call.who, wanted.lora_name, wanted.source.path)
+        await self._driver.files.put_adapter(call.caller, wanted.lora_name, wanted.source.path)
         number = self._driver.seat.agent.adapters.number_of(wanted.lora_name)
         return Answer({"status": "success", "lora_name": wanted.lora_name, "lora_id": number})
 
     async def unload_adapter(self, call: Call) -> Answer:
         """`unload_lora`."""
         name = parsed(UnloadAdapter, call).lora_name
-        await self._driver.files.remove_adapter(call.who, name)
+        await self._driver.files.remove_adapter(call.caller, name)
         return Answer({"status": "success", "lora_name": name})
 
     def _check_paused(self) -> None:

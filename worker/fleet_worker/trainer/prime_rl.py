@@ -63,13 +63,13 @@ class PrimeRl:
     async def update_weights(self, call: Call) -> Answer:
         """`POST /update_weights` with `weight_dir`."""
         wanted = parsed(UpdateWeights, call)
-        version = await self._driver.files.load(call.who, wanted.weight_dir)
+        version = await self._driver.files.load(call.caller, wanted.weight_dir)
         return Answer({"status": "ok", "weight_version": version})
 
     async def init_broadcaster(self, call: Call) -> Answer:
         """`POST /init_broadcaster`: its client goes on whatever the answer; the state tells."""
         wanted = parsed(InitBroadcaster, call)
-        await self._driver.collective.join_transfer(call.who, wanted.as_init_info())
+        await self._driver.collective.join_transfer(call.caller, wanted.as_init_info())
         return Answer({"status": "ok"})
 
 

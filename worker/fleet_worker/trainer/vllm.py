@@ -85,13 +85,13 @@ class Vllm:
         """`POST /pause`: answers when nothing generates any more."""
         wanted = asked(Pause, call)
         held = await self._driver.seat.pause(
-            call.who, wanted.mode, keep_cache=not wanted.clear_cache
+            call.caller, wanted.mode, keep_cache=not wanted.clear_cache
         )
         return Answer({"status": "paused", "inflight_requests": held})
 
     async def resume(self, call: Call) -> Answer:
         """`POST /resume`."""
-        await self._driver.seat.resume(call.who)
+        await self._driver.seat.resume(call.caller)
         return Answer({"status": "resumed"})
 
     async def is_paused(self, _: Call) -> Answer:
@@ -101,13 +101,13 @@ class Vllm:
     async def sleep(self, call: Call) -> Answer:
         """`POST /sleep`."""
         wanted = asked(Sleep, call)
-        await self._driver.seat.sleep(call.who, wanted.level, wanted.mode)
+        await self._driver.seat.sleep(call.caller, wanted.level, wanted.mode)
         return Answer({"status": "asleep"})
 
     async def wake(self, call: Call) -> Answer:
         """`POST /wake_up`."""
         tags = [value for name, value in call.query if name == "tags"] or None
-        await self._driver.seat.wake(call.who, asked(Wake, call, tags=tags).tags)
+        await self._driver.seat.wake(call.caller, asked(Wake, call, tags=tags).tags)
         return Answer({"status": "awake"})
 
     async def is_sleeping(self, _: Call) -> Answer:
@@ -128,40 +128,40 @@ class Vllm:
             raise Refusal(
                 Reason.BAD_REQUEST, "the only method that may be called is reload_weights"
             )
-        await self._driver.files.load(call.who, wanted.named.weights_path)
+        await self._driver.files.load(call.caller, wanted.named.weights_path)
         return Answer({"results": [None] * self._driver.seat.agent.engine.info.world_size})
 
     async def join_transfer(self, call: Call) -> Answer:
         """`POST /init_weight_transfer_engine`."""
         info = parsed(JoinTransfer, call).init_info
-        await self._driver.collective.join_transfer(call.who, info)
+        await self._driver.collective.join_transfer(call.caller, info)
         return Answer({"message": "Weight transfer initialized"})
 
     async def leave_transfer(self, call: Call) -> Answer:
         """`POST /shutdown_weight_transfer_engine`."""
-        await self._driver.collective.leave_transfer(call.who)
+        await self._driver.collective.leave_transfer(call.caller)
         return Answer({"message": "Weight transfer shut down"})
 
     async def begin_transfer(self, call: Call) -> Answer:
         """`POST /start_weight_update`."""
-        await self._driver.collective.begin_transfer(call.who)
+        await self._driver.collective.begin_transfer(call.caller)
         return Answer({"message": "Weight update started"})
 
     async def receive(self, call: Call) -> Answer:
         """`POST /update_weights` with `update_info`."""
-        await self._driver.collective.receive(call.who, parsed(Receive, call).update_info)
+        await self._driver.collective.receive(call.caller, parsed(Receive, call).update_info)
         return Answer({"message": "Weights updated"})
 
     async def end_transfer(self, call: Call) -> Answer:
         """`POST /finish_weight_update`."""
         wanted = parsed(EndTransfer, call).weight_version
-        label = await self._driver.collective.end_transfer(call.who, wanted)
+        label = await self._driver.collective.end_transfer(call.caller, wanted)
         return Answer({"message": "Weight update finished", "weight_version": label})
 
     async def name_version(self, call: Call) -> Answer:
         """`POST /update_weight_version`."""
         label = parsed(NameVersion, call).new_version
-        await self._driver.files.name_version(call.who, label)
+        await self._driver.files.name_version(call.caller, label)
         return Answer({"success": True, "new_version": label})
 
     async def weight_info(self, _: Call) -> Answer:
@@ -179,12 +179,12 @@ class Vllm:
     async def load_adapter(self, call: Call) -> Answer:
         """`POST /v1/load_lora_adapter`."""
         wanted = parsed(LoadAdapter, call)
-        await self._driver.files.put_adapter(call.who, wanted.lora_name, wanted.lora_path)
+        await self._driver.files.put_adapter(call.caller, wanted.lora_name, wanted.lora_path)
         return Answer({"status": "ok"})
 
     async def unload_adapter(self, call: Call) -> Answer:
         """`POST /v1/unload_lora_adapter`."""
-        await self._driver.files.remove_adapter(call.who, parsed(UnloadAdapter, call).lora_name)
+        await self._driver.files.remove_adapter(call.caller, parsed(UnloadAdapter, call).lora_name)
         return Answer({"status": "ok"})
 
     # --- asking --------------------------------------------------------------------------------

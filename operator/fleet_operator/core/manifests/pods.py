@@ -25,7 +25,7 @@ from fleet_worker import protocol
 TERMINATION_GRACE_SECONDS = 60
 """Added to the drain timeout, to end the requests that are left, or an engine that hangs."""
 LOST_NODE_SECONDS = 60
-"""A worker is deleted after its node is lost for so long, and recreated on another node."""
+"""How long a node is lost before its workers are deleted, and recreated on other nodes."""
 _OWN_VARIABLES = "RLFLEET_"
 _NOT_OVERLAID = ("args", "ports", "readinessProbe", "lifecycle")
 
@@ -71,7 +71,7 @@ def pods_of(
     """The manifests of some workers, from a template. They share what is equal in all of them, so do
     not change them.
 
-    The drain timeout is no part of the template: a change of it replaces no worker.
+    The drain timeout is not part of the template: a change of it replaces no worker.
 
     Source: Kubernetes core/v1 Pod.
     """

@@ -72,7 +72,7 @@ def arguments(router: Router, urls: list[str], port: int) -> list[str]:
         *("--health-check-endpoint", READY_PATH),
         *("--health-check-interval-secs", str(seconds)),
         *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
-        # It would wait so long for the slowest worker before it listens.
+        # The router would wait for the slowest worker that long before it listens.
         *("--worker-startup-timeout-secs", "1", "--worker-startup-check-interval", "1"),
         # It would keep a worker out for a minute after it is good again. Readiness decides alone.
         "--disable-circuit-breaker",
@@ -131,7 +131,7 @@ def _service(observed: FleetObserved) -> dict[str, Any]:
 
 
 def _pod_labels(observed: FleetObserved) -> dict[str, str]:
-    """Returns labels that no worker has: routers are no workers of the fleet."""
+    """Returns labels that no worker has: routers are not workers of the fleet."""
     return {names.LABEL_NAME: names.ROUTER_APP_NAME, names.LABEL_ROUTER: observed.name}
 
 

@@ -91,7 +91,7 @@ class RolloutView:
         return max_staging(self.settings, self.replicas)
 
     def staging_seconds(self, workers: int | None = None) -> float:
-        """Seconds that so many workers may take to stage, by default all of them.
+        """Seconds that a number of workers may take to stage, by default all of them.
 
         It is one timeout for each group of `maxStaging`: a worker that waits for its turn is not late.
         """

@@ -8,9 +8,10 @@
 
 The strategies differ only in how many workers may be away at once. Where this is bounded, the
 workers with the fewest sessions go first, then those with the lowest ordinal. They hold up the fewest
-clients. Routers send new sessions to them, which then begin on the new version. A worker that is missing or held
-is away. A pod behind a scheduling gate is not counted: its queue may hold it back for days, and the
-other workers would keep the old version meanwhile.
+clients. Routers send new sessions to them, which then begin on the new version.
+
+A worker that is missing or held is away. A pod behind a scheduling gate is not counted: its queue may
+hold it back for days, and the other workers would keep the old version meanwhile.
 
 Failures:
 * A worker that refuses to stage stops new swaps, and keeps serving. The problem is reported.

@@ -49,7 +49,7 @@ def source_of(worker: WorkerView, view: RolloutView) -> WeightSource:
 def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
     """Workers whose latch closed because they failed to load the goal.
 
-    They are no members any more, and count as failures of this rollout.
+    They are not members any more, and count as failures of this rollout.
     """
     return failed_to_load(view, goal, refused_by(view, goal, view.joining))
 
@@ -57,8 +57,8 @@ def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
 def failed_to_load(
     view: RolloutView, goal: Checkpoint, refused: Iterable[WorkerView]
 ) -> list[WorkerView]:
-    """Those of the workers that refused the goal in their engine. No look at the files repairs that,
-    so it is not tried again in this attempt.
+    """Those of the workers whose engine refused the goal. Reading the files again does not repair that, so
+    it is not tried again in this attempt.
     """
     return [w for w in refused if w.state and w.state.load_failure == view.failure_of(w, goal)]
 

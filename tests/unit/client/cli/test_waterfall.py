@@ -35,7 +35,7 @@ def found_in(objects: Recorded) -> list[Span]:
 
 
 def call(objects: Recorded, after_seconds: float, **fields: Any) -> LogLine:
-    """A line of the operator, so long after the start of the rollout."""
+    """A log line of the operator, some seconds after the start of the rollout."""
     started = weights_of(objects).status.started_at
     assert started is not None
     return LogLine(

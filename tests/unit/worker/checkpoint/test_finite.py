@@ -40,7 +40,9 @@ def is_finite(tensors: Any, tmp_path: Path) -> Iterator[Callable[..., bool]]:
             stack.callback(checkpoint.close)
             budget = 1 << 30 if held else 0
             try:
-                in_memory = checkpoint.hold(budget=budget, go_on=lambda: None, look=tensors.look)
+                in_memory = checkpoint.hold(
+                    budget=budget, check_cancelled=lambda: None, inspect=tensors.inspect
+                )
                 assert in_memory is held
             except Refusal as refusal:
                 if (
@@ -135,13 +137,13 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
     checkpoint = open_checkpoint(str(tmp_path), None)
     asked: list[int] = []
 
-    def go_on() -> None:
+    def check_cancelled() -> None:
         asked.append(1)
         if len(asked) == 9:
             raise Refusal(Reason.SUPERSEDED, "a newer one")
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(budget=0, go_on=go_on, look=tensors.look)
+        checkpoint.hold(budget=0, check_cancelled=check_cancelled, inspect=tensors.inspect)
     checkpoint.close()
 
     assert refused.value.reason is Reason.SUPERSEDED
@@ -164,8 +166,8 @@ def test_a_block_of_positive_and_negative_zeros_is_zero(
 ) -> None:
     spec = TensorSpec("w", dtype, (1,), 0, 4)
 
-    assert tensors.look(spec, memoryview(zero)) is False
-    assert tensors.look(spec, memoryview(other)) is True
+    assert tensors.inspect(spec, memoryview(zero)) is False
+    assert tensors.inspect(spec, memoryview(other)) is True
 
 
 class FakeConfig:

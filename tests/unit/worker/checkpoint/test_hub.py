@@ -37,7 +37,7 @@ def test_a_cached_revision_is_found(cache: Path, revision: str) -> None:
         pytest.param("org/other", "main", id="another repository"),
         pytest.param("org/name", "v2", id="another revision"),
         pytest.param("org/name", "f" * 40, id="another commit"),
-        pytest.param("org/name", "odd", id="a reference that is no commit"),
+        pytest.param("org/name", "odd", id="a reference that is not a commit"),
         pytest.param("../../etc", "main", id="a repository that climbs"),
         pytest.param("org/name", "../main", id="a revision that climbs"),
         pytest.param("org/name", "a/../../main", id="a revision that climbs later"),

@@ -76,7 +76,7 @@ def test_a_write_waits_until_its_memory_is_reserved(
 
     writer = threading.Thread(target=write)
 
-    def go_on() -> None:
+    def check_cancelled() -> None:
         steps.append(os.fstat(file.descriptor).st_size)
         if len(steps) == 1:
             writer.start()
@@ -85,7 +85,7 @@ def test_a_write_waits_until_its_memory_is_reserved(
         if len(steps) == 3:
             assert written.wait(10)
 
-    file.reserve(go_on)
+    file.reserve(check_cancelled)
     writer.join()
 
     assert steps[:3] == [0, STEP, 2 * STEP]

@@ -32,7 +32,7 @@ BOTTOMLESS = 100_000
 
 
 def _rename(checkpoint: Path) -> None:
-    """The weights under a name that is no UTF-8, and cut off."""
+    """The weights under a name that is not UTF-8, and truncated."""
     file = checkpoint / damage.WEIGHTS
     os.truncate(file, 50)
     file.rename(checkpoint / NO_UTF8)

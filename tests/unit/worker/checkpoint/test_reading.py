@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import damage
 from tests.support.descriptors import open_descriptors
-from tests.support.tiny import tiny_look, write_tiny
+from tests.support.tiny import tiny_inspect, write_tiny
 
 from fleet_worker.checkpoint import memory, reading
 from fleet_worker.checkpoint.files import OpenFile
@@ -83,12 +83,12 @@ def test_checking_hashing_and_holding_read_every_byte_once(
     judged: Counter[str] = Counter()
     lock = threading.Lock()
 
-    def look(spec: TensorSpec, block: memoryview) -> bool:
+    def inspect(spec: TensorSpec, block: memoryview) -> bool:
         with lock:
             judged[spec.name] += len(block)
         return True
 
-    held = checkpoint.hold(budget=budget, go_on=nothing, look=look)
+    held = checkpoint.hold(budget=budget, check_cancelled=nothing, inspect=inspect)
     digest = checkpoint.digest(lambda: pytest.fail("the bytes are known"))
 
     assert held is (budget > 0)
@@ -146,7 +146,7 @@ def test_blocks_of_zeros_are_recorded(tmp_path: Path) -> None:
     }
     damage.write_tensors(tmp_path / damage.WEIGHTS, tensors)
     checkpoint = open_checkpoint(str(tmp_path), None)
-    checkpoint.hold(budget=0, go_on=nothing, look=tiny_look)
+    checkpoint.hold(budget=0, check_cancelled=nothing, inspect=tiny_inspect)
     checkpoint.close()
 
     assert checkpoint.zero_blocks == {"a": {0}, "b": {1, 2, 39}}
@@ -159,13 +159,13 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
     before, threads = open_descriptors(), threading.active_count()
     checkpoint = open_checkpoint(str(path), None)
 
-    def look(spec: TensorSpec, _block: memoryview) -> bool:
+    def inspect(spec: TensorSpec, _block: memoryview) -> bool:
         if spec.name == "t2.1":
             raise Refusal(Reason.CHECKPOINT_NOT_FINITE, "t2.1")
         return True
 
     with pytest.raises(Refusal) as refused:
-        checkpoint.hold(budget=budget, go_on=nothing, look=look)
+        checkpoint.hold(budget=budget, check_cancelled=nothing, inspect=inspect)
     checkpoint.close()
 
     assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
@@ -180,11 +180,16 @@ def test_reading_continues_without_memory_that_others_took(
     checkpoint = open_checkpoint(
         str(write_shards(tmp_path / "1", shards=2, tensors=2, length=20_000)), None
     )
-    left = [1 << 40, 1 << 40, 1 << 40, -1]  # the budget check, two reservations, and the look after
+    left = [
+        1 << 40,
+        1 << 40,
+        1 << 40,
+        -1,
+    ]  # the budget check, two reservations, and the check after
     monkeypatch.setattr(memory, "headroom", lambda: left.pop(0))
     before = open_descriptors()
 
-    assert checkpoint.hold(budget=1 << 30, go_on=nothing) is False
+    assert checkpoint.hold(budget=1 << 30, check_cancelled=nothing) is False
     assert left == []
     assert checkpoint.held == {}
     assert open_descriptors() == before
@@ -202,13 +207,13 @@ from fleet_worker.errors import Refusal
 path = sys.argv[1]
 checkpoint = open_checkpoint(path, None)
 calls = 0
-def go_on():
+def check_cancelled():
     global calls
     calls += 1
     if calls == 3:
         Path(path, "model.safetensors").open("wb").close()
 try:
-    checkpoint.hold(budget=0, go_on=go_on, look=lambda spec, block: any(block))
+    checkpoint.hold(budget=0, check_cancelled=check_cancelled, inspect=lambda spec, block: any(block))
 except Refusal as refusal:
     print(refusal.reason)
 """
@@ -233,7 +238,9 @@ def test_a_file_that_shrinks_during_the_read_is_refused(tmp_path: Path, budget: 
     checkpoint = open_checkpoint(str(path), None)
     with pytest.raises(Refusal) as refused:
         checkpoint.hold(
-            budget=budget, go_on=lambda: os.truncate(path / damage.WEIGHTS, 10), look=tiny_look
+            budget=budget,
+            check_cancelled=lambda: os.truncate(path / damage.WEIGHTS, 10),
+            inspect=tiny_inspect,
         )
     checkpoint.close()
 
@@ -251,11 +258,11 @@ def test_the_digest_is_of_the_held_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     checkpoint = open_checkpoint(str(path), None)
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as written:
 
-        def look(spec: TensorSpec, _block: memoryview) -> bool:
+        def inspect(spec: TensorSpec, _block: memoryview) -> bool:
             written[spec.begin] ^= 0xFF
             return True
 
-        assert checkpoint.hold(budget=1 << 30, go_on=nothing, look=look)
+        assert checkpoint.hold(budget=1 << 30, check_cancelled=nothing, inspect=inspect)
         hashes = checkpoint.hashes(nothing)
     (opened_file,) = checkpoint.files
     held = os.pread(checkpoint.descriptor_of(opened_file), opened_file.state.size, 0)

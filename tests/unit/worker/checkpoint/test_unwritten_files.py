@@ -28,7 +28,7 @@ COUNT = 4 * BLOCK_BYTES
 
 
 def write(directory: Path, *parts: bytes) -> Path:
-    """A checkpoint of three tensors; a part of none is never written."""
+    """Write a checkpoint of three tensors with these bytes."""
     write_tiny(directory)
     file = directory / damage.WEIGHTS
     damage.write_tensors(
@@ -38,7 +38,7 @@ def write(directory: Path, *parts: bytes) -> Path:
 
 
 def leave_a_hole(path: Path, begin: int, length: int) -> None:
-    """Write a file again, as a writer that sets its length first and rests before it is done."""
+    """Rewrite a file, as a writer that sets its length first and stops before it is done."""
     file = path / damage.WEIGHTS
     content = file.read_bytes()
     with file.open("wb") as out:
@@ -48,8 +48,8 @@ def leave_a_hole(path: Path, begin: int, length: int) -> None:
         out.write(content[begin + length :])
 
 
-def rest(path: Path) -> None:
-    """Nothing was written for an hour."""
+def age(path: Path) -> None:
+    """Set the files' times back, as if nothing was written for an hour."""
     past = time.time() - 3600
     for file in path.iterdir():
         os.utime(file, (past, past))
@@ -59,15 +59,15 @@ ONES = b"\x01" * COUNT
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Staging:
+def staging(tmp_path: Path) -> Staging:
     """A worker whose model has no zeros."""
-    return make_slot(tmp_path, write(tmp_path / "base", ONES, ONES, ONES))
+    return make_staging(tmp_path, write(tmp_path / "base", ONES, ONES, ONES))
 
 
-def make_slot(root: Path, model: Path) -> Staging:
+def make_staging(root: Path, model: Path) -> Staging:
     inspector = TinyInspector()
     checkpoint = open_checkpoint(str(model), None)
-    inspector.read(checkpoint, budget=0, go_on=lambda: None)
+    inspector.read(checkpoint, budget=0, check_cancelled=lambda: None)
     reference = Reference.of(checkpoint, inspector)
     checkpoint.close()
     rules = StageRules(
@@ -83,9 +83,9 @@ def make_slot(root: Path, model: Path) -> Staging:
     return Staging(rules, Labels(), FakeClock(), make_room)
 
 
-async def refusal_of(slot: Staging, path: Path, digest: str | None = None) -> Refusal:
+async def refusal_of(staging: Staging, path: Path, digest: str | None = None) -> Refusal:
     with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request(path.name, path, digest))
+        await staging.stage(stage_request(path.name, path, digest))
     return refused.value
 
 
@@ -95,35 +95,35 @@ async def refusal_of(slot: Staging, path: Path, digest: str | None = None) -> Re
     ids=["the tail", "in the middle"],
 )
 async def test_a_file_with_holes_is_refused(
-    slot: Staging, tmp_path: Path, begin: int, length: int
+    staging: Staging, tmp_path: Path, begin: int, length: int
 ) -> None:
     path = write(tmp_path / "50", ONES, ONES, ONES)
     size = (path / damage.WEIGHTS).stat().st_size
     leave_a_hole(path, begin, min(length, size - begin))
-    fresh = await refusal_of(slot, path)
-    rest(path)
-    rested = await refusal_of(slot, path)
+    fresh = await refusal_of(staging, path)
+    age(path)
+    rested = await refusal_of(staging, path)
 
     assert fresh.reason is Reason.SOURCE_NOT_READY
     assert fresh.retry_after_seconds == 2
     assert rested.reason is Reason.CHECKPOINT_TRUNCATED
     assert "rename" in rested.message
     assert "spec.digest" in rested.message
-    assert slot.rules.inspector.checked[1:] == [], "no tensor was read"
+    assert staging.rules.inspector.checked[1:] == [], "no tensor was read"
     write(path, ONES, ONES, ONES)
-    await slot.stage(stage_request("50", path))
-    assert slot.staged is not None
+    await staging.stage(stage_request("50", path))
+    assert staging.staged is not None
 
 
 @pytest.mark.parametrize("blocks", [1, 4], ids=["one block", "a whole tensor"])
 async def test_zero_blocks_where_the_model_has_none_are_refused(
-    slot: Staging, tmp_path: Path, blocks: int
+    staging: Staging, tmp_path: Path, blocks: int
 ) -> None:
     zeros = ONES[blocks * BLOCK_BYTES :] + bytes(blocks * BLOCK_BYTES)
     path = write(tmp_path / "50", ONES, ONES, zeros)
-    assert (await refusal_of(slot, path)).reason is Reason.SOURCE_NOT_READY
-    rest(path)
-    refusal = await refusal_of(slot, path)
+    assert (await refusal_of(staging, path)).reason is Reason.SOURCE_NOT_READY
+    age(path)
+    refusal = await refusal_of(staging, path)
 
     assert refusal.reason is Reason.CHECKPOINT_TRUNCATED
     assert f"({blocks} block" in refusal.message
@@ -136,50 +136,50 @@ async def test_zero_blocks_where_the_model_has_none_are_refused(
     ids=["a little", "an hour"],
 )
 async def test_zero_blocks_of_a_writer_whose_clock_is_ahead_are_not_awaited_until_then(
-    slot: Staging, tmp_path: Path, ahead_seconds: float, reason: Reason, reads: int
+    staging: Staging, tmp_path: Path, ahead_seconds: float, reason: Reason, reads: int
 ) -> None:
     path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
     later = time.time() + ahead_seconds
     os.utime(path / damage.WEIGHTS, (later, later))
-    refusals = [await refusal_of(slot, path) for _ in range(2)]
+    refusals = [await refusal_of(staging, path) for _ in range(2)]
 
     assert [each.reason for each in refusals] == [reason, reason]
-    assert slot.rules.inspector.checked.count(str(path)) == reads
+    assert staging.rules.inspector.checked.count(str(path)) == reads
 
 
-async def test_a_matching_digest_allows_zeros_and_holes(slot: Staging, tmp_path: Path) -> None:
+async def test_a_matching_digest_allows_zeros_and_holes(staging: Staging, tmp_path: Path) -> None:
     path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
     leave_a_hole(path, COUNT, 8192)
     opened = open_checkpoint(str(path), None)
     digest = opened.digest(lambda: None)
     opened.close()
-    await slot.stage(stage_request("50", path, digest))
+    await staging.stage(stage_request("50", path, digest))
 
-    assert slot.staged is not None
-    wrong = await refusal_of(slot, path, "sha256:" + "0" * 64)
+    assert staging.staged is not None
+    wrong = await refusal_of(staging, path, "sha256:" + "0" * 64)
     assert wrong.reason is Reason.DIGEST_MISMATCH
 
 
 async def test_zeros_and_holes_where_the_model_has_zeros_are_accepted(tmp_path: Path) -> None:
-    slot = make_slot(tmp_path, write(tmp_path / "base", ONES, bytes(COUNT), ONES))
+    staging = make_staging(tmp_path, write(tmp_path / "base", ONES, bytes(COUNT), ONES))
     path = write(tmp_path / "50", ONES, bytes(COUNT), ONES)
     (tensor,) = [each for each in damage.read_tensors(path / damage.WEIGHTS) if each == "b"]
     begin = (path / damage.WEIGHTS).stat().st_size - 2 * COUNT
     leave_a_hole(path, begin + 4096, BLOCK_BYTES)
-    await slot.stage(stage_request("50", path))
+    await staging.stage(stage_request("50", path))
 
     assert tensor == "b"
-    assert slot.staged is not None
+    assert staging.staged is not None
 
 
 async def test_a_reference_that_was_not_read_allows_any_zeros(
-    slot: Staging, tmp_path: Path
+    staging: Staging, tmp_path: Path
 ) -> None:
-    unknown = replace(slot.rules.reference, zero_blocks=None)
-    object.__setattr__(slot.rules, "reference", unknown)
-    await slot.stage(stage_request("50", write(tmp_path / "50", bytes(COUNT), ONES, ONES)))
+    unknown = replace(staging.rules.reference, zero_blocks=None)
+    object.__setattr__(staging.rules, "reference", unknown)
+    await staging.stage(stage_request("50", write(tmp_path / "50", bytes(COUNT), ONES, ONES)))
 
-    assert slot.staged is not None
+    assert staging.staged is not None
 
 
 def test_blocks_are_counted_from_the_start_of_each_tensor() -> None:
@@ -201,36 +201,36 @@ def test_blocks_are_counted_from_the_start_of_each_tensor() -> None:
 
 
 async def test_a_refusal_of_unchanged_files_is_repeated_without_reading_them(
-    slot: Staging, tmp_path: Path
+    staging: Staging, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "50", ONES, ONES, ONES)
     wrong = "sha256:" + "0" * 64
-    refusals = [await refusal_of(slot, path, wrong) for _ in range(7)]
-    checked = slot.rules.inspector.checked
+    refusals = [await refusal_of(staging, path, wrong) for _ in range(7)]
+    checked = staging.rules.inspector.checked
 
     assert {each.reason for each in refusals} == {Reason.DIGEST_MISMATCH}
     assert len({each.message for each in refusals}) == 1
     assert [each.retry_after_seconds for each in refusals] == [10, 20, 40, 80, 160, 300, 300]
     assert checked.count(str(path)) == 1
-    await slot.stage(stage_request("50", path))
+    await staging.stage(stage_request("50", path))
     assert checked.count(str(path)) == 2, "another digest, or none, is another question"
     os.utime(path / damage.WEIGHTS)
-    again = await refusal_of(slot, path, wrong)
+    again = await refusal_of(staging, path, wrong)
     assert checked.count(str(path)) == 3, "files that have changed are read again"
     assert again.retry_after_seconds == 10
 
 
 async def test_a_refusal_that_may_pass_by_itself_is_not_remembered(
-    slot: Staging, tmp_path: Path
+    staging: Staging, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "50", ONES, ONES, bytes(COUNT))
-    assert (await refusal_of(slot, path)).reason is Reason.SOURCE_NOT_READY
-    assert (await refusal_of(slot, path)).retry_after_seconds == 2
-    missing = await refusal_of(slot, tmp_path / "nothing")
+    assert (await refusal_of(staging, path)).reason is Reason.SOURCE_NOT_READY
+    assert (await refusal_of(staging, path)).retry_after_seconds == 2
+    missing = await refusal_of(staging, tmp_path / "nothing")
 
     assert missing.reason is Reason.SOURCE_ABSENT
     assert missing.retry_after_seconds == 5
-    assert (await refusal_of(slot, tmp_path / "nothing")).retry_after_seconds == 5
+    assert (await refusal_of(staging, tmp_path / "nothing")).retry_after_seconds == 5
 
 
 async def test_the_state_has_the_time_for_a_retry(serving: WorkerHarness) -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 from tests.support.worker_harness import WorkerHarness
 
-from fleet_worker.engine.effect import LEAST_OF_EACH, Effect, combined, shares_of_sample
+from fleet_worker.engine.effect import MIN_PER_PARAMETER, Effect, combined, shares_of_sample
 
 
 def part(**changed: Any) -> dict[str, Any]:
@@ -34,9 +34,9 @@ def test_a_large_model_is_sampled_in_proportion_from_every_parameter() -> None:
 
 
 def test_a_sample_is_never_larger_than_the_model() -> None:
-    counts = shares_of_sample([LEAST_OF_EACH - 1, 10**12], sample=1000)
+    counts = shares_of_sample([MIN_PER_PARAMETER - 1, 10**12], sample=1000)
 
-    assert counts == [LEAST_OF_EACH - 1, 999]
+    assert counts == [MIN_PER_PARAMETER - 1, 999]
 
 
 # --- all processes together ---------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def _empty(file: Path) -> None:
 
 
 def _text(file: Path) -> None:
-    file.write_bytes(b"this is no checkpoint, it is a text")
+    file.write_bytes(b"this is a text, not a checkpoint")
 
 
 @pytest.mark.parametrize("harm", [_gone, _cut, _empty, _text])

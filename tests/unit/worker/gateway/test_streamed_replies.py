@@ -143,7 +143,7 @@ def test_a_stream_in_any_order_has_the_token_names_of_the_whole_reply(
 @settings(max_examples=60)
 @given(IDS.filter(bool), st.lists(st.integers(1, 12), max_size=4))
 def test_offsets_are_positions_in_the_clients_text(ids: list[int], cuts: list[int]) -> None:
-    """Of whole letters: the text so far is as long as the offset says."""
+    """Only whole letters count: the text so far is as long as the offset says."""
     reply = TokenReply(asked_of({"logprobs": 0}), FACTS)
     letters = [each for each in ids if each < 128]
     offsets, names = [], []

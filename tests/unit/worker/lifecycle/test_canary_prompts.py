@@ -38,7 +38,7 @@ def run_of(version: str, *positions: Position) -> Run:
     [
         pytest.param([], 0, id="nothing"),
         pytest.param([1, 2, 3], 0, id="too short to repeat"),
-        pytest.param([1, 2, 3, 4], 0, id="once is no repetition"),
+        pytest.param([1, 2, 3, 4], 0, id="once is not a repetition"),
         pytest.param(list(range(40)), 0, id="no repetition"),
         pytest.param([7] * 20, 1, id="one token over and over"),
         pytest.param([1, 2] * 10, 9 / 17, id="two tokens in turn"),
@@ -173,7 +173,7 @@ async def test_a_fence_does_not_wait_for_canary_prompts(
     assert joining.state.probe is None
 
 
-async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_at_rest(
+async def test_a_failed_run_of_canary_prompts_leaves_a_joining_worker_idle(
     joining: WorkerHarness,
 ) -> None:
     joining.engine.failures["score"] = [untouched()]

@@ -32,7 +32,7 @@ from fleet_worker.trainer.transfers import TransferRoom
 
 SHORT = 0.01
 LONGEST_CALL_SECONDS = 20.0
-MOST_ENGINE_CALLS = 20
+MAX_ENGINE_CALLS = 20
 FAULTS = {
     "fails from then on": {"always": True},
     "hangs after its effect": {"hangs": True, "late": True},
@@ -68,7 +68,7 @@ async def fake_to_thread(work: Callable[..., object], *arguments: object) -> obj
 @pytest.fixture(autouse=True)
 def _without_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fleet_worker.lifecycle.quiesce._PATIENCE_SECONDS", SHORT)
-    monkeypatch.setattr("fleet_worker.lifecycle.quiesce._LOOK_AGAIN_SECONDS", SHORT / 10)
+    monkeypatch.setattr("fleet_worker.lifecycle.quiesce._POLL_SECONDS", SHORT / 10)
     monkeypatch.setattr("fleet_worker.lifecycle.probing._PATIENCE_SECONDS", SHORT)
     # No file system hangs here, and no memory is short.
     monkeypatch.setattr("fleet_worker.checkpoint.store_threads.threading", FakeThreadingAtStart)
@@ -95,7 +95,7 @@ class Scenario:
         """Check that the state matches the engine and the label the weights."""
         harness, engine = self.harness, self.harness.engine
         found = contradiction(
-            harness.agent.standing,
+            harness.agent.lifecycle,
             paused=engine.paused,
             unfinished=engine.running,
             under_way=harness.agent.lock.locked(),
@@ -276,7 +276,7 @@ def test_the_worker_recovers_from_every_failure_of_the_engine(
 ) -> None:
     async def play_every_failure() -> None:
         engine_calls = await play(phase, call, None, "no fault", tmp_path)
-        assert engine_calls < MOST_ENGINE_CALLS
+        assert engine_calls < MAX_ENGINE_CALLS
         for kind, options in faults.items():
             for number in range(engine_calls):
                 fault = FakeFault(number, **options)
@@ -332,7 +332,7 @@ async def check_recovery(scenario: Scenario, when: str) -> None:
     harness = scenario.harness
     if harness.ended or harness.agent.phase is Phase.DRAINING:
         return
-    assert harness.agent.is_at_rest, when
+    assert harness.agent.is_idle, when
     path = await harness.stage("9")
     await harness.load("9")
     await harness.admit("9")

@@ -10,7 +10,7 @@ from fleet_worker.lifecycle.watchdog import Pulse
 @pytest.mark.parametrize(
     ("pulse", "now", "problem"),
     [
-        pytest.param(Pulse(100), 150, None, id="a short silence is no failure"),
+        pytest.param(Pulse(100), 150, None, id="a short silence is not a failure"),
         pytest.param(Pulse(100), 161, "has not answered for 61 s", id="a long silence is"),
         pytest.param(Pulse(100, dead=True), 100, "dead", id="death is seen at once"),
         pytest.param(Pulse(100, busy_since=110), 500, None, id="a load may take its time"),

@@ -34,13 +34,13 @@ class SlowInspector(TinyInspector):
         self.let_go = threading.Event()
         self.before_finite = self._wait
 
-    def _wait(self, go_on: Callable[[], None]) -> None:
+    def _wait(self, check_cancelled: Callable[[], None]) -> None:
         self.entered.set()
         # With a limit: a thread that never ends would keep a failed test run from ending.
         for _ in range(1000):
             if self.let_go.wait(0.005):
                 return
-            go_on()
+            check_cancelled()
 
 
 def staging(root: Path, inspector: TinyInspector | None = None, budget: int = 1 << 20) -> Staging:
@@ -129,7 +129,7 @@ async def test_a_newer_version_overtakes_and_the_older_call_is_refused(tmp_path:
 
 
 async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) -> None:
-    def overtaken(_go_on: Callable[[], None]) -> None:
+    def overtaken(_check_cancelled: Callable[[], None]) -> None:
         assert slot.running is not None
         slot.running.superseded.set()
 
@@ -147,13 +147,13 @@ async def test_a_stage_that_hung_until_its_end_does_not_affect_the_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, let_go = threading.Event(), threading.Event()
-    look = Checkpoint.check_same_on_disk
+    check = Checkpoint.check_same_on_disk
 
     def slow_look(checkpoint: Checkpoint, roots: Roots | None) -> None:
         if checkpoint.path.endswith("/1"):
             stuck.set()
             assert let_go.wait(10)
-        look(checkpoint, roots)
+        check(checkpoint, roots)
 
     monkeypatch.setattr(Checkpoint, "check_same_on_disk", slow_look)
     slot = staging(tmp_path)
@@ -181,7 +181,9 @@ class HangingStore(TinyInspector):
         self.reading: list[str] = []
         self.hanging = threading.Event()
 
-    def read(self, checkpoint: Checkpoint, *, budget: int, go_on: Callable[[], None]) -> bool:
+    def read(
+        self, checkpoint: Checkpoint, *, budget: int, check_cancelled: Callable[[], None]
+    ) -> bool:
         def hang(_spec: TensorSpec, _block: memoryview) -> bool:
             if not self.repaired.is_set():
                 self.hanging.set()
@@ -190,8 +192,8 @@ class HangingStore(TinyInspector):
 
         self.reading.append(Path(checkpoint.path).name)
         if Path(checkpoint.path).name not in self.versions:
-            return super().read(checkpoint, budget=budget, go_on=go_on)
-        return checkpoint.hold(budget=budget, go_on=go_on, look=hang)
+            return super().read(checkpoint, budget=budget, check_cancelled=check_cancelled)
+        return checkpoint.hold(budget=budget, check_cancelled=check_cancelled, inspect=hang)
 
 
 def time_out_while_it_hangs(store: HangingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,71 +8,70 @@ import pytest
 from tests.support.contradictions import contradiction
 
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.states import CALLS, Event, Standing, after
+from fleet_worker.lifecycle.states import CALLS, Event, LifecycleState, after
 from fleet_worker.protocol import Phase, Reason
 
 CLOSED = {Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING}
 ALL = [
-    Standing(phase, admitted=admitted, loaded=loaded, at_rest=at_rest)
-    for phase, admitted, loaded, at_rest in itertools.product(Phase, *3 * [(False, True)])
-    if not (admitted and (at_rest or phase in CLOSED))
-    and not (at_rest and phase not in (Phase.JOINING, Phase.LOADING, Phase.BROKEN))
+    LifecycleState(phase, admitted=admitted, loaded=loaded, idle=idle)
+    for phase, admitted, loaded, idle in itertools.product(Phase, *3 * [(False, True)])
+    if not (admitted and (idle or phase in CLOSED))
+    and not (idle and phase not in (Phase.JOINING, Phase.LOADING, Phase.BROKEN))
 ]
 STEPS = list(itertools.product(ALL, Event))
 
 
-def outcome(standing: Standing, event: Event) -> Standing | None:
+def outcome(state: LifecycleState, event: Event) -> LifecycleState | None:
     try:
-        return after(standing, event)
+        return after(state, event)
     except Refusal:
         return None
 
 
-def reachable() -> set[Standing]:
+def reachable() -> set[LifecycleState]:
     """Everything that a worker can come to."""
-    found = {Standing(Phase.STARTING)}
+    found = {LifecycleState(Phase.STARTING)}
     fresh = set(found)
     while fresh:
         fresh = {
             then
-            for standing in fresh
+            for state in fresh
             for event in Event
-            if (then := outcome(standing, event)) is not None
+            if (then := outcome(state, event)) is not None
         } - found
         found |= fresh
     return found
 
 
 def test_every_phase_is_reachable() -> None:
-    assert {standing.phase for standing in reachable()} == set(Phase)
+    assert {state.phase for state in reachable()} == set(Phase)
 
 
 def test_the_latch_is_closed_in_every_closed_phase() -> None:
-    for standing in reachable():
-        assert not (standing.admitted and standing.phase in CLOSED), standing
+    for state in reachable():
+        assert not (state.admitted and state.phase in CLOSED), state
 
 
 def test_a_worker_that_serves_or_holds_requests_is_admitted() -> None:
-    # Between the closing of the latch and the fence that follows it, nothing else may happen to
-    # serving; the table alone never makes such a standing.
-    for standing in reachable():
-        if standing.phase in (Phase.SERVING, Phase.PAUSED):
-            assert standing.admitted, standing
+    # An agent closes the latch just before it fences a serving worker. The table never makes such a state.
+    for state in reachable():
+        if state.phase in (Phase.SERVING, Phase.PAUSED):
+            assert state.admitted, state
 
 
 def test_only_an_admission_opens_the_latch() -> None:
-    for standing, event in STEPS:
-        then = outcome(standing, event)
-        if then is not None and then.admitted and not standing.admitted:
-            assert event is Event.ADMIT, (standing, event)
+    for state, event in STEPS:
+        then = outcome(state, event)
+        if then is not None and then.admitted and not state.admitted:
+            assert event is Event.ADMIT, (state, event)
 
 
 def test_only_recovery_and_drain_leave_broken() -> None:
     left = {
         event
-        for standing, event in STEPS
-        if standing.phase is Phase.BROKEN
-        and (then := outcome(standing, event)) is not None
+        for state, event in STEPS
+        if state.phase is Phase.BROKEN
+        and (then := outcome(state, event)) is not None
         and then.phase is not Phase.BROKEN
     }
 
@@ -81,7 +80,7 @@ def test_only_recovery_and_drain_leave_broken() -> None:
 
 def test_no_event_leaves_draining() -> None:
     for event in Event:
-        then = outcome(Standing(Phase.DRAINING), event)
+        then = outcome(LifecycleState(Phase.DRAINING), event)
         assert then is None or then.phase is Phase.DRAINING
 
 
@@ -90,137 +89,139 @@ def test_a_broken_worker_refuses_every_caller_as_broken() -> None:
         if event in (Event.DRAIN, Event.FENCE):
             continue
         with pytest.raises(Refusal) as refused:
-            after(Standing(Phase.BROKEN), event)
+            after(LifecycleState(Phase.BROKEN), event)
         assert refused.value.reason is Reason.BROKEN
 
 
 def test_every_other_phase_can_drain() -> None:
-    for standing in ALL:
-        assert after(standing, Event.DRAIN) == Standing(Phase.DRAINING)
+    for state in ALL:
+        assert after(state, Event.DRAIN) == LifecycleState(Phase.DRAINING)
 
 
 def test_loaded_is_set_only_while_paused_or_loading() -> None:
-    for standing, event in STEPS:
-        then = outcome(standing, event)
+    for state, event in STEPS:
+        then = outcome(state, event)
         if then is not None and then.loaded:
-            assert then.phase in (Phase.PAUSED, Phase.LOADING), (standing, event)
+            assert then.phase in (Phase.PAUSED, Phase.LOADING), (state, event)
 
 
 @pytest.mark.parametrize(
-    ("standing", "event", "then"),
+    ("state", "event", "then"),
     [
         pytest.param(
-            Standing(Phase.STARTING),
+            LifecycleState(Phase.STARTING),
             Event.READY,
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             id="an engine that is up is closed",
         ),
         pytest.param(
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             Event.ADMIT,
-            Standing(Phase.SERVING, admitted=True),
+            LifecycleState(Phase.SERVING, admitted=True),
             id="admission opens a joining worker",
         ),
         pytest.param(
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             Event.LOAD,
-            Standing(Phase.LOADING, at_rest=True),
+            LifecycleState(Phase.LOADING, idle=True),
             id="a joining worker loads without a pause",
         ),
         pytest.param(
-            Standing(Phase.LOADING, at_rest=True),
+            LifecycleState(Phase.LOADING, idle=True),
             Event.LOADED,
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             id="a joining worker is still joining after its load",
         ),
         pytest.param(
-            Standing(Phase.LOADING, admitted=True),
+            LifecycleState(Phase.LOADING, admitted=True),
             Event.LOADED,
-            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
             id="a paused worker is still paused after its load",
         ),
         pytest.param(
-            Standing(Phase.LOADING, admitted=True),
+            LifecycleState(Phase.LOADING, admitted=True),
             Event.LOAD_REFUSED,
-            Standing(Phase.PAUSED, admitted=True),
+            LifecycleState(Phase.PAUSED, admitted=True),
             id="a refused load leaves the old weights paused",
         ),
         pytest.param(
-            Standing(Phase.LOADING, admitted=True, loaded=True),
+            LifecycleState(Phase.LOADING, admitted=True, loaded=True),
             Event.LOAD_REFUSED,
-            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
             id="a refused second load does not forget the first",
         ),
         pytest.param(
-            Standing(Phase.LOADING, admitted=True),
+            LifecycleState(Phase.LOADING, admitted=True),
             Event.LOAD_FAILED,
-            Standing(Phase.BROKEN),
+            LifecycleState(Phase.BROKEN),
             id="a load that failed inside the engine closes the latch",
         ),
         pytest.param(
-            Standing(Phase.BROKEN),
+            LifecycleState(Phase.BROKEN),
             Event.RECOVERED,
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             id="a recovered worker waits to be admitted",
         ),
         pytest.param(
-            Standing(Phase.PAUSED, admitted=True),
+            LifecycleState(Phase.PAUSED, admitted=True),
             Event.LEASE_EXPIRED,
-            Standing(Phase.SERVING, admitted=True),
+            LifecycleState(Phase.SERVING, admitted=True),
             id="an expired lease over untouched weights resumes",
         ),
         pytest.param(
-            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
             Event.LEASE_EXPIRED,
-            Standing(Phase.JOINING, at_rest=True),
+            LifecycleState(Phase.JOINING, idle=True),
             id="an expired lease over new weights closes the latch",
         ),
         pytest.param(
-            Standing(Phase.PAUSED, admitted=True, loaded=True),
+            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
             Event.RESUME,
-            Standing(Phase.SERVING, admitted=True),
+            LifecycleState(Phase.SERVING, admitted=True),
             id="resume serves the new weights",
         ),
         pytest.param(
-            Standing(Phase.LOADING, admitted=True),
+            LifecycleState(Phase.LOADING, admitted=True),
             Event.FENCE,
-            Standing(Phase.LOADING),
+            LifecycleState(Phase.LOADING),
             id="a fence during a load closes the latch at once",
         ),
         pytest.param(
-            Standing(Phase.PAUSING),
+            LifecycleState(Phase.PAUSING),
             Event.PAUSED,
-            Standing(Phase.JOINING),
-            id="a worker that was fenced while it drained is joining, and not at rest",
+            LifecycleState(Phase.JOINING),
+            id="a worker that was fenced while it drained is joining, and not idle",
         ),
         pytest.param(
-            Standing(Phase.LOADING),
+            LifecycleState(Phase.LOADING),
             Event.LOADED,
-            Standing(Phase.JOINING),
+            LifecycleState(Phase.JOINING),
             id="a worker that was fenced in a load still holds what was paused",
         ),
         pytest.param(
-            Standing(Phase.PAUSED, admitted=True, loaded=True),
-            Event.NOT_AT_REST,
-            Standing(Phase.JOINING),
+            LifecycleState(Phase.PAUSED, admitted=True, loaded=True),
+            Event.NOT_IDLE,
+            LifecycleState(Phase.JOINING),
             id="a fence that fails closes a paused worker",
         ),
         pytest.param(
-            Standing(Phase.SERVING, admitted=True),
-            Event.NOT_AT_REST,
-            Standing(Phase.JOINING),
+            LifecycleState(Phase.SERVING, admitted=True),
+            Event.NOT_IDLE,
+            LifecycleState(Phase.JOINING),
             id="a fence that fails closes a serving worker",
         ),
         pytest.param(
-            Standing(Phase.JOINING),
+            LifecycleState(Phase.JOINING),
             Event.FENCE,
-            Standing(Phase.JOINING, at_rest=True),
-            id="a fence that succeeds brings a closed worker to rest",
+            LifecycleState(Phase.JOINING, idle=True),
+            id="a fence that succeeds makes a closed worker idle",
         ),
     ],
 )
-def test_a_transition_has_its_result(standing: Standing, event: Event, then: Standing) -> None:
-    assert after(standing, event) == then
+def test_a_transition_has_its_result(
+    state: LifecycleState, event: Event, then: LifecycleState
+) -> None:
+    assert after(state, event) == then
 
 
 @pytest.mark.parametrize(
@@ -233,76 +234,78 @@ def test_a_transition_has_its_result(standing: Standing, event: Event, then: Sta
         pytest.param(Phase.PAUSED, Event.ADMIT, id="paused workers are resumed"),
         pytest.param(Phase.LOADING, Event.RESUME, id="a loading worker does not serve"),
         pytest.param(Phase.JOINING, Event.LOAD, id="weights do not change under live requests"),
-        pytest.param(Phase.JOINING, Event.ADMIT, id="an engine that is not at rest is not opened"),
+        pytest.param(
+            Phase.JOINING, Event.ADMIT, id="the latch of a worker that is not idle stays closed"
+        ),
         pytest.param(Phase.STARTING, Event.ADMIT, id="nothing serves before the engine is up"),
     ],
 )
 def test_other_transitions_are_refused(phase: Phase, event: Event) -> None:
-    standing = Standing(phase, admitted=phase not in CLOSED)
+    state = LifecycleState(phase, admitted=phase not in CLOSED)
     with pytest.raises(Refusal) as refused:
-        after(standing, event)
+        after(state, event)
 
     assert refused.value.reason is Reason.WRONG_PHASE
 
 
-def test_only_events_that_end_all_requests_bring_a_worker_to_rest() -> None:
+def test_only_events_that_end_all_requests_make_a_worker_idle() -> None:
     found = {
         event
-        for standing, event in STEPS
-        if (then := outcome(standing, event)) is not None and then.at_rest and not standing.at_rest
+        for state, event in STEPS
+        if (then := outcome(state, event)) is not None and then.idle and not state.idle
     }
 
     assert found == {Event.READY, Event.FENCE, Event.LEASE_EXPIRED, Event.RECOVERED}
 
 
-def test_a_worker_at_rest_is_closed() -> None:
-    for standing in reachable():
-        assert not (standing.at_rest and standing.admitted), standing
+def test_an_idle_worker_is_closed() -> None:
+    for state in reachable():
+        assert not (state.idle and state.admitted), state
 
 
 def test_after_a_failed_fence_a_closed_worker_neither_serves_nor_pauses() -> None:
-    for standing in ALL:
-        then = outcome(standing, Event.NOT_AT_REST)
+    for state in ALL:
+        then = outcome(state, Event.NOT_IDLE)
         if then is not None:
             closed = {Phase.JOINING, Phase.LOADING, Phase.BROKEN}
-            assert then.phase in closed, standing
-            assert (then.admitted, then.at_rest) == (False, False), standing
+            assert then.phase in closed, state
+            assert (then.admitted, then.idle) == (False, False), state
 
 
 @pytest.mark.parametrize(
-    ("standing", "paused", "unfinished", "fits"),
+    ("state", "paused", "unfinished", "fits"),
     [
-        (Standing(Phase.SERVING, admitted=True), False, 3, True),
-        (Standing(Phase.SERVING, admitted=True), True, 3, False),
-        (Standing(Phase.SERVING), False, 0, False),
-        (Standing(Phase.PAUSED, admitted=True), True, 3, True),
-        (Standing(Phase.PAUSED, admitted=True), False, 0, False),
-        (Standing(Phase.PAUSED), True, 0, False),
-        (Standing(Phase.PAUSING, admitted=True), True, 0, False),
-        (Standing(Phase.LOADING, admitted=True), True, 3, True),
-        (Standing(Phase.LOADING, admitted=True), False, 0, False),
-        (Standing(Phase.JOINING, at_rest=True), True, 0, True),
-        (Standing(Phase.JOINING, at_rest=True), True, 1, False),
-        (Standing(Phase.JOINING, at_rest=True), False, 0, False),
-        (Standing(Phase.JOINING), False, 1, True),
-        (Standing(Phase.JOINING, admitted=True), True, 0, False),
-        (Standing(Phase.BROKEN, admitted=True), True, 0, False),
-        (Standing(Phase.SERVING, admitted=True, at_rest=True), False, 0, False),
+        (LifecycleState(Phase.SERVING, admitted=True), False, 3, True),
+        (LifecycleState(Phase.SERVING, admitted=True), True, 3, False),
+        (LifecycleState(Phase.SERVING), False, 0, False),
+        (LifecycleState(Phase.PAUSED, admitted=True), True, 3, True),
+        (LifecycleState(Phase.PAUSED, admitted=True), False, 0, False),
+        (LifecycleState(Phase.PAUSED), True, 0, False),
+        (LifecycleState(Phase.PAUSING, admitted=True), True, 0, False),
+        (LifecycleState(Phase.LOADING, admitted=True), True, 3, True),
+        (LifecycleState(Phase.LOADING, admitted=True), False, 0, False),
+        (LifecycleState(Phase.JOINING, idle=True), True, 0, True),
+        (LifecycleState(Phase.JOINING, idle=True), True, 1, False),
+        (LifecycleState(Phase.JOINING, idle=True), False, 0, False),
+        (LifecycleState(Phase.JOINING), False, 1, True),
+        (LifecycleState(Phase.JOINING, admitted=True), True, 0, False),
+        (LifecycleState(Phase.BROKEN, admitted=True), True, 0, False),
+        (LifecycleState(Phase.SERVING, admitted=True, idle=True), False, 0, False),
     ],
 )
 def test_a_contradiction_between_a_worker_and_its_engine_is_found(
-    standing: Standing,
+    state: LifecycleState,
     paused: bool,  # noqa: FBT001 - a column of the table
     unfinished: int,
     fits: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    found = contradiction(standing, paused=paused, unfinished=unfinished)
+    found = contradiction(state, paused=paused, unfinished=unfinished)
 
     assert (found is None) is fits
 
 
 def test_a_difference_that_a_running_call_will_repair_is_no_contradiction() -> None:
-    fenced = Standing(Phase.SERVING)
+    fenced = LifecycleState(Phase.SERVING)
 
     assert contradiction(fenced, paused=False, unfinished=1) is not None
     assert contradiction(fenced, paused=False, unfinished=1, under_way=True) is None

@@ -74,7 +74,7 @@ async def test_a_fence_overtakes_a_hanging_pause(serving: WorkerHarness) -> None
 
     with pytest.raises(EngineFailure, match=r"did not answer .*: pause"):
         await pause
-    assert serving.agent.is_at_rest
+    assert serving.agent.is_idle
 
 
 async def test_a_fence_shortens_the_timeout_of_a_hanging_load(serving: WorkerHarness) -> None:

@@ -52,7 +52,7 @@ async def test_a_fence_whose_pause_fails_once_closes_the_worker(serving: WorkerH
     assert serving.state.phase is Phase.JOINING
     await serving.fence()
 
-    assert serving.agent.is_at_rest
+    assert serving.agent.is_idle
     assert serving.state.operation is None
 
 
@@ -85,7 +85,7 @@ async def test_the_expiry_of_a_lease_does_not_resume_a_worker_with_a_waiting_fen
     await asyncio.gather(expiry, fence)
 
     assert "resume" not in serving.engine.calls
-    assert serving.agent.is_at_rest
+    assert serving.agent.is_idle
 
 
 async def test_no_load_begins_while_a_request_can_generate(serving: WorkerHarness) -> None:
@@ -100,7 +100,7 @@ async def test_no_load_begins_while_a_request_can_generate(serving: WorkerHarnes
 
     assert serving.engine.running == 0
     assert serving.state.version == "1"
-    assert serving.agent.is_at_rest
+    assert serving.agent.is_idle
 
 
 async def test_a_load_while_joining_ends_requests_that_arrived_after_the_fence(
@@ -147,9 +147,9 @@ async def test_a_failed_admission_leaves_a_closed_worker_whose_requests_end(
     with pytest.raises(EngineFailure):
         await joining.admit("base")
     assert joining.state.phase is Phase.JOINING
-    assert not joining.agent.is_at_rest
+    assert not joining.agent.is_idle
     async with running(watchdog_of(joining)):
-        await soon(lambda: joining.agent.is_at_rest)
+        await soon(lambda: joining.agent.is_idle)
 
     assert joining.engine.paused
 
@@ -176,7 +176,7 @@ async def test_a_pause_that_can_be_neither_made_nor_undone_closes_the_worker(
     state = serving.state
     assert (state.phase, state.admitted) == (Phase.JOINING, False)
     async with running(watchdog_of(serving)):
-        await soon(lambda: serving.agent.is_at_rest)
+        await soon(lambda: serving.agent.is_idle)
 
 
 async def test_a_failed_pause_resumes_nothing_behind_a_closed_latch(
@@ -192,7 +192,7 @@ async def test_a_failed_pause_resumes_nothing_behind_a_closed_latch(
     await asyncio.gather(pause, fence, return_exceptions=True)
 
     assert "resume" not in serving.engine.calls
-    assert serving.agent.is_at_rest
+    assert serving.agent.is_idle
 
 
 async def test_the_worker_keeps_aborting_requests_until_none_is_left(
@@ -203,7 +203,7 @@ async def test_the_worker_keeps_aborting_requests_until_none_is_left(
         serving.engine.calls.clear()
         await soon(lambda: "pause abort" in serving.engine.calls)
         serving.engine.stubborn = False
-        await soon(lambda: serving.agent.is_at_rest)
+        await soon(lambda: serving.agent.is_idle)
 
     assert serving.ended == []
     assert serving.state.operation is None
@@ -229,7 +229,7 @@ async def test_canary_prompts_that_cannot_be_aborted_leave_unfinished_requests(
     joining.engine.failures["pause abort"] = [untouched()]
     with pytest.raises(EngineFailure):
         await joining.probe()
-    assert not joining.agent.is_at_rest
+    assert not joining.agent.is_idle
     await joining.admit("base")
 
     assert joining.state.phase is Phase.SERVING
@@ -253,7 +253,7 @@ async def test_an_engine_woken_behind_a_closed_latch_generates_nothing(
 
     assert trainer.harness.state.phase is Phase.JOINING
     assert trainer.harness.engine.paused
-    assert trainer.harness.agent.is_at_rest
+    assert trainer.harness.agent.is_idle
 
 
 async def test_a_failed_wake_leaves_a_paused_worker_paused(trainer: TrainerHarness) -> None:

@@ -282,7 +282,7 @@ def test_an_adapter_with_parts_that_were_never_written_is_refused(
         out.seek(begin + 2 * BLOCK_BYTES)
         out.write(content[begin + 2 * BLOCK_BYTES :])
     adapter = open_adapter(str(path), rules.roots)
-    rules.inspector.read(adapter, budget=0, go_on=lambda: None)
+    rules.inspector.read(adapter, budget=0, check_cancelled=lambda: None)
     try:
         check_written(adapter, rules.reference)
         found = None

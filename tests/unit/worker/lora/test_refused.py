@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.adapters import WEIGHTS_FILE
 from tests.support.lora_harness import LoraHarness
 
-from fleet_worker.lora.refused import REPORTED_AT_MOST
+from fleet_worker.lora.refused import MAX_REPORTED
 
 
 def reported(lora: LoraHarness) -> list[tuple[str, str | None]]:
@@ -53,7 +53,7 @@ async def test_a_served_version_ends_the_refusals_of_its_name(lora: LoraHarness)
         await lora.refused("7", path)
 
 
-async def test_a_removed_adapter_was_refused_no_more(lora: LoraHarness) -> None:
+async def test_a_removed_adapter_is_no_longer_reported_as_refused(lora: LoraHarness) -> None:
     await lora.put("6", lora.write("6"))
     await lora.refused("7", broken(lora, "bad"))
     await lora.remove()
@@ -61,10 +61,10 @@ async def test_a_removed_adapter_was_refused_no_more(lora: LoraHarness) -> None:
     assert reported(lora) == []
 
 
-async def test_so_many_refusals_are_reported_and_no_more(lora: LoraHarness) -> None:
+async def test_only_the_newest_refusals_are_reported(lora: LoraHarness) -> None:
     path = broken(lora, "bad")
-    for number in range(REPORTED_AT_MOST + 3):
+    for number in range(MAX_REPORTED + 3):
         await lora.refused(str(number), path, name=f"n{number}")
 
-    assert len(reported(lora)) == REPORTED_AT_MOST
-    assert reported(lora)[0] == (f"n{REPORTED_AT_MOST + 2}", str(REPORTED_AT_MOST + 2))
+    assert len(reported(lora)) == MAX_REPORTED
+    assert reported(lora)[0] == (f"n{MAX_REPORTED + 2}", str(MAX_REPORTED + 2))

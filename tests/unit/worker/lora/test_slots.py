@@ -59,7 +59,7 @@ async def test_files_of_the_same_size_and_time_are_not_the_files_of_a_served_ver
     await lora.put("1", path)
     if by_link:
         link.unlink()
-        await lora.put("1", path)  # a deleted source is no change
+        await lora.put("1", path)  # a deleted source is not a change
         link.symlink_to(two)
     else:
         for name in (WEIGHTS_FILE, CONFIG_FILE):

@@ -35,9 +35,9 @@ def reads_of(lora: LoraHarness, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls = lora.harness.agent.lora
     read = calls._read
 
-    def noted(request: AdapterRequest, go_on: Callable[[], None]) -> PrivateAdapter:
+    def noted(request: AdapterRequest, check_cancelled: Callable[[], None]) -> PrivateAdapter:
         reads.append(request.version)
-        return read(request, go_on)
+        return read(request, check_cancelled)
 
     monkeypatch.setattr(calls, "_read", noted)
     return reads

@@ -74,7 +74,7 @@ def test_other_flags_pass(arguments: list[str]) -> None:
 
 
 def test_a_value_that_looks_like_a_reserved_flag_is_refused() -> None:
-    # `--chat-template --port` is no command line that vLLM would take either.
+    # `--chat-template --port` is not a command line that vLLM accepts either.
     assert len(refused_flags(["--chat-template", "--port"])) == 1
 
 

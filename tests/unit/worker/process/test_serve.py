@@ -214,7 +214,7 @@ def test_the_environment_is_set_before_vllm_is_imported(
     assert "VLLM_PORT" not in os.environ
     assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
     for name in ("VLLM_SERVER_DEV_MODE", "VLLM_PORT", "PROMETHEUS_MULTIPROC_DIR"):
-        assert name in caplog.text, "what was overruled is said"
+        assert name in caplog.text, "the log names the overruled setting"
 
 
 # --- how it ends ------------------------------------------------------------------------------------

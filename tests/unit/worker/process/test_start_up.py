@@ -277,11 +277,13 @@ def test_a_slow_file_system_is_waited_for(
     monkeypatch.setattr(start_up, "SILENCE_SECONDS", 0.5)
     read, pieces = TinyInspector.read, 8
 
-    def slowly(inspector: TinyInspector, checkpoint: Any, *, budget: int, go_on: Any) -> bool:
+    def slowly(
+        inspector: TinyInspector, checkpoint: Any, *, budget: int, check_cancelled: Any
+    ) -> bool:
         for _ in range(pieces):
             hanging.wait(0.1)
-            go_on()
-        return read(inspector, checkpoint, budget=budget, go_on=go_on)
+            check_cancelled()
+        return read(inspector, checkpoint, budget=budget, check_cancelled=check_cancelled)
 
     monkeypatch.setattr(TinyInspector, "read", slowly)
 
@@ -348,7 +350,7 @@ def test_the_model_may_be_a_cached_repository(
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        pytest.param({"version": "two words"}, Refusal, id="a version that is no label"),
+        pytest.param({"version": "two words"}, Refusal, id="a version that is not a label"),
         pytest.param({"model": "org/not-there"}, Refusal, id="a model that is not there"),
         pytest.param(
             {"environment": {"RLFLEET_ADMIN_TOKEN_FILE": "/nothing"}}, OSError, id="no token file"

@@ -65,7 +65,7 @@ def test_the_steps_of_a_run_are_in_one_folder(path: str, parent: str | None) -> 
     assert parent_of_step(path) == parent
 
 
-def test_a_folder_that_is_rewritten_has_a_version_made_of_its_files() -> None:
+def test_a_rewritten_directory_has_a_version_made_from_its_files() -> None:
     one = label_of("/w/my refit!", {"model.safetensors": (10, 1)})
     other = label_of("/w/my refit!", {"model.safetensors": (10, 2)})
 

@@ -46,7 +46,9 @@ async def test_an_update_must_name_its_kind(
     assert reply.status_code == 400
 
 
-async def test_what_prime_rl_cannot_have_is_a_clear_4xx(trainer_port: TrainerPort) -> None:
+async def test_an_unavailable_broadcaster_is_a_409_with_its_reason(
+    trainer_port: TrainerPort,
+) -> None:
     status, reply = await trainer_port.post(
         "/init_broadcaster", host="h", port=1, rank_offset=0, inference_world_size=1
     )

@@ -21,7 +21,7 @@ def experts_of(request: Json, facts: Facts) -> Callable[[bytes], bytes] | None:
 
     Args:
         request: The request for vLLM; of `/inference/v1/generate`, its sampling parameters.
-        facts: Of the model.
+        facts: Facts about the model.
 
     Errors:
         WireError: 400; the start is not the number of a token.
@@ -42,7 +42,7 @@ class TokenReply:
 
         Args:
             asked: The fields that the client wants.
-            facts: Of the model.
+            facts: Facts about the model.
             supplied: The prompt, if it came as tokens: the engine must have read exactly these.
         """
         self._asked = asked

@@ -60,7 +60,7 @@ def checked_ids(ids: Any, facts: Facts, param: str) -> list[int]:
     """Return the prompt if it is valid.
 
     Errors:
-        WireError: 400; it is empty (an absent one is allowed), has an element that is no id, has an
+        WireError: 400; it is empty (an absent one is allowed), has an element that is not an id, has an
             unknown id, or is longer than the context.
     """
     if not isinstance(ids, list) or any(type(each) is not int for each in ids):

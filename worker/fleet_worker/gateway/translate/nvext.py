@@ -55,7 +55,7 @@ class NvextReply(TokenReply):
 
         Args:
             asked: What the client wants to see in the reply itself.
-            facts: Of the model.
+            facts: Facts about the model.
             supplied: The prompt, if it came as tokens.
             extra_fields: What the client wants in `nvext`.
             began: When the request came, in monotonic seconds.

@@ -9,18 +9,18 @@ from tests.model.simulator import Simulation
 from fleet_operator.core.actions import Fence, Load
 from fleet_worker.protocol import Epoch, Phase
 
-FOR_EVER = 10_000.0
+FOREVER_SECONDS = 10_000.0
 
 
 def fenced_while_paused(fleet: Simulation, *, careless: bool) -> Epoch:
-    """The operator fences a paused worker, whose engine does not let go of its request, and is gone."""
+    """The operator fences a paused worker whose engine does not end its request, and then dies."""
     (pod,) = fleet.pods.values()
     worker = pod.worker
     worker.careless = careless
     fleet.publish("2")
     fleet.until(lambda: worker.phase is Phase.PAUSED and worker.staged == "2")
     worker.requests.generate(0.5)
-    fleet.cling(pod, FOR_EVER)
+    fleet.cling(pod, FOREVER_SECONDS)
     assert worker.epoch is not None
     epoch = Epoch(term=worker.epoch.term + 1, sequence=0)
     worker.take(Fence(pod_uid=worker.uid, pod_name=pod.name, reason="a test"), epoch, fleet.now)
@@ -49,7 +49,7 @@ def test_the_first_promise_catches_workers_that_loaded_under_requests_they_could
     assert broken.value.number == 1
 
 
-def test_a_worker_that_is_not_at_rest_takes_no_load_and_ends_its_process() -> None:
+def test_a_worker_that_is_not_idle_takes_no_load_and_ends_its_process() -> None:
     fleet = Simulation(seed=1, replicas=1, slow_seconds=2.5)
     fleet.settle()
     epoch = fenced_while_paused(fleet, careless=False)
