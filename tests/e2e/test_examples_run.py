@@ -205,19 +205,20 @@ def test_the_fleet_of_a_trainers_client_serves(shared_fleet: Fleet, folder: str)
     if with_key:
         made.kubectl("create", "secret", "generic", "policy-api", f"--from-literal=key={KEY}")
 
-    made.apply(fleet, *weights)
-    made.wait_ready(f"ifl/{folder}", seconds=STARTS_SECONDS)
+    try:
+        made.apply(fleet, *weights)
+        made.wait_ready(f"ifl/{folder}", seconds=STARTS_SECONDS)
 
-    asked = {"model": MODEL_NAME, "prompt": "one two", "max_tokens": 4}
-    url, headers = f"{made.url()}/v1/completions", {"Authorization": f"Bearer {KEY}"}
-    reply = httpx.post(url, json=asked, headers=headers, timeout=60, trust_env=False)
-    (choice,) = reply.raise_for_status().json()["choices"]
-    assert {span["version"] for span in choice["weight_versions"]} == {
-        "0" if weights else "/weights/base"
-    }
-    without = httpx.post(url, json=asked, timeout=60, trust_env=False)
-    assert without.status_code == (401 if with_key else 200)
-
-    made.kubectl("delete", "ifl,wv", folder, "--ignore-not-found")
-    if with_key:
-        made.kubectl("delete", "secret", "policy-api")
+        asked = {"model": MODEL_NAME, "prompt": "one two", "max_tokens": 4}
+        url, headers = f"{made.url()}/v1/completions", {"Authorization": f"Bearer {KEY}"}
+        reply = httpx.post(url, json=asked, headers=headers, timeout=60, trust_env=False)
+        (choice,) = reply.raise_for_status().json()["choices"]
+        assert {span["version"] for span in choice["weight_versions"]} == {
+            "0" if weights else "base"
+        }
+        without = httpx.post(url, json=asked, timeout=60, trust_env=False)
+        assert without.status_code == (401 if with_key else 200)
+    finally:
+        made.kubectl("delete", "ifl,wv", folder, "--ignore-not-found")
+        if with_key:
+            made.kubectl("delete", "secret", "policy-api")

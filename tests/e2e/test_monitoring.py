@@ -241,23 +241,24 @@ def test_a_failed_worker_that_is_not_recreated_fires_its_alert(
     resolves(fleet, prometheus, alert)
 
 
-def test_a_pause_that_lasts_for_minutes_fires_its_alert(
+def test_a_rollout_that_is_held_up_fires_the_alerts_of_its_time_and_of_its_pause(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
-    alert = "RlfleetWorkerPaused"
+    alerts = ("RlfleetWorkerPaused", "RlfleetRolloutSlow")
 
     with held_in(fleet, "Loading") as held:
-        fires(fleet, prometheus, alert, 2 * WITHIN_SECONDS)
-        paused = prometheus.ask(f'ALERTS{{alertname="{alert}", alertstate="firing"}}')
+        fire_together(fleet, prometheus, alerts)
+        paused = prometheus.ask(f'ALERTS{{alertname="{alerts[0]}", alertstate="firing"}}')
         assert held.waiting in {series["metric"]["pod"] for series in paused}
-    resolves(fleet, prometheus, alert)
+    for alert in alerts:
+        resolves(fleet, prometheus, alert)
     fleet.wait_whole()
 
 
-def test_operators_that_reach_no_paused_worker_fire_the_alerts_of_calls_and_of_leases(
+def test_operators_that_reach_no_worker_fire_the_alerts_of_silence_and_of_leases(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
-    alerts = ("RlfleetPauseLeaseExpired", "RlfleetCallsUnanswered")
+    alerts = ("RlfleetPauseLeaseExpired", "RlfleetWorkersSilent")
 
     with held_in(fleet, "Pausing"), operators_without_workers(fleet):
         fire_together(fleet, prometheus, alerts)

@@ -98,12 +98,17 @@ def filled_in(expression: str) -> str:
 
 
 def impatient(rules: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """A copy of alert rules whose `for`, `keep_firing_for` and ranges are at most this number of seconds."""
+    """A copy of alert rules with short times.
+
+    They hold for, and live on for, `seconds`, and consider ten times that. Limits of durations in
+    expressions are at most 20 s.
+    """
     copied: dict[str, Any] = json.loads(json.dumps(rules))
     for group in copied["groups"]:
         for rule in group["rules"]:
             rule["for"] = rule["keep_firing_for"] = f"{seconds}s"
-            rule["expr"] = re.sub(r"\[\d+m\]", f"[{10 * seconds}s]", rule["expr"])
+            expression = re.sub(r"\[\d+m\]", f"[{10 * seconds}s]", rule["expr"])
+            rule["expr"] = re.sub(r"(_seconds\)?) > \d{2,}\b", r"\1 > 20", expression)
     return copied
 
 

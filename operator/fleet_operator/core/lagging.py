@@ -15,7 +15,7 @@ from fleet_operator.core.facts import Facts
 from fleet_operator.core.messages import why
 from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.worker_failures import is_about
-from fleet_operator.core.worker_view import Standing, WorkerView
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Failure, Phase
 
 _MAX_MESSAGE = 300
@@ -31,6 +31,15 @@ def lagging_workers(
     known = {laggard.pod: laggard for laggard in before}
     worst = (w for _, _, w in ranked[:MAX_LAGGARDS])
     return tuple(_laggard(w, desired, known.get(w.pod.name)) for w in worst)
+
+
+def silent_workers(observed: FleetObserved) -> int:
+    """Returns how many running workers have answered before, and have been silent for 10 s or longer."""
+    return sum(
+        w.state is not None and w.silent_seconds >= PROBE_SECONDS and w.pod.running
+        for w in observed.workers.where(lambda f: f.silent)
+        if not w.pod.deleting
+    )
 
 
 def _may_lag(worker: Facts) -> bool:

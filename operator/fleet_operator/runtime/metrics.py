@@ -23,6 +23,8 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fleet_operator.api.weights import RolloutTimings, WeightsStatus
+from fleet_operator.core.lagging import silent_workers
+from fleet_operator.core.observed import FleetObserved
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.status_metrics import Replicas, Shown, StatusMetrics
 from fleet_operator.runtime.templates import release
@@ -63,6 +65,11 @@ class Metrics:
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._call_seconds = cache(durations.labels)
+        self._silent = Gauge(
+            "rlfleet_fleet_silent_workers",
+            "Workers that run, have answered before, and do not answer the operator for 10 s.",
+            _FLEET, registry=registry,
+        )  # fmt: skip
         self.writes = Counter(
             "rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",), registry=registry
         )
@@ -120,6 +127,10 @@ class Metrics:
         if outcome != SILENT:
             self._call_seconds(kind).observe(seconds)
 
+    def show_silent(self, key: FleetKey, observed: FleetObserved) -> None:
+        """Show how many workers of a fleet are silent."""
+        self._silent.labels(*key).set(silent_workers(observed))
+
     def count_request(self, verb: str, seconds: float) -> None:
         """Count a request to the Kubernetes API, and its time. `verb`: from a fixed list."""
         self._request_seconds(verb).observe(seconds)
@@ -151,5 +162,5 @@ class Metrics:
     def forget_fleet(self, key: FleetKey) -> None:
         """Drop the series of a fleet that is gone. Those of its statuses go with the statuses."""
         labels = {"namespace": key[0], "fleet": key[1]}
-        for metric in (self._rollouts, self._phases, self._pauses):
+        for metric in (self._rollouts, self._phases, self._pauses, self._silent):
             metric.remove_by_labels(labels)

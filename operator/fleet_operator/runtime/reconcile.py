@@ -162,6 +162,7 @@ class Reconciler:
         self._defects.note_all(key, decision.defects)
         rollout = decision.rollout
         self._observer.note_decided(key, decision.weights)
+        self._metrics.show_silent(key, observed)
         if caller is not None:
             caller = replace(caller, trace=self._trace(key, observed, decision, now))
         calling = asyncio.create_task(self._call(key, caller, observed, decision))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.support import virtual_time
-from tests.support.builders import applied_status, history_of
+from tests.support.builders import applied_status, history_of, make_fleet, make_worker
 from tests.support.rig import WEIGHTS_PATH, Rig
 
 from fleet_operator.api.weights import RolloutTimings
@@ -84,6 +84,24 @@ def test_calls_are_shown_by_outcome_and_those_that_were_answered_by_their_durati
         '{kind="load",outcome="silent"}': 1,
     }
     assert series(metrics, "rlfleet_worker_call_seconds_sum") == {'{kind="load"}': 0.2}
+
+
+def test_running_workers_that_stopped_answering_are_shown_as_silent():
+    workers = [
+        make_worker(0).serving("1"),
+        make_worker(1).serving("1").silent(9),
+        make_worker(2).serving("1").silent(10),
+        make_worker(3).joining("1").silent(60),
+        make_worker(4).silent(60),  # it has never answered: its engine starts
+        make_worker(5).serving("1").silent(60).going(),
+    ]
+    metrics = Metrics()
+    metrics.show_silent(KEY, make_fleet(*workers))
+
+    name = "rlfleet_fleet_silent_workers"
+    assert series(metrics, name) == {'{fleet="policy",namespace="rl"}': 2}
+    metrics.forget_fleet(KEY)
+    assert series(metrics, name) == {}
 
 
 def test_the_release_is_shown():
