@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.model.simulator import Simulation
 
     from fleet_operator.core.decision import Decision
+    from fleet_worker.protocol import WorkerState
 
 RETRY_SECONDS = 10.0
 """As documented."""
@@ -25,7 +26,7 @@ def check_rests(simulation: Simulation, leader: Leader, decision: Decision) -> N
     """No call asks for a version of an adapter that its worker has refused a moment ago."""
     for call in decision.worker_calls:
         heard = leader.heard.get(call.pod_uid)
-        if not isinstance(call, ReadLora) or heard is None:
+        if not isinstance(call, ReadLora) or heard is None or _only_drops(call, heard.state):
             continue
         for refusal in heard.state.adapter_failures:
             about = (refusal.name, refusal.version, refusal.run_id)
@@ -34,3 +35,10 @@ def check_rests(simulation: Simulation, leader: Leader, decision: Decision) -> N
             if is_same and refusal.reason not in _PASSES and age_seconds < RETRY_SECONDS:
                 what = f"{call.pod_name} gets {call.work}, which it has refused"
                 simulation.fail(7, f"{what} {age_seconds:.1f} s ago: {refusal.reason}")
+
+
+def _only_drops(call: ReadLora, state: WorkerState) -> bool:
+    """Whether a worker serves just what a call names. It then reads nothing, and drops what it holds."""
+    wanted = (call.adapter, call.version, call.run_id, call.digest)
+    served = {(a.name, a.version, a.run_id, a.digest) for a in state.adapters}
+    return call.digest is not None and wanted in served
