@@ -104,7 +104,7 @@ def a_comparison_that_is_answered_after_a_recreation() -> Chronicle:
 
 
 def a_path_that_is_corrected_after_all_workers_died() -> Chronicle:
-    """The path of the served version is wrong beside its digest, and all workers die: the right path helps"""
+    """The path of the served version is wrong next to its digest, and all workers die: the right path helps"""
     its = Chronicle()
     its.fleet.control(digest=digest_of("1"), source={"path": "/weights/other/step_{version}"})
     its.go(2)

@@ -34,8 +34,8 @@ def applied_of(
 ) -> Checkpoint:
     """Returns the weights that the fleet served last.
 
-    If these are the wanted weights, their source is the one that is wanted now, provided that workers
-    may read it (`may_read_wanted`): a WeightVersion with the digest may name another path.
+    If these are the wanted weights, their source is the wanted one, provided that workers may read it
+    (`may_read_wanted`): a WeightVersion with the digest may name another path.
 
     `forbids_mixing`: two versions never generate at once. If all generating members agree, they
     override an older status, with two exceptions. A minority of the members does not count, nor do

@@ -38,7 +38,7 @@ def needs_comparison(weights: WeightsView | None, desired: Checkpoint) -> bool:
     status = weights.status
     # Without a start, it is the status of a WeightVersion that steered no fleet yet.
     is_new = status.started_at is None or not status.is_about(desired.version, desired.run_id)
-    # Whoever names the files of the version again after others may have written over them.
+    # A spec that names other files may name those of the version later, after they were written over.
     return status.files_unread or is_new or desired.reused
 
 

@@ -26,7 +26,7 @@ from fleet_worker.protocol import AdapterRemoval, AdapterRequest, Phase, Reason
 
 _PHASES = (Phase.JOINING, Phase.SERVING, Phase.PAUSED)
 _GONE = (None, Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND)
-"""What a look at a source finds if it has no other files than before."""
+"""The results of a look at a source that has no other files than before."""
 
 
 @dataclass(frozen=True, slots=True)
