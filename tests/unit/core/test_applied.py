@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.builders import (
-    AWorker,
+    WorkerBuilder,
     history_of,
     make_fleet,
     make_view,
@@ -226,7 +226,7 @@ class TestSourceOfTheAppliedWeights:
 
     PATH = "/weights/moved/step_40"
 
-    def _decided(self, *workers: AWorker, path: str, **fields: Any) -> Checkpoint:
+    def _decided(self, *workers: WorkerBuilder, path: str, **fields: Any) -> Checkpoint:
         wants = asks("40", path, **fields)
         observed = fleet_of(*workers, wants=wants, status=served("40", RUN_7, D1), replicas=2)
         return decided(observed).rollout.applied
