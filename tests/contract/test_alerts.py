@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.builders import NOW, applied_status, history_of
+from tests.support.builders import NOW, applied_status, history_of, make_fleet
 from tests.support.series import ALL_SERIES, OPERATOR_SERIES, Series, selectors
 
 from fleet_operator.api.conditions import ConditionReason, ConditionType, new_condition
@@ -52,6 +52,7 @@ def exported() -> Series:
     metrics.show_statuses(lambda: shown, {KEY: 4}.get)
     metrics.count_rollouts(KEY, "", applied_status("1"), ended)
     metrics.count_call("load", "done", 0.1)
+    metrics.show_silent(KEY, make_fleet())
     metrics.count_request("get", 0.1)
     for counter in (metrics.failures, metrics.writes):
         counter.labels("any").inc()

@@ -271,6 +271,11 @@ def _capacity() -> Section:
                 stacked=True,
             ),
             graph(
+                "Silent workers",
+                "Workers that run, have answered before, and do not answer the operator for 10 s.",
+                Query(f"max by ({_OWNER}) (rlfleet_fleet_silent_workers{{{CHOSEN}}})", _LEGEND),
+            ),
+            graph(
                 "Ready workers",
                 "Workers that clients can reach, and replicas that the spec asks for.",
                 Query(f"max by ({_OWNER}) (rlfleet_fleet_ready_replicas{{{CHOSEN}}})", _LEGEND),
