@@ -253,6 +253,16 @@ class TestFailures:
 
         assert texts_of(rolling.step(view(failed, other, **given)).actions) == done
 
+    def test_a_rollout_is_not_applied_while_a_worker_whose_engine_failed_joins_again(self):
+        recovered = make_worker(0).joining("41").failed_to_load("42", age_seconds=1)
+        given = {"phase": LOADING, "rollout_seconds": 60, "maxFailures": 1}
+        taken = rolling.step(view(recovered, new(1), new(2), **given))
+
+        assert taken.phase is LOADING
+        assert taken.problem is not None
+        assert taken.problem.reason is ConditionReason.WORKERS_FAILING
+        assert texts_of(taken.actions) == ["admit 41 on policy-0"]
+
     def test_after_the_rollout_a_failure_belongs_to_the_joining_worker(self):
         applied = {"phase": RolloutPhase.APPLIED, "applied": "42"}
         problem = in_flight.step(view(self.BROKE, new(1), **applied)).problem

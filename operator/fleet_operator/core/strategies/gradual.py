@@ -80,7 +80,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     waiting = behind.where(lambda f: not f.has_bytes(goal))
     overdue = late_to_stage(view, goal, waiting)
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
-    phase = _phase(view, goal, behind)
+    phase = _phase(view, goal, behind, closed)
     halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
     under_way = behind or view.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
@@ -110,6 +110,9 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         or any(isinstance(a, Apply) for a in actions),
     )
     step = with_joiners(view, taken, _admission(view, goal, stopped=stopped))
+    if closed and not behind and under_way and step.problem is None:
+        # They serve an older version again in a moment, and then they count as behind.
+        step = replace(step, problem=problem_of_stragglers(closed, goal))
     if beyond and blocked and at_once is not None and step.problem is None:
         # Workers that cannot join are a cause of the wait, so their problem comes before it.
         waits = problem_of_missing(missing, at_once, beyond, goal)
@@ -169,9 +172,13 @@ def _admission(view: RolloutView, goal: Checkpoint, *, stopped: bool) -> Admissi
     return Admission(goal=version, fallback=view.applied, open_now=True, allows_mixing=True)
 
 
-def _phase(view: RolloutView, goal: Checkpoint, behind: Workers) -> RolloutPhase:
+def _phase(
+    view: RolloutView, goal: Checkpoint, behind: Workers, closed: Sequence[WorkerView]
+) -> RolloutPhase:
     if not view.members:
         return RolloutPhase.PENDING
+    if closed and not behind and view.phase is RolloutPhase.LOADING:
+        return RolloutPhase.LOADING  # otherwise it would be applied between two attempts
     if not behind:
         return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
     # A swap that failed does not set the phase back: otherwise the rollout would never be late.
