@@ -262,6 +262,5 @@ class RemoveLora(LoraCall):
 
 
 SwapCall = Stage | Pause | Load | Apply | Resume | Admit
-Comparison = CompareFiles | CompareLora
 LoraAction = StageLora | CompareLora | PutLora | RemoveLora
 WorkerCall = SwapCall | CompareFiles | Fence | CanaryPrompts | LoraAction
