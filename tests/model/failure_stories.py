@@ -115,6 +115,20 @@ def a_path_that_is_corrected_after_all_workers_died() -> Chronicle:
     return its.end()
 
 
+def an_engine_that_breaks_at_each_attempt() -> Chronicle:
+    """One engine breaks whenever it loads the version: the rollout is never Applied, and stays reported"""
+    its = Chronicle(rollout={"strategy": "InFlight", "maxFailures": 1})
+    its.fleet.will_break("2", its.fleet.pod(2))
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.pod(2).worker.load_failure)
+    its.go(1)
+    for _ in range(40):
+        its.go(1)
+        if its.fleet.weights.phase is RolloutPhase.APPLIED or its.fleet.stalled is None:
+            its.fleet.fail(6, "the rollout counts as applied between two attempts")
+    return its
+
+
 def a_worker_that_no_version_lets_in() -> Chronicle:
     """The files of both versions are rewritten: a worker cannot join, and this stays the reason"""
     timeouts = {"stageSeconds": 20, "loadSeconds": 10}
@@ -265,6 +279,7 @@ STORIES: list[Story] = [
     files_written_over_before_a_recreation,
     a_comparison_that_is_answered_after_a_recreation,
     a_path_that_is_corrected_after_all_workers_died,
+    an_engine_that_breaks_at_each_attempt,
     a_worker_that_no_version_lets_in,
     two_workers_that_refuse_while_one_may,
     an_engine_that_refuses_a_version_while_its_worker_joins,

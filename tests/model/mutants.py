@@ -376,6 +376,14 @@ MUTANTS = [
         story="a_comparison_that_is_answered_after_a_recreation",
     ),
     Mutant(
+        6,
+        "a rollout is applied between two attempts of a worker whose engine breaks",
+        "core/strategies/gradual.py",
+        "if closed and not behind and view.phase in _UNDER_WAY:",
+        "if False:",
+        story="an_engine_that_breaks_at_each_attempt",
+    ),
+    Mutant(
         9,
         "a new WeightVersion of the served version of an adapter reads no files",
         "core/lora.py",

@@ -253,9 +253,10 @@ class TestFailures:
 
         assert texts_of(rolling.step(view(failed, other, **given)).actions) == done
 
-    def test_a_rollout_is_not_applied_while_a_worker_whose_engine_failed_joins_again(self):
+    @pytest.mark.parametrize("phase", [STAGING, LOADING])
+    def test_a_rollout_is_not_applied_while_a_worker_whose_engine_failed_joins_again(self, phase):
         recovered = make_worker(0).joining("41").failed_to_load("42", age_seconds=1)
-        given = {"phase": LOADING, "rollout_seconds": 60, "maxFailures": 1}
+        given = {"phase": phase, "rollout_seconds": 60, "maxFailures": 1}
         taken = rolling.step(view(recovered, new(1), new(2), **given))
 
         assert taken.phase is LOADING

@@ -67,6 +67,8 @@ from fleet_operator.core.strategies.shared import (
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase
 
+_UNDER_WAY = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
+
 
 def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
@@ -82,7 +84,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind, closed)
     halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
-    under_way = behind or view.phase in {RolloutPhase.STAGING, RolloutPhase.LOADING}
+    under_way = behind or view.phase in _UNDER_WAY
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     idle = waiting.where(lambda f: f.standing is Standing.OPEN and not _was_asked_to_swap(f))
     actions = _finished(view, goal, behind) + staged(view, goal, idle)
@@ -177,7 +179,7 @@ def _phase(
 ) -> RolloutPhase:
     if not view.members:
         return RolloutPhase.PENDING
-    if closed and not behind and view.phase is RolloutPhase.LOADING:
+    if closed and not behind and view.phase in _UNDER_WAY:
         return RolloutPhase.LOADING  # otherwise it would be applied between two attempts
     if not behind:
         return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
