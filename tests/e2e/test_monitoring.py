@@ -246,10 +246,8 @@ def test_a_rollout_that_is_held_up_fires_the_alerts_of_its_time_and_of_its_pause
 ) -> None:
     alerts = ("RlfleetWorkerPaused", "RlfleetRolloutSlow")
 
-    with held_in(fleet, "Loading") as held:
+    with held_in(fleet, "Loading"):
         fire_together(fleet, prometheus, alerts)
-        paused = prometheus.ask(f'ALERTS{{alertname="{alerts[0]}", alertstate="firing"}}')
-        assert held.waiting in {series["metric"]["pod"] for series in paused}
     for alert in alerts:
         resolves(fleet, prometheus, alert)
     fleet.wait_whole()
