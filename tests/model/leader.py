@@ -277,8 +277,10 @@ class Leader:
         there = {p.uid: p.restarts for p in pods}
         for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
+                if (flight := self.flights.get(uid)) is not None:
+                    self.lost[uid] = flight.action.work
                 for known in (
-                    *(self.heard, self.silent_since, self.flights, self.refused, self.lost),
+                    *(self.heard, self.silent_since, self.flights, self.refused),
                     self.lost_admissions,
                     self.compared,
                 ):

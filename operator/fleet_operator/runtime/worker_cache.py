@@ -258,11 +258,14 @@ class WorkerCache:
     def _entry(self, pod: PodView) -> _Entry:
         entry = self._entries.get(pod.uid)
         if entry is None or entry.restarts != pod.restarts:
-            before = entry.flight if entry is not None else None
+            before = entry
             entry = self._entries[pod.uid] = _Entry(restarts=pod.restarts)
             self._large.release(pod.uid)
             if before is not None:
-                before.cancel()
+                # The news of a restart may be late: then the call went to the new process.
+                entry.lost_call = before.call or before.lost_call
+                if before.flight is not None:
+                    before.flight.cancel()
         if entry.ready != pod.ready:
             # The kubelet saw the worker change: read its state.
             entry.ready, entry.stale = pod.ready, True

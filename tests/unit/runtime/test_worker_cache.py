@@ -77,6 +77,17 @@ class TestLostCalls:
 
         virtual_time.run(story())
 
+    def test_a_call_counts_as_lost_when_its_container_has_restarted(self):
+        """The news of the restart may be late, so that the call went to the new process."""
+        book = WorkerCache()
+        ask(book, 5, says("1"))
+        book.begin_call(POD.uid, self.KEY, mock.Mock(), 6, epoch=EPOCH)
+
+        assert book.view(restarted(1), 7).lost_call == self.KEY
+        book.begin_question(restarted(1), 8)
+        book.end_question(restarted(1), says("1"), 8, term=0)
+        assert book.view(restarted(1), 9).lost_call is None
+
     def test_the_last_comparison_counts_from_its_call_on_if_the_worker_did_not_refuse_it(self):
         key = work("compare 2")
         refused = WorkerAnswer(state=says("1").state, reason=Reason.VERSION_REUSED)
