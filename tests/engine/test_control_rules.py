@@ -129,6 +129,8 @@ def test_pause_modes_have_the_meaning_of_vllm(driven: WorkerProcess, trainer: Tr
     for mode in ("keep", "wait", "abort"):
         thread, replies = in_flight(driven)
         trainer.must(f"/pause?mode={mode}")
+        if mode != "keep":
+            thread.join(timeout=60)  # it has ended, and its reply comes during the pause
         held = driven.state()["requests_held"]
         trainer.must("/resume")
         thread.join(timeout=60)
