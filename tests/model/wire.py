@@ -178,7 +178,8 @@ class Wire:
         if refused and not sim.lease_deleted:
             sim.fail(0, "the only leader was refused as old")
         flight.state = worker.state(sim.now)
-        if worker.lie == "claims" and isinstance(flight.action, Load) and not flight.ticket.reason:
+        loads = isinstance(flight.action, Load) and not flight.ticket.reason
+        if worker.lie == "claims" and loads and worker.staged_source:
             source = Source(path=worker.staged_source)
             named = {"version": flight.action.version, "run_id": flight.action.run_id}
             claimed = named | {"digest": flight.action.digest, "source": source, "staged": None}
