@@ -87,6 +87,14 @@ class TestFilesOfAServedVersion:
         assert not decision.worker_calls
         assert verdicts(decision) == ("AllWorkersServing", None)
 
+    def test_files_of_an_abandoned_version_are_not_compared(self):
+        halted = self.BEGUN.model_copy(update={"phase": RolloutPhase.HALTED})
+        wants = replace(asks("40", RUN_7), status=halted)
+        decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
+
+        assert not decision.worker_calls
+        assert decision.weights["wv-2"].phase is RolloutPhase.HALTED
+
     def test_a_digest_in_the_spec_needs_no_comparison(self):
         wants = asks("40", RUN_7, digest=D1)
         decision = decided(fleet_of(*self.SERVING, wants=wants, status=self.STATUS))
