@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from fleet_operator.api.fleet import Rollout
@@ -19,6 +20,7 @@ from fleet_operator.core.actions import (
     Resume,
     Stage,
     StageLora,
+    WorkerCall,
 )
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId
@@ -48,9 +50,16 @@ _UNKNOWN = WeightsId("None")
 """The name of unknown weights: a worker refuses to open at it."""
 
 
-def stage(worker: WorkerView, goal: Checkpoint, settings: Rollout, *, reason: str) -> Stage:
+def stage(
+    worker: WorkerView,
+    goal: Checkpoint,
+    settings: Rollout,
+    *,
+    reason: str,
+    kind: type[Stage] = Stage,
+) -> Stage:
     """Asks a worker to check the goal and to hold its bytes."""
-    return Stage(
+    return kind(
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
         reason=reason,
@@ -203,29 +212,14 @@ def put_lora(
 
 def compare(
     worker: WorkerView, goal: Checkpoint, settings: Rollout, *, adapter: str = ""
-) -> CompareFiles | CompareLora:
+) -> WorkerCall:
     """Asks a worker to compare the files of the goal, which it serves, with those that it has read."""
     reason = "the fleet has served this version before"
+    files = replace(goal, digest=None)  # with a digest the worker would read no files
     if not adapter:
-        return CompareFiles(
-            pod_uid=worker.pod.uid,
-            pod_name=worker.pod.name,
-            reason=reason,
-            version=goal.version,
-            run_id=goal.run_id,
-            source=goal.source,
-            timeout_seconds=settings.timeouts.stage_seconds,
-        )
-    return CompareLora(
-        pod_uid=worker.pod.uid,
-        pod_name=worker.pod.name,
-        reason=reason,
-        version=goal.version,
-        run_id=goal.run_id,
-        adapter=adapter,
-        source=goal.source,
-        timeout_seconds=settings.timeouts.load_seconds,
-    )
+        return stage(worker, files, settings, reason=reason, kind=CompareFiles)
+    call = put_lora(worker, adapter, files, settings, kind=CompareLora)
+    return replace(call, reason=reason)
 
 
 def remove_lora(worker: WorkerView, name: str) -> RemoveLora:
