@@ -12,7 +12,7 @@ from tests.support.adapters import write_adapter
 
 import stack
 from chaos.fleet import Fleet
-from chaos.processes import signal_worker
+from chaos.processes import signal_worker, without_operator
 from demo.sampler import TOKENS
 from stack.offline import audit
 
@@ -147,6 +147,31 @@ def test_other_files_under_a_served_version_are_reported_and_never_served(
     adapted.wait_whole()
     again = adapted.get(f"ifl/{NAME}")["status"]["pinnedAdapters"]
     assert [p["digest"] for p in again if p["version"] == "30"] == [pin["digest"]]
+
+
+def test_files_written_over_while_no_operator_runs_are_compared_before_ready(
+    adapted: AdapterFleet, tmp_path: Path
+) -> None:
+    folder = adapted.write(40)
+    adapted.roll_out(40)
+    kept = tmp_path / "kept"
+    shutil.copytree(folder, kept)
+
+    with without_operator(adapted.cluster):
+        shutil.rmtree(folder)
+        write_adapter(folder, seed=41)
+        adapted.recreate()
+    stalled = adapted.eventually(lambda: adapted.condition("Stalled"), "Stalled", seconds=120)
+
+    assert stalled["reason"] == "VersionReused"
+    samples = adapted.while_sampling(tmp_path / "replies.jsonl", lambda: None, model=ADAPTER)
+    assert samples.lost == []
+    assert labels(tmp_path / "replies.jsonl") <= {("base", "40")}
+    judged = audit(tmp_path / "replies.jsonl", {"base": adapted.weights / "base"}, {"40": kept})
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+    adapted.wait_whole()
 
 
 def test_without_its_weight_version_an_adapter_leaves(adapted: AdapterFleet) -> None:

@@ -50,13 +50,14 @@ def record(shared_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Ite
     judged = audit(record.replies, shared_fleet.checkpoints())
     assert judged.returncode == 0, judged.stdout + judged.stderr
     if WRITE_TO:
-        tokens = sum(int(line.split()[2]) for line in _rows(judged.stdout))
-        table.write(Path(WRITE_TO), record.recoveries, tokens)
+        table.write(Path(WRITE_TO), record.recoveries, _audited_tokens(judged.stdout))
 
 
-def _rows(report: str) -> list[str]:
-    """The lines of the audit's table: version, replies, tokens, …"""
-    return [line for line in report.splitlines() if line.split()[1:2] and line.split()[1].isdigit()]
+def _audited_tokens(report: str) -> int:
+    """Sum of a column of the audit's table, which ends at the first empty line."""
+    header, *rows = report.partition("\n\n")[0].splitlines()
+    column = header.split().index("tokens")
+    return sum(int(row.split()[column]) for row in rows)
 
 
 @pytest.mark.parametrize(("row", "phase"), CASES)

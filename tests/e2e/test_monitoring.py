@@ -27,6 +27,7 @@ from chaos.processes import (
     signal_leader,
     signal_operator,
     signal_worker,
+    without_operator,
 )
 from devcluster import Cluster
 from stack.operator import CHART, RELEASE
@@ -302,13 +303,8 @@ def test_an_operator_that_gets_no_processor_time_fires_its_alert(
 
 
 def test_an_operator_that_is_stopped_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:
-    deployment = ("-n", SYSTEM, "scale", f"deployment/{RELEASE}")
-
-    fleet.cluster.kubectl(*deployment, "--replicas=0")
-    try:
+    with without_operator(fleet.cluster):
         fires(fleet, prometheus, "RlfleetNoLeader")
-    finally:
-        fleet.cluster.kubectl(*deployment, "--replicas=2")
     resolves(fleet, prometheus, "RlfleetNoLeader")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from chaos.fleet import Fleet
@@ -80,6 +82,19 @@ def leader_pod(cluster: Cluster) -> str:
     look = "jsonpath={.spec.holderIdentity}"
     chosen = ("-n", SYSTEM, "get", "lease", RELEASE, "-o", look)
     return str(cluster.kubectl(*chosen).stdout.partition("_")[0])
+
+
+@contextmanager
+def without_operator(cluster: Cluster, replicas: int = 2) -> Iterator[None]:
+    """No operator runs inside; `replicas` of it are started again at the end."""
+    deployment = ("-n", SYSTEM, "scale", f"deployment/{RELEASE}")
+    pods = ("-n", SYSTEM, "wait", "pod", "-l", "app.kubernetes.io/name=rlfleet-operator")
+    cluster.kubectl(*deployment, "--replicas=0")
+    try:
+        cluster.kubectl(*pods, "--for=delete", "--timeout=120s")
+        yield
+    finally:
+        cluster.kubectl(*deployment, f"--replicas={replicas}")
 
 
 def operator_addresses(cluster: Cluster) -> dict[str, str]:
