@@ -54,6 +54,14 @@ MUTANTS = [
         first_seed=32,
     ),
     Mutant(
+        1,
+        "a rollout that is suspended in a pause ends with weights that no canary judged",
+        "core/strategies/canary.py",
+        "return strategy(replace(view, halted=True))",
+        "return strategy(view)",
+        story="a_canary_rollout_that_is_suspended_in_a_pause",
+    ),
+    Mutant(
         2,
         "the barrier does not wait for silent workers",
         "core/strategies/synchronized.py",

@@ -129,6 +129,21 @@ def a_canary_that_is_refused() -> Chronicle:
     return its.end()
 
 
+def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
+    """A newer version is published and suspended in a pause: no worker serves it without a verdict"""
+    its = Chronicle(rollout={"strategy": "Canary"})
+    its.fleet.publish("2")
+    its.until(lambda: any(p.worker.phase is Phase.PAUSED for p in its.fleet.pods.values()))
+    its.fleet.odd_versions.add("3")
+    its.fleet.publish("3")
+    its.fleet.control(suspend=True)
+    its.until(lambda: len(its.fleet.serving) == 3)
+    its.fleet.control(suspend=False)
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.publish("4")
+    return its.end()
+
+
 def a_rolling_rollout_that_is_taken_back() -> Chronicle:
     """A rolling rollout that fails in the middle and is rolled back"""
     rollout = {"strategy": "Rolling", "maxUnavailable": 1, "onFailure": "Rollback"}
@@ -449,6 +464,7 @@ STORIES: list[Story] = [
     a_worker_that_dies_in_a_pause,
     a_worker_that_hangs,
     a_canary_that_is_refused,
+    a_canary_rollout_that_is_suspended_in_a_pause,
     a_rolling_rollout_that_is_taken_back,
     a_template_change_with_a_worker_to_spare,
     a_node_that_is_lost,

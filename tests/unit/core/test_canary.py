@@ -196,6 +196,20 @@ class TestTheNextStrategy:
         assert taken.goal.version == "41"
         assert texts_of(taken.actions) == ["stage 41 on policy-0"]
 
+    def test_paused_workers_return_to_the_applied_version_instead_of_one_without_a_verdict(self):
+        held = [make_worker(n).paused("41") for n in (1, 2)]
+        taken = STEP(make_view(known(0), *held, suspended=True))
+
+        assert texts_of(taken.actions) == ["resume 41 on policy-1", "resume 41 on policy-2"]
+        assert taken.goal.version == "41"
+
+    def test_workers_that_loaded_an_overtaken_version_finish_with_it(self):
+        ahead = make_worker(0).paused("42").loaded()
+        waits = make_worker(1).paused("41").staged("42")
+        taken = STEP(make_view(ahead, waits, wants="43", suspended=True))
+
+        assert texts_of(taken.actions) == ["load 42 on policy-1"]
+
 
 class TestOtherWorkers:
     def test_joining_workers_are_admitted_on_the_old_version(self):

@@ -59,15 +59,18 @@ def then(strategy: Strategy) -> Strategy:
         verdict = view.verdict
         passed = verdict is not None and verdict.passed and _judges(verdict, view.desired)
         absent = is_missing(view.there, view.desired) or view.desired.is_transferred
-        if view.halted or view.suspended or passed or absent or _is_served(view):
-            # While the rollout is suspended or there are no files, no worker is judged: canaries serve
-            # again.
+        if view.halted or passed or absent or _is_served(view):
+            # Without files there is nothing to judge yet: canaries serve again.
             return strategy(view)
         if (superseded := _superseded(view)) is not None:
             taken = strategy(replace(view, desired=superseded))
             # A problem of the superseded version does not halt the desired one.
             problem = taken.problem and replace(taken.problem, halt=False)
             return replace(taken, problem=problem)
+        if view.suspended:
+            # No canary is judged now. All workers return to the applied weights, also paused ones: the
+            # strategy would finish their rollout with weights that have no verdict.
+            return strategy(replace(view, halted=True))
         return _judge(view)
 
     return step
