@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.cli import SITUATIONS, run
+from tests.support.cli import Recorded, run
 
 import envs
 
@@ -86,7 +86,7 @@ def test_the_picture_of_a_report_is_that_of_the_docs(
     chromium: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Fonts differ between machines, so the height may, too."""
-    _, page, _ = run(monkeypatch, SITUATIONS["stalled"](), "report")
+    _, page, _ = run(monkeypatch, Recorded("stalled"), "report")
     html, shown = tmp_path / "report.html", ROOT / "docs/images/report.png"
     html.write_text(page)
     picture = shown if os.environ.get("RLFLEET_RECORD") else tmp_path / "report.png"

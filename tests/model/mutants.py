@@ -76,7 +76,7 @@ MUTANTS = [
         "core/worker_view.py",
         "return self.state.admitted or opened_since",
         "return False",
-        SYNCHRONIZED,
+        story="a_worker_that_hangs",
     ),
     Mutant(
         2,
