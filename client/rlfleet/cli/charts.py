@@ -19,6 +19,8 @@ svg text { fill: var(--ink); font-size: 13px; } svg line { stroke: var(--line); 
 WIDTH, ROW = 720, 30
 _LABEL, _CHART = 110, 520
 _LETTERS = 15
+_LETTER = 7.5
+"""Width of a letter, at most on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,12 @@ def _row(row: Row, top: int) -> str:
             f'<rect x="{left:.1f}" y="{top + 6}" width="{length:.1f}" height="18" rx="2" '
             f'style="fill: var(--{escape(bar.colour)})"/>'
         )
-    return "".join([*parts, f'<text x="{end + 6:.1f}" y="{top + 20}">{escape(row.value)}</text>'])
+    at, inside = end + 6, ""
+    if at + len(row.value) * _LETTER > WIDTH:
+        # Behind a long bar there is no room for a long value, so it is written into the bar.
+        at, inside = end - 6, ' text-anchor="end" style="fill: var(--paper)"'
+    value = f'<text x="{at:.1f}" y="{top + 20}"{inside}>{escape(row.value)}</text>'
+    return "".join([*parts, value])
 
 
 def _short(label: str) -> str:
