@@ -103,7 +103,8 @@ def go_on(worker: FakeWorker, ticket: Ticket) -> None:
             if worker.not_idle_since is not None and not worker.careless:
                 worker.kill(worker.now)  # the last good weights cannot be put under live requests
         case "probe", _:
-            worker.probe = _report(worker)
+            assert isinstance(ticket.action, CanaryPrompts)
+            worker.probe = _report(worker, ticket.action)
             ticket.end()
 
 
@@ -333,18 +334,28 @@ def _is_not_idle(worker: FakeWorker) -> bool:
     return worker.not_idle_since is not None
 
 
-def _report(worker: FakeWorker) -> ProbeReport:
-    before = worker.probe.version if worker.probe else None
-    drift = 9.0 if worker.label in worker.odd_versions else 0.1
+def _report(worker: FakeWorker, action: CanaryPrompts) -> ProbeReport:
+    """Odd versions are far from all others, and near to each other."""
+    run = str(worker.label), worker.run_id, worker.digest
+    others = [name for name in worker.probed if name != run]
+    named = [n for n in others if n[:2] == (action.compare_with, action.compare_with_run_id)]
+    before = next(reversed(named or others), None)
+    worker.probed = (run,) if before is None else (before, run)
+    drift = None
+    if before is not None:
+        drift = 9.0 if len({run[0], before[0]} & worker.odd_versions) == 1 else 0.1
+    with_version, with_run_id, with_digest = before or (None, None, None)
     return ProbeReport(
-        version=str(worker.label),
+        version=run[0],
         run_id=worker.run_id,
         digest=worker.digest,
-        compared_with=before,
+        compared_with=with_version,
+        compared_with_run_id=with_run_id,
+        compared_with_digest=with_digest,
         finite=True,
         repetition=0.1,
-        logprob_drift=drift if before else None,
-        kl=drift if before else None,
+        logprob_drift=drift,
+        kl=drift,
     )
 
 

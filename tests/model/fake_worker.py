@@ -25,6 +25,7 @@ from tests.model.fake_state import (
 )
 
 from fleet_operator.core.actions import Apply, Load, WorkerCall
+from fleet_worker.lifecycle.canary_report import WeightsName
 from fleet_worker.lora.refused import RefusedAdapters
 from fleet_worker.protocol import (
     Epoch,
@@ -108,6 +109,7 @@ class FakeWorker:
     no_slot_until: float = 0
     failing_adapters: int = 0
     probe: ProbeReport | None = None
+    probed: tuple[WeightsName, ...] = ()
     paused_seconds: float | None = None
     staging: Ticket | None = None
     work: Ticket | None = None

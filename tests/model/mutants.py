@@ -55,6 +55,14 @@ MUTANTS = [
     ),
     Mutant(
         1,
+        "a canary compares a version with the one before, which may be a refused one",
+        "core/worker_calls.py",
+        "compare_with=baseline.version,",
+        "compare_with=str(worker.version),",
+        story="a_version_like_one_that_a_canary_refused",
+    ),
+    Mutant(
+        1,
         "a rollout that is suspended in a pause ends with weights that no canary judged",
         "core/strategies/canary.py",
         "return strategy(replace(view, halted=True))",

@@ -129,15 +129,34 @@ def a_canary_that_is_refused() -> Chronicle:
     return its.end()
 
 
+def a_version_like_one_that_a_canary_refused() -> Chronicle:
+    """The next version is like the refused one: it is compared with the applied version, too"""
+    its = Chronicle(rollout={"strategy": "Canary"})
+    its.fleet.odd_versions |= {"2", "3"}
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.publish("3")
+    its.until(lambda: not its.fleet.stalled)
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.publish("4")
+    return its.end()
+
+
 def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
     """A newer version is published and suspended in a pause: no worker serves it without a verdict"""
     its = Chronicle(rollout={"strategy": "Canary"})
+    ahead, behind = its.fleet.pod(1), its.fleet.pod(2)
     its.fleet.publish("2")
-    its.until(lambda: any(p.worker.phase is Phase.PAUSED for p in its.fleet.pods.values()))
+    its.until(lambda: behind.worker.phase is Phase.PAUSED)
+    behind.worker.lie = "unmoved"
+    its.until(lambda: ahead.worker.label == "2")
+    its.go(1)
+    behind.worker.lie = ""
+    its.fleet.hang(ahead)
     its.fleet.odd_versions.add("3")
     its.fleet.publish("3")
     its.fleet.control(suspend=True)
-    its.until(lambda: len(its.fleet.serving) == 3)
+    its.until(lambda: its.fleet.serving == ["1", "1", "1"], seconds=1.0)
     its.fleet.control(suspend=False)
     its.until(lambda: its.fleet.stalled)
     its.fleet.publish("4")
@@ -464,6 +483,7 @@ STORIES: list[Story] = [
     a_worker_that_dies_in_a_pause,
     a_worker_that_hangs,
     a_canary_that_is_refused,
+    a_version_like_one_that_a_canary_refused,
     a_canary_rollout_that_is_suspended_in_a_pause,
     a_rolling_rollout_that_is_taken_back,
     a_template_change_with_a_worker_to_spare,

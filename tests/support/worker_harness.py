@@ -117,8 +117,8 @@ class WorkerHarness:
         request = FenceRequest(reason="a test", drain_timeout_seconds=drain, epoch=self.epoch())
         await self.agent.fence(request)
 
-    async def probe(self, *prompts: str) -> ProbeReport | None:
-        request = ProbeRequest(prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch())
+    async def probe(self, *prompts: str, **named: str) -> ProbeReport | None:
+        request = ProbeRequest(prompts=prompts or ("x",), max_tokens=8, epoch=self.epoch(), **named)
         await self.agent.probe(request)
         return self.state.probe
 

@@ -67,7 +67,7 @@ class ConditionReason(StrEnum):
     """All workers serve the version of a new WeightVersion already. One of them compares its files with
     the weights that it serves."""
     JUDGING = "Judging"
-    """The canary has the weights and is compared with the version before."""
+    """The canary has the weights and is compared with the applied version."""
     STAGING = "Staging"
     """Workers check the new weights and read them into memory, while they serve."""
     PAUSING = "Pausing"
@@ -126,7 +126,7 @@ class ConditionReason(StrEnum):
     DIGEST_MISMATCH = "DigestMismatch"
     """The files are not those that `spec.digest` names."""
     CANARY_REFUSED = "CanaryRefused"
-    """The canary's answers differ too much from those of the version before, or fail a limit by
+    """The canary's answers differ too much from those of the applied version, or fail a limit by
     themselves."""
     FAILURE_BUDGET_EXCEEDED = "FailureBudgetExceeded"
     """More workers failed to load the version than `rollout.maxFailures` allows. Or failed workers are not

@@ -98,7 +98,7 @@ class RolloutPhase(StrEnum):
     COMPARING = "Comparing"
     """All workers serve the version already. One compares its files with the weights that it serves."""
     JUDGING = "Judging"
-    """The canary has the weights, behind a closed latch, and is compared with the version before."""
+    """The canary has the weights, behind a closed latch, and is compared with the applied version."""
     STAGING = "Staging"
     """Workers check the weights and hold the bytes, while they serve."""
     PAUSING = "Pausing"

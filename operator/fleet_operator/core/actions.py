@@ -191,13 +191,16 @@ class Fence(WorkerAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryPrompts(LongCall):
-    """Run the canary prompts on the weights in the engine."""
+    """Run the canary prompts on the weights in the engine, and compare them with other weights."""
 
     kind = "probe"
     request = protocol.ProbeRequest
 
     prompts: tuple[str, ...]
     max_tokens: int
+    compare_with: str
+    compare_with_run_id: str | None
+    compare_with_digest: str | None
 
 
 class LoraCall(WorkerAction):

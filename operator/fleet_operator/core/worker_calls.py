@@ -23,7 +23,7 @@ from fleet_operator.core.actions import (
     WorkerCall,
 )
 from fleet_operator.core.checkpoint import Checkpoint
-from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId
+from fleet_operator.core.identity import TRANSFERRED_DIGEST, WeightsId, file_digest
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import PauseMode
@@ -174,8 +174,13 @@ def drain_out_of_service(
     return take_out_of_service(worker, reason=reason)
 
 
-def canary_prompts(worker: WorkerView, settings: Rollout, *, reason: str) -> CanaryPrompts:
-    """Asks a worker to run the canary prompts on the weights in its engine."""
+def canary_prompts(
+    worker: WorkerView, settings: Rollout, *, baseline: Checkpoint, reason: str
+) -> CanaryPrompts:
+    """Asks a worker to run the canary prompts on the weights in its engine.
+
+    `baseline`: the weights to compare them with.
+    """
     return CanaryPrompts(
         pod_uid=worker.pod.uid,
         pod_name=worker.pod.name,
@@ -184,6 +189,9 @@ def canary_prompts(worker: WorkerView, settings: Rollout, *, reason: str) -> Can
         run_id=worker.state.run_id if worker.state else None,
         prompts=settings.canary.prompts or DEFAULT_PROMPTS,
         max_tokens=settings.canary.max_tokens,
+        compare_with=baseline.version,
+        compare_with_run_id=baseline.run_id,
+        compare_with_digest=file_digest(baseline.digest),
         timeout_seconds=settings.timeouts.load_seconds,
     )
 

@@ -81,6 +81,25 @@ def test_a_silent_worker_is_not_a_canary():
     ]
 
 
+def test_a_refused_version_is_not_the_baseline_of_the_next_one():
+    canary_worker = make_worker(0).joining("42").probed("42", **COMPARED).staged("43")
+    (action,) = STEP(make_view(canary_worker, old(1), wants="43")).actions
+
+    assert texts_of([action]) == ["load 43 on policy-0"]
+
+
+def test_the_applied_weights_are_the_baseline():
+    (action,) = STEP(make_view(loaded(0), old(1))).actions
+
+    assert action.compare_with == "41"
+
+
+def test_a_worker_that_can_compare_with_the_applied_version_comes_first():
+    lagging = make_worker(0).joining("40").probed("40")
+
+    assert texts_of(STEP(make_view(lagging, old(1))).actions)[0] == "probe 41 on policy-1"
+
+
 def test_there_are_as_many_canaries_as_asked_for():
     taken = STEP(make_view(known(0), known(1), known(2), canary={"workers": 2}))
 

@@ -1,7 +1,7 @@
-"""Judge a version by canary prompts: finite numbers, repetition, distance from the version before.
+"""Judge a version by canary prompts: finite numbers, repetition, distance from a baseline.
 
-The first run of a version is the baseline of the next one. The new weights score the tokens that the
-baseline sampled, and the two distributions are compared at each position.
+The baseline is a run of the same prompts on the weights that clients get. The new weights score the tokens
+that the baseline sampled, and the two distributions are compared at each position.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from fleet_worker.engine.records import Position
 from fleet_worker.protocol import ProbeReport
 
 _GRAM = 4
+
+WeightsName = tuple[str, str | None, str | None]
+"""Version, run and digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +43,49 @@ class Run:
     digest: str | None = None
 
     @property
-    def weights(self) -> tuple[str, str | None, str | None]:
+    def weights(self) -> WeightsName:
         """Version, run and digest: two runs may use the same numbers."""
         return self.version, self.run_id, self.digest
 
+    def is_on(self, weights: WeightsName) -> bool:
+        """Whether the weights are these, as far as their digests are known."""
+        version, run_id, digest = weights
+        known = self.digest is not None and digest is not None
+        return (self.version, self.run_id) == (version, run_id) and (
+            not known or self.digest == digest
+        )
+
 
 class History:
-    """The last run of the prompts, and the last run on other weights before it.
+    """The last run of the prompts, and its baseline.
 
     Fields:
         report: the result of the last run.
-        baseline: the last run on other weights.
     """
 
     def __init__(self) -> None:
         self.report: ProbeReport | None = None
-        self.baseline: Run | None = None
-        self._latest: Run | None = None
+        self._runs: tuple[Run, ...] = ()
 
-    def note(self, run: Run) -> None:
-        """Note a new run. If its weights are others, the run before becomes the baseline."""
-        if self._latest is not None and self._latest.weights != run.weights:
-            self.baseline = self._latest
-        self._latest = run
+    def note(self, run: Run, compare_with: WeightsName | None = None) -> Run | None:
+        """Note a new run.
+
+        The weights before it may be ones that a canary has refused. So the operator names the weights
+        that clients get, and their run is kept for as long as it does.
+
+        Args:
+            run: The new run.
+            compare_with: The weights of the baseline.
+
+        Returns:
+            The run on these weights, if there is one. Otherwise the last run on weights other than
+            those of the new run, if there is one.
+        """
+        others = [kept for kept in self._runs if kept.weights != run.weights]
+        named = [kept for kept in others if compare_with is not None and kept.is_on(compare_with)]
+        baseline = next(reversed(named or others), None)
+        self._runs = (run,) if baseline is None else (baseline, run)
+        return baseline
 
 
 Scores = Sequence[Sequence[Position]]
@@ -74,7 +97,7 @@ def report(run: Run, baseline: Run | None, scores: Scores) -> ProbeReport:
 
     Args:
         run: The run of the version to judge.
-        baseline: The run of the version before, if there was one.
+        baseline: The run to compare it with, if there is one.
         scores: The baseline's continuations, scored by the version to judge. Empty without a
             baseline.
     """
@@ -89,6 +112,8 @@ def report(run: Run, baseline: Run | None, scores: Scores) -> ProbeReport:
         run_id=run.run_id,
         digest=run.digest,
         compared_with=baseline.version if baseline is not None else None,
+        compared_with_run_id=baseline.run_id if baseline is not None else None,
+        compared_with_digest=baseline.digest if baseline is not None else None,
         finite=all(_is_finite(position) for position in seen),
         repetition=max((repetition(c.tokens) for c in run.continuations), default=0.0),
         logprob_drift=_mean([abs(old.logprob - new.logprob) for old, new in comparable]),

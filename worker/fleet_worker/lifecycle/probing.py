@@ -79,7 +79,7 @@ async def _unless_cut(worker: Worker, work: Awaitable[T]) -> T:
 async def run_prompts(
     engine: Engine, weights: Named, history: History, request: ProbeRequest
 ) -> ProbeReport:
-    """Run the prompts, and keep the replies as a baseline for later versions.
+    """Run the prompts, and keep the replies: they may be the baseline of a later version.
 
     Args:
         engine: The engine.
@@ -94,8 +94,9 @@ async def run_prompts(
     sampled = [_sample(engine, text, request.max_tokens) for text in request.prompts]
     continuations = tuple(await asyncio.gather(*sampled))
     run = Run(weights.version, continuations, run_id=weights.run_id, digest=weights.digest)
-    history.note(run)
-    baseline = history.baseline
+    named = request.compare_with
+    wanted = named and (named, request.compare_with_run_id, request.compare_with_digest)
+    baseline = history.note(run, wanted)
     compared = baseline.continuations if baseline is not None else ()
     scores = [_score(engine, each.prompt, each.tokens) for each in compared]
     return report(run, baseline, await asyncio.gather(*scores))

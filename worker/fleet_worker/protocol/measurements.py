@@ -54,8 +54,8 @@ class ProbeReport(Message):
 
     Fields:
         version, run_id, digest: the weights that ran the prompts.
-        compared_with: the version before, whose continuations were scored again. None without a
-            baseline.
+        compared_with / compared_with_run_id / compared_with_digest: the weights of the baseline, whose
+            continuations were scored again. None without a baseline.
         finite: whether all log-probabilities are numbers.
         repetition: largest share of a single 4-gram in a continuation, 0 to 1.
         logprob_drift: mean absolute difference of the log-probabilities of the baseline's tokens.
@@ -68,6 +68,8 @@ class ProbeReport(Message):
     run_id: Label | None = None
     digest: Label | None = None
     compared_with: Label | None = None
+    compared_with_run_id: Label | None = None
+    compared_with_digest: Label | None = None
     finite: bool
     repetition: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     logprob_drift: Measure = None

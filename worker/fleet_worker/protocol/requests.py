@@ -154,12 +154,13 @@ class FenceRequest(Request):
 class ProbeRequest(Request):
     """`PUT /v1/worker/probe`: run canary prompts on the weights in the engine; keep the results.
 
-    Allowed while serving or joining; invisible to clients. The first run of a version is the baseline
-    of the next version, which scores the same tokens again.
+    Allowed while serving or joining; invisible to clients. The tokens of the baseline are scored again.
 
     Fields:
         prompts: at most 32 texts.
         max_tokens: length of the greedy continuation of each.
+        compare_with / compare_with_run_id / compare_with_digest: the weights whose run is the
+            baseline. Without a run on them, it is the last run on other weights.
     """
 
     path: ClassVar[str] = PROBE_PATH
@@ -169,6 +170,9 @@ class ProbeRequest(Request):
         Field(min_length=1, max_length=32),
     ]
     max_tokens: Annotated[int, Field(ge=1, le=256)] = 32
+    compare_with: VersionLabel | None = None
+    compare_with_run_id: RunId | None = None
+    compare_with_digest: WeightsDigest | None = None
     epoch: Epoch
 
 

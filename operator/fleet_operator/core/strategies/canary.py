@@ -8,6 +8,9 @@
     has loaded, latch closed                            Probe   (compared with the baseline)
     all canaries have been compared                     judge
 
+The baseline is a run on the applied weights, which clients get. The weights that a canary had before may
+be refused ones. Compared with these, weights that diverge the same way would pass.
+
 No client gets a token from weights that were not judged: the latch of a canary stays closed from
 before its load until the verdict. After a good verdict the rollout continues with the strategy
 `canary.then`, and the canaries, which have the weights already, join it. After a bad verdict the
@@ -30,7 +33,7 @@ from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree
-from fleet_operator.core.identity import Named, WeightsId, same_weights
+from fleet_operator.core.identity import Named, WeightsId, label, same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
@@ -102,7 +105,8 @@ def _superseded(view: RolloutView) -> Checkpoint | None:
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
     alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
-    alive.sort(key=lambda w: w.pod.ordinal)
+    # Before all others, workers that can compare the version with the applied one.
+    alive.sort(key=lambda w: (not _knows(w, view.applied), w.pod.ordinal))
     able = [w for w in alive if w.standing is not Standing.UNKNOWN]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
@@ -170,12 +174,11 @@ def _next_calls(
 
 def _next_call(view: RolloutView, goal: Checkpoint, worker: WorkerView) -> WorkerCall | None:
     settings, reason = view.settings, "it is the canary"
-    report = worker.state.probe if worker.state else None
-    loaded = worker.loaded
-    probed = report is not None and loaded is not None and _is_about(report, loaded)
+    judged = worker.has_loaded(goal)
+    probed = _has_run_on(worker, goal) if judged else _has_baseline(worker, view.applied)
     if not probed and worker.standing in {Standing.OPEN, Standing.CLOSED}:
-        return worker_calls.canary_prompts(worker, settings, reason=reason)
-    if worker.has_loaded(goal):
+        return worker_calls.canary_prompts(worker, settings, baseline=view.applied, reason=reason)
+    if judged:
         return None
     if not has_bytes(worker, goal):
         return worker_calls.stage(worker, goal, settings, reason=reason)
@@ -188,8 +191,36 @@ def _next_call(view: RolloutView, goal: Checkpoint, worker: WorkerView) -> Worke
 
 def _comparison(worker: WorkerView, goal: Checkpoint) -> ProbeReport | None:
     """The report of the canary prompts under the goal, if the worker has run them."""
+    return worker.state.probe if worker.state and _has_run_on(worker, goal) else None
+
+
+def _has_run_on(worker: WorkerView, weights: Named) -> bool:
+    """Whether the last run of the prompts was on these weights."""
     report = worker.state.probe if worker.state else None
-    return report if report is not None and _is_about(report, goal) else None
+    return report is not None and _is_about(report, weights)
+
+
+def _knows(worker: WorkerView, applied: Checkpoint) -> bool:
+    """Whether the worker has the applied weights, or has kept a run of the prompts on them."""
+    return worker.has_loaded(applied) or _is_comparable(worker, applied)
+
+
+def _has_baseline(worker: WorkerView, applied: Checkpoint) -> bool:
+    """Whether the worker has run the prompts on the applied weights, or else on those in its engine."""
+    if _is_comparable(worker, applied):
+        return True
+    return worker.loaded is not None and _has_run_on(worker, worker.loaded)
+
+
+def _is_comparable(worker: WorkerView, applied: Checkpoint) -> bool:
+    """Whether the worker has kept a run of the prompts on the applied weights."""
+    if _has_run_on(worker, applied):
+        return True
+    report = worker.state.probe if worker.state else None
+    if report is None or report.compared_with is None:
+        return False
+    with_run, with_digest = report.compared_with_run_id, report.compared_with_digest
+    return same_weights(WeightsId(report.compared_with, with_run, with_digest), applied)
 
 
 def _is_about(report: ProbeReport, weights: Named) -> bool:
@@ -230,12 +261,13 @@ def _verdict(
         ),
     )
     bad = [text for holds, text in checks if not holds]
-    compared = reports[0].compared_with
+    first = reports[0]
+    compared = "without a baseline"
+    if first.compared_with is not None:
+        compared = f"compared with {label(first.compared_with, first.compared_with_run_id)}"
     results = "; ".join(bad) or "; ".join(text for _, text in checks)
     canary = agree(len(pods), "canary", "canaries")
-    message = (
-        f"{canary} {', '.join(pods)} at version {goal.label}, compared with {compared}: {results}."
-    )
+    message = f"{canary} {', '.join(pods)} at version {goal.label}, {compared}: {results}."
     if bad:
         message += (
             " No client got a token of this version; the applied version keeps serving. Publish "

@@ -13,8 +13,10 @@ from tests.support.worker_harness import WorkerHarness
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle.canary_report import (
     Continuation,
+    History,
     Position,
     Run,
+    WeightsName,
     divergence,
     repetition,
     report,
@@ -144,6 +146,43 @@ async def test_a_repeated_run_is_compared_with_the_same_baseline(
 
     assert again is not None
     assert (again.version, again.compared_with) == ("1", "base")
+
+
+async def test_a_version_is_compared_with_the_named_weights_and_not_with_refused_ones(
+    serving: WorkerHarness,
+) -> None:
+    await serving.probe()
+    await serving.fence()
+    for version in ("1", "2"):
+        await serving.stage(version)
+        await serving.load(version)
+        reported = await serving.probe(compare_with="base")
+
+        assert reported is not None
+        assert (reported.version, reported.compared_with) == (version, "base")
+
+
+@pytest.mark.parametrize(
+    ("named", "compared_with"),
+    [
+        pytest.param(("1", "run", "sha256:a"), "1", id="version, run and digest agree"),
+        pytest.param(("1", "run", None), "1", id="the digest is not known"),
+        pytest.param(("1", "other", "sha256:a"), "2", id="of another run"),
+        pytest.param(("1", "run", "sha256:b"), "2", id="with another digest"),
+        pytest.param(None, "2", id="no weights are named"),
+    ],
+)
+def test_the_baseline_is_the_run_on_the_named_weights_or_else_the_last_one_on_others(
+    named: WeightsName | None, compared_with: str
+) -> None:
+    history = History()
+    history.note(Run("1", (), run_id="run", digest="sha256:a"))
+    history.note(run_of("2"))
+
+    baseline = history.note(run_of("3"), named)
+
+    assert baseline is not None
+    assert baseline.version == compared_with
 
 
 async def test_a_paused_worker_refuses_canary_prompts(serving: WorkerHarness) -> None:
