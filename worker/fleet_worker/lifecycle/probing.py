@@ -95,7 +95,8 @@ async def run_prompts(
     continuations = tuple(await asyncio.gather(*sampled))
     run = Run(weights.version, continuations, run_id=weights.run_id, digest=weights.digest)
     named = request.compare_with
-    wanted = named and (named, request.compare_with_run_id, request.compare_with_digest)
+    rest = request.compare_with_run_id, request.compare_with_digest
+    wanted = (named, *rest) if named is not None else None
     baseline = history.note(run, wanted)
     compared = baseline.continuations if baseline is not None else ()
     scores = [_score(engine, each.prompt, each.tokens) for each in compared]
