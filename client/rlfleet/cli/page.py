@@ -23,6 +23,7 @@ dt {{ color: var(--dim); font-size: .85rem; }} dd {{ margin: 0; font-size: 1.25r
 table {{ border-collapse: collapse; width: 100%; }}
 th, td {{ text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }}
+td:last-child {{ min-width: 6rem; }}
 th {{ font-weight: 600; font-size: .85rem; color: var(--dim); }}
 svg {{ width: 100%; height: auto; }}
 """
