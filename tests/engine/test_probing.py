@@ -59,6 +59,24 @@ def test_the_same_weights_under_another_label_do_not_differ(
     assert same["kl"] < 0.01
 
 
+def test_a_version_is_judged_against_the_named_weights_and_not_those_that_came_between(
+    worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
+) -> None:
+    probe(worker)
+    worker.must("fence", reason="a canary")
+    worker.stage(other := new_version(), weights.b)
+    worker.must("load", version=other)
+    assert probe(worker, compare_with=home)["logprob_drift"] > 1
+    like_home = copy_of(weights.a, weights.root / f"like-home-{other}")
+    worker.stage(version := new_version(), like_home)
+    worker.must("load", version=version)
+    judged = probe(worker, compare_with=home)
+    worker.must("admit", version=version)
+
+    assert (judged["version"], judged["compared_with"]) == (version, home)
+    assert judged["logprob_drift"] < 0.05
+
+
 def test_a_version_that_babbles_is_seen(
     worker: WorkerProcess, home: str, weights: Weights, new_version: NewVersion
 ) -> None:
