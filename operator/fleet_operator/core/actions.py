@@ -199,8 +199,8 @@ class CanaryPrompts(LongCall):
     prompts: tuple[str, ...]
     max_tokens: int
     compare_with: str
-    compare_with_run_id: str | None
-    compare_with_digest: str | None
+    compare_with_run_id: str | None = None
+    compare_with_digest: str | None = None
 
 
 class LoraCall(WorkerAction):

@@ -437,7 +437,7 @@ def test_every_valid_resource_can_be_sent_to_a_worker(
         worker_calls.resume(worker, reason=reason),
         worker_calls.admit(worker, reason=reason),
         worker_calls.fence_after_drain(worker, how, reason=reason),
-        worker_calls.canary_prompts(worker, how, reason=reason),
+        worker_calls.canary_prompts(worker, how, baseline=goal, reason=reason),
         PutLora(**call, version=version, adapter=adapter, source=goal.source, timeout_seconds=1.0),
         RemoveLora(**call, adapter=adapter),
     ]

@@ -44,7 +44,9 @@ ACTIONS: list[WorkerCall] = [
     Resume(**NAMED),
     Admit(**NAMED),
     Fence(**NAMED, drain_timeout_seconds=5),
-    CanaryPrompts(**NAMED, prompts=("a", "b"), max_tokens=8, timeout_seconds=60),
+    CanaryPrompts(
+        **NAMED, prompts=("a", "b"), max_tokens=8, compare_with="41", timeout_seconds=60
+    ),
     PutLora(**NAMED, **SOURCE, adapter="sql"),
     StageLora(**NAMED, **SOURCE, adapter="sql"),
     CompareLora(**NAMED, **SOURCE, adapter="sql"),
@@ -59,6 +61,9 @@ OTHER: dict[str, Any] = {
     "adapter": "chat",
     "prompts": ("a", "c"),
     "max_tokens": 9,
+    "compare_with": "40",
+    "compare_with_run_id": "r3",
+    "compare_with_digest": "sha256:" + "3" * 64,
     "reason": "b",
     "stage_only": False,
 }

@@ -44,6 +44,7 @@ def probe() -> CanaryPrompts:
         version="42",
         prompts=("a", "b"),
         max_tokens=8,
+        compare_with="41",
         timeout_seconds=60,
     )
 
