@@ -44,9 +44,7 @@ ACTIONS: list[WorkerCall] = [
     Resume(**NAMED),
     Admit(**NAMED),
     Fence(**NAMED, drain_timeout_seconds=5),
-    CanaryPrompts(
-        **NAMED, prompts=("a", "b"), max_tokens=8, compare_with="41", timeout_seconds=60
-    ),
+    CanaryPrompts(**NAMED, prompts=("a", "b"), max_tokens=8, compare_with="41", timeout_seconds=60),
     PutLora(**NAMED, **SOURCE, adapter="sql"),
     StageLora(**NAMED, **SOURCE, adapter="sql"),
     CompareLora(**NAMED, **SOURCE, adapter="sql"),
