@@ -9,7 +9,8 @@
     all canaries have been compared                     judge
 
 The baseline is a run on the applied weights, which clients get. The weights that a canary had before may
-be refused ones. Compared with these, weights that diverge the same way would pass.
+be refused ones. Compared with these, weights that diverge the same way would pass. A worker without a run
+on the applied weights still compares with those that it had: a known gap, which the simulator plays.
 
 No client gets a token from weights that were not judged: the latch of a canary stays closed from
 before its load until the verdict. After a good verdict the rollout continues with the strategy
@@ -174,11 +175,11 @@ def _next_calls(
 
 def _next_call(view: RolloutView, goal: Checkpoint, worker: WorkerView) -> WorkerCall | None:
     settings, reason = view.settings, "it is the canary"
-    judged = worker.has_loaded(goal)
-    probed = _has_run_on(worker, goal) if judged else _has_baseline(worker, view.applied)
+    has_goal = worker.has_loaded(goal)
+    probed = _has_run_on(worker, goal) if has_goal else _has_baseline(worker, view.applied)
     if not probed and worker.standing in {Standing.OPEN, Standing.CLOSED}:
         return worker_calls.canary_prompts(worker, settings, baseline=view.applied, reason=reason)
-    if judged:
+    if has_goal:
         return None
     if not has_bytes(worker, goal):
         return worker_calls.stage(worker, goal, settings, reason=reason)
