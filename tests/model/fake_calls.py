@@ -337,9 +337,8 @@ def _is_not_idle(worker: FakeWorker) -> bool:
 def _report(worker: FakeWorker, action: CanaryPrompts) -> ProbeReport:
     """Odd versions are far from all others, and near to each other."""
     run = str(worker.label), worker.run_id, worker.digest
-    others = [name for name in worker.probed if name != run]
-    named = [n for n in others if n[:2] == (action.compare_with, action.compare_with_run_id)]
-    before = next(reversed(named or others), None)
+    wanted = action.compare_with, action.compare_with_run_id
+    before = next((n for n in reversed(worker.probed) if n != run and n[:2] == wanted), None)
     worker.probed = (run,) if before is None else (before, run)
     drift = None
     if before is not None:

@@ -130,6 +130,7 @@ class Promises:
             or with the digest of that token.
         confirmed: WeightVersions that were Ready at a version of a run, by their uid.
         asked_at: when each of these was requested first.
+        incomparable: versions that were requested while none could be compared with the applied one.
         back_to: `rollbackTo`, if it permits the last spec.
         watching: the recorded phase for which the leader decides, and since when it does.
         readers: promise 14.
@@ -148,6 +149,7 @@ class Promises:
         self.sources: dict[Name, set[WeightSource]] = {}
         self.confirmed: set[tuple[str, str, str | None]] = set()
         self.asked_at: dict[tuple[str, str, str | None], float] = {}
+        self.incomparable: set[str] = set()
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
         self.readers = Readers(simulation)
         self.availability = Availability(simulation)
@@ -187,6 +189,7 @@ class Promises:
 
     def check(self) -> None:
         """Promises 1, 2, 3, 5 and 8."""
+        self._note_lost_baseline()
         serving = [p for p in self.sim.pods.values() if self.sim.serves(p) and not p.grace]
         for pod in self.sim.pods.values():
             self._labels_are_true(pod)
@@ -210,8 +213,30 @@ class Promises:
             return
         if worker.label != version_in(worker.weights):
             self.sim.fail(1, f"{pod.name} labels {worker.weights} as {worker.label}")
-        if worker.weights in self.sim.odd_versions:
+        if worker.weights in self.sim.odd_versions - self.incomparable:
             self.sim.fail(1, f"clients get tokens of {worker.weights}, which every canary refuses")
+
+    def _note_lost_baseline(self) -> None:
+        """The desired version cannot be compared: no worker that answers has the applied weights or has run
+        the prompts on them, and workers could not stage them.
+        """
+        applied = self.sim.leader.fleet.applied
+        if applied is None:
+            return
+        name = applied.version, applied.run_id
+        workers = [p.worker for p in self.sim.pods.values() if self._answers(p)]
+        refused = any((n.version, n.run_id) == name for w in workers for n in w.refused_stages)
+        known = any(
+            (w.label, w.run_id) == name or name in {p[:2] for p in w.probed} for w in workers
+        )
+        if refused and not known:
+            self.incomparable.add(self.sim.version)
+
+    def _answers(self, pod: FakePod) -> bool:
+        """Whether the operator can learn from a pod what it has."""
+        out = pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.hung
+        garbled = pod.garbled or pod.cut_off or pod.address_of or pod.worker.lie
+        return not (out or garbled) and self.sim.node_up(pod)
 
     def _names_stand_for_one_digest(self, pod: FakePod) -> None:
         worker = pod.worker

@@ -142,6 +142,31 @@ def a_version_like_one_that_a_canary_refused() -> Chronicle:
     return its.end()
 
 
+def a_canary_that_has_lost_the_applied_weights() -> Chronicle:
+    """All workers restart while their files are away: the canary loads the applied version first"""
+    its = Chronicle(rollout={"strategy": "Canary"})
+    its.fleet.rewrite("/weights/step_1")
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.kill(pod)
+    its.until(lambda: its.all_are(Phase.JOINING))
+    its.fleet.restore("/weights/step_1")
+    its.fleet.odd_versions.add("2")
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.publish("3")
+    return its.end()
+
+
+def a_canary_without_a_baseline() -> Chronicle:
+    """No worker can load the applied version any more: the next one is judged without a comparison"""
+    its = Chronicle(rollout={"strategy": "Canary"})
+    its.fleet.rewrite("/weights/step_1")
+    for pod in list(its.fleet.pods.values()):
+        its.fleet.kill(pod)
+    its.fleet.publish("2")
+    return its.end()
+
+
 def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
     """A newer version is published and suspended in a pause: no worker serves it without a verdict"""
     its = Chronicle(rollout={"strategy": "Canary"})
@@ -484,6 +509,8 @@ STORIES: list[Story] = [
     a_worker_that_hangs,
     a_canary_that_is_refused,
     a_version_like_one_that_a_canary_refused,
+    a_canary_that_has_lost_the_applied_weights,
+    a_canary_without_a_baseline,
     a_canary_rollout_that_is_suspended_in_a_pause,
     a_rolling_rollout_that_is_taken_back,
     a_template_change_with_a_worker_to_spare,

@@ -154,10 +154,9 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     what = "" if rollout.allows_mixing else f" version {rollout.applied.label}"
     serve = agree(members, "serves", "serve")
     message = f"{counted(members, 'worker')} {serve}{what}; at least {least} must"
-    enough = rollout.step.holds_requests or members >= least
     return first_of(
         ConditionType.AVAILABLE,
-        (enough, True, ConditionReason.MINIMUM_SERVING, _minimum(least)),
+        (members >= least, True, ConditionReason.MINIMUM_SERVING, _minimum(least)),
         (members == 0, False, ConditionReason.NO_WORKERS, message),
         (True, False, ConditionReason.BELOW_MINIMUM, message),
     )

@@ -10,7 +10,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import WeightsId, same_weights
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.rollout_plan import RolloutPlan
-from fleet_operator.core.staging import max_staging, within_places
+from fleet_operator.core.staging import Reading, max_staging, within_places
 from fleet_operator.core.worker_view import WorkerView
 
 
@@ -32,8 +32,11 @@ def removals(observed: FleetObserved) -> list[WorkerCall]:
 
 def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> list[WorkerCall]:
     """Returns the calls by which workers drop a staged version that is not going to be served, because
-    the goal is the version that they serve already.
+    the goal is the version that they serve already. They wait while the plan makes workers read.
     """
+    # A worker that has restarted would read, beyond `maxStaging`.
+    if any(isinstance(a, Reading) for a in plan.step.actions):
+        return []
     name, goal = weights.spec.adapter, plan.step.goal
     settings = weights.spec.rollout.over(observed.spec.rollout)
     calls = [
@@ -41,7 +44,7 @@ def drops(observed: FleetObserved, weights: WeightsView, plan: RolloutPlan) -> l
         for worker in observed.workers.where(lambda f: f.has_lora)
         if goal.digest and worker.accepts_lora and _holds_more(worker, name, (goal, plan.desired))
     ]
-    most = max_staging(settings, observed.spec.replicas)  # a worker that has restarted would read
+    most = max_staging(settings, observed.spec.replicas)
     return [a for a in within_places(calls, observed.workers, most) if isinstance(a, StageLora)]
 
 

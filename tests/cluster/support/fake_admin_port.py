@@ -55,7 +55,13 @@ _CALLS: dict[str, tuple[type[protocol.Message], Make]] = {
     protocol.PROBE_PATH: (
         protocol.ProbeRequest,
         lambda r: actions.CanaryPrompts(
-            prompts=r.prompts, max_tokens=r.max_tokens, **_LONG, **_WHO
+            prompts=r.prompts,
+            max_tokens=r.max_tokens,
+            compare_with=r.compare_with,
+            compare_with_run_id=r.compare_with_run_id,
+            compare_with_digest=r.compare_with_digest,
+            **_LONG,
+            **_WHO,
         ),
     ),
 }

@@ -94,10 +94,69 @@ def test_the_applied_weights_are_the_baseline():
     assert action.compare_with == "41"
 
 
-def test_a_worker_that_can_compare_with_the_applied_version_comes_first():
+class TestBaselines:
+    """`lagging`: it has 40, and no run of the prompts on the applied version 41."""
+
     lagging = make_worker(0).joining("40").probed("40")
 
-    assert texts_of(STEP(make_view(lagging, old(1))).actions)[0] == "probe 41 on policy-1"
+    @pytest.mark.parametrize(
+        ("first", "done"),
+        [
+            pytest.param(lagging, ["stage 41 on policy-0"], id="the bytes of the applied version"),
+            pytest.param(lagging.staged("41"), ["load 41 on policy-0"], id="then the load"),
+            pytest.param(
+                make_worker(0).serving("40").staged("41"), ["fence on policy-0"], id="set apart"
+            ),
+        ],
+    )
+    def test_a_canary_without_a_baseline_loads_the_applied_version_first(self, first, done):
+        taken = STEP(make_view(first))
+
+        assert texts_of(taken.actions) == done
+        assert taken.phase is RolloutPhase.PENDING
+        assert taken.note.startswith("policy-0 first loads 41, for a baseline")
+
+    @pytest.mark.parametrize(
+        "report",
+        [
+            pytest.param({}, id="compared with nothing"),
+            pytest.param({"compared_with": "40"}, id="with another version"),
+            pytest.param(
+                {"compared_with": "41", "compared_with_run_id": "other"}, id="with another run"
+            ),
+        ],
+    )
+    def test_only_a_comparison_with_the_applied_weights_counts(self, report):
+        taken = STEP(make_view(make_worker(0).joining("42").probed("42", **report)))
+
+        assert taken.verdict is None
+        assert texts_of(taken.actions) == ["stage 41 on policy-0"]
+
+    def test_a_worker_that_can_compare_with_the_applied_version_comes_first(self):
+        taken = STEP(make_view(self.lagging, old(1)))
+
+        assert texts_of(taken.actions)[0] == "probe 41 on policy-1"
+
+    def test_a_worker_that_has_lost_the_baseline_does_not_judge_beside_another(self):
+        lost = self.lagging.refused("41", Reason.SOURCE_NOT_FOUND)
+        taken = STEP(make_view(lost, old(1), canary={"workers": 2}))
+
+        assert texts_of(taken.actions)[0] == "probe 41 on policy-1"
+        assert not any("42" in text for text in texts_of(taken.actions))
+
+    def test_workers_that_have_all_lost_the_baseline_judge_without_it(self):
+        gone = Reason.SOURCE_NOT_FOUND
+        lost = self.lagging.refused("41", gone)
+        found = make_worker(0).joining("42").probed("42").refused("41", gone)
+
+        assert "stage 42 on policy-0" in texts_of(STEP(make_view(lost)).actions)
+        verdict = STEP(make_view(found)).verdict
+        assert verdict is not None
+        assert verdict.passed
+        assert verdict.message == (
+            "canary policy-0 at version 42, without a baseline: finite logits; repetition 10%, "
+            "limit 50%."
+        )
 
 
 def test_there_are_as_many_canaries_as_asked_for():

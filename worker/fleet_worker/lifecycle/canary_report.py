@@ -75,15 +75,14 @@ class History:
 
         Args:
             run: The new run.
-            compare_with: The weights of the baseline.
+            compare_with: The weights of the baseline. An operator of an earlier release names none.
 
         Returns:
-            The run on these weights, if there is one. Otherwise the last run on weights other than
-            those of the new run, if there is one.
+            The last run on these weights, or without a name on other weights than those of the new
+            run. None without one.
         """
-        others = [kept for kept in self._runs if kept.weights != run.weights]
-        named = [kept for kept in others if compare_with is not None and kept.is_on(compare_with)]
-        baseline = next(reversed(named or others), None)
+        kept = (k for k in reversed(self._runs) if k.weights != run.weights)
+        baseline = next((k for k in kept if compare_with is None or k.is_on(compare_with)), None)
         self._runs = (run,) if baseline is None else (baseline, run)
         return baseline
 

@@ -160,7 +160,7 @@ class ProbeRequest(Request):
         prompts: at most 32 texts.
         max_tokens: length of the greedy continuation of each.
         compare_with / compare_with_run_id / compare_with_digest: the weights whose run is the
-            baseline. Without a run on them, it is the last run on other weights.
+            baseline. Without a run on them there is no comparison.
     """
 
     path: ClassVar[str] = PROBE_PATH

@@ -9,8 +9,9 @@
     all canaries have been compared                     judge
 
 The baseline is a run on the applied weights, which clients get. The weights that a canary had before may
-be refused ones. Compared with these, weights that diverge the same way would pass. A worker without a run
-on the applied weights still compares with those that it had: a known gap, which the simulator plays.
+be refused ones. Compared with these, weights that diverge the same way would pass. So a canary without a
+run on the applied weights stages and loads these first. If no worker can load them any more, the version
+is judged without a comparison (decision 46).
 
 No client gets a token from weights that were not judged: the latch of a canary stays closed from
 before its load until the verdict. After a good verdict the rollout continues with the strategy
@@ -40,6 +41,7 @@ from fleet_operator.core.messages import names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
+from fleet_operator.core.strategies.baselines import Baseline, baseline_of, has_run_on
 from fleet_operator.core.strategies.shared import (
     failed_to_load,
     has_bytes,
@@ -106,30 +108,31 @@ def _superseded(view: RolloutView) -> Checkpoint | None:
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
     alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
-    # Before all others, workers that can compare the version with the applied one.
-    alive.sort(key=lambda w: (not _knows(w, view.applied), w.pod.ordinal))
     able = [w for w in alive if w.standing is not Standing.UNKNOWN]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
     if problem is None:
         able = [*without(able, failed)]
-    chosen = able[: at_least(view.settings.canary.workers, view.replicas)]
+    chosen = _canaries(view, able)
     problem = problem or _late_verdict(view, goal, chosen)
-    reports = [r for w in chosen if (r := _comparison(w, goal))]
+    reports = [r for w in chosen if (r := _comparison(w, view))]
     verdict = None
     if chosen and len(reports) == len(chosen):
         verdict = _verdict(reports, names(chosen), goal, view.settings.canary)
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
-    requested = _next_calls(view, goal, chosen)
-    judged = agree(len(chosen) or 1, "is judged", "are judged")
+    requested = _next_calls(view, chosen)
+    lack = [w for w in chosen if baseline_of(w, view.applied) is Baseline.MISSING]
+    note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} judged with {goal.label}"
+    if lack:
+        note = f"{some(lack)} first {agree(len(lack), 'loads', 'load')} {view.applied.label}, for a baseline"
     taken = Step(
         goal=goal,
-        phase=RolloutPhase.JUDGING if chosen else RolloutPhase.PENDING,
+        phase=RolloutPhase.JUDGING if chosen and not lack else RolloutPhase.PENDING,
         actions=(*requested, *renew(view), *resumed_on_applied(view)),
-        note=f"{some(chosen) or 'no worker'} {judged} with {goal.label}{unready(chosen, goal)}",
+        note=f"{note}{unready(chosen, goal)}",
         problem=problem,
         failed=names(failed),
         verdict=verdict,
@@ -143,6 +146,17 @@ def _judge(view: RolloutView) -> Step:
     return with_joiners(view, taken, others, but=canaries)
 
 
+def _canaries(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:
+    """The workers that judge the version, those with a baseline first.
+
+    Workers that have lost the baseline judge it only if there are no others.
+    """
+    baselines = {w.pod.uid: baseline_of(w, view.applied) for w in able}
+    ranked = sorted(able, key=lambda w: (baselines[w.pod.uid], w.pod.ordinal))
+    comparing = [w for w in ranked if baselines[w.pod.uid] is not Baseline.LOST]
+    return (comparing or ranked)[: at_least(view.settings.canary.workers, view.replicas)]
+
+
 def _late_verdict(
     view: RolloutView, goal: Checkpoint, chosen: Sequence[WorkerView]
 ) -> RolloutProblem | None:
@@ -153,80 +167,50 @@ def _late_verdict(
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
     limit += view.settings.pause.drain_timeout_seconds
-    slow = [w for w in chosen if not _comparison(w, goal)]
+    slow = [w for w in chosen if not _comparison(w, view)]
     overdue = late(view, RolloutPhase.JUDGING, limit, slow)
     if not overdue:
         return None
     return problem_of(overdue, goal, RolloutPhase.JUDGING, may_fail=view.may_fail, halt=True)
 
 
-def _next_calls(
-    view: RolloutView, goal: Checkpoint, chosen: Sequence[WorkerView]
-) -> list[WorkerCall]:
+def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
     made = []
     for worker in chosen:
-        if worker.operation or view.failed_lately(worker, goal):
+        weights = _runs_next(worker, view)
+        if worker.operation or view.failed_lately(worker, weights):
             continue
-        call = _next_call(view, goal, worker)
+        call = _next_call(view, weights, worker)
         if call is not None:
             made.append(call)
     return made
 
 
-def _next_call(view: RolloutView, goal: Checkpoint, worker: WorkerView) -> WorkerCall | None:
+def _next_call(view: RolloutView, weights: Checkpoint, worker: WorkerView) -> WorkerCall | None:
     settings, reason = view.settings, "it is the canary"
-    has_goal = worker.has_loaded(goal)
-    probed = _has_run_on(worker, goal) if has_goal else _has_baseline(worker, view.applied)
-    if not probed and worker.standing in {Standing.OPEN, Standing.CLOSED}:
+    if worker.has_loaded(weights):
+        if has_run_on(worker, weights) or worker.standing not in {Standing.OPEN, Standing.CLOSED}:
+            return None
         return worker_calls.canary_prompts(worker, settings, baseline=view.applied, reason=reason)
-    if has_goal:
-        return None
-    if not has_bytes(worker, goal):
-        return worker_calls.stage(worker, goal, settings, reason=reason)
+    if not has_bytes(worker, weights):
+        return worker_calls.stage(worker, weights, settings, reason=reason)
     if worker.standing is Standing.OPEN:
         return worker_calls.fence_after_drain(worker, settings, reason=reason)
     if worker.standing is Standing.CLOSED:
-        return worker_calls.load(worker, goal, settings, reason=reason)
+        return worker_calls.load(worker, weights, settings, reason=reason)
     return None
 
 
-def _comparison(worker: WorkerView, goal: Checkpoint) -> ProbeReport | None:
-    """The report of the canary prompts under the goal, if the worker has run them."""
-    return worker.state.probe if worker.state and _has_run_on(worker, goal) else None
+def _comparison(worker: WorkerView, view: RolloutView) -> ProbeReport | None:
+    """The report of the canary prompts under the desired version, if it counts for the verdict."""
+    counts = has_run_on(worker, view.desired) and _runs_next(worker, view) is view.desired
+    return worker.state.probe if worker.state and counts else None
 
 
-def _has_run_on(worker: WorkerView, weights: Named) -> bool:
-    """Whether the last run of the prompts was on these weights."""
-    report = worker.state.probe if worker.state else None
-    return report is not None and _is_about(report, weights)
-
-
-def _knows(worker: WorkerView, applied: Checkpoint) -> bool:
-    """Whether the worker has the applied weights, or has kept a run of the prompts on them."""
-    return worker.has_loaded(applied) or _is_comparable(worker, applied)
-
-
-def _has_baseline(worker: WorkerView, applied: Checkpoint) -> bool:
-    """Whether the worker has run the prompts on the applied weights, or else on those in its engine."""
-    if _is_comparable(worker, applied):
-        return True
-    return worker.loaded is not None and _has_run_on(worker, worker.loaded)
-
-
-def _is_comparable(worker: WorkerView, applied: Checkpoint) -> bool:
-    """Whether the worker has kept a run of the prompts on the applied weights."""
-    if _has_run_on(worker, applied):
-        return True
-    report = worker.state.probe if worker.state else None
-    if report is None or report.compared_with is None:
-        return False
-    with_run, with_digest = report.compared_with_run_id, report.compared_with_digest
-    return same_weights(WeightsId(report.compared_with, with_run, with_digest), applied)
-
-
-def _is_about(report: ProbeReport, weights: Named) -> bool:
-    """Whether the prompts ran on these weights."""
-    return same_weights(WeightsId(report.version, report.run_id, report.digest), weights)
+def _runs_next(worker: WorkerView, view: RolloutView) -> Checkpoint:
+    """The weights on which a canary runs the prompts next: the applied ones, for want of a baseline."""
+    settled = baseline_of(worker, view.applied) in {Baseline.KNOWN, Baseline.LOST}
+    return view.desired if settled else view.applied
 
 
 def _judges(verdict: CanaryVerdict, weights: Named) -> bool:
@@ -243,7 +227,8 @@ def _verdict(
         "logprob_drift": max(r.logprob_drift or 0.0 for r in reports),
         "kl": max(r.kl or 0.0 for r in reports),
     }
-    checks = (
+    first = reports[0]
+    checks = [
         (worst["finite"], "finite logits" if worst["finite"] else "logits that are not finite"),
         (
             100 * worst["repetition"] <= limits.max_repetition_percent,
@@ -260,12 +245,12 @@ def _verdict(
             1000 * worst["kl"] <= limits.max_kl_millinats,
             f"KL {1000 * worst['kl']:.0f} millinats, limit {limits.max_kl_millinats}",
         ),
-    )
-    bad = [text for holds, text in checks if not holds]
-    first = reports[0]
-    compared = "without a baseline"
-    if first.compared_with is not None:
+    ]
+    if first.compared_with is None:
+        compared, checks = "without a baseline", checks[:2]
+    else:
         compared = f"compared with {label(first.compared_with, first.compared_with_run_id)}"
+    bad = [text for holds, text in checks if not holds]
     results = "; ".join(bad) or "; ".join(text for _, text in checks)
     canary = agree(len(pods), "canary", "canaries")
     message = f"{canary} {', '.join(pods)} at version {goal.label}, {compared}: {results}."
