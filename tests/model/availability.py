@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
+from fleet_operator.api.conditions import ConditionType, condition_of
 from fleet_operator.core.actions import Apply
 from fleet_operator.core.percentages import at_most, unavailable_and_surge
 from fleet_operator.core.worker_view import Standing
@@ -32,6 +33,22 @@ class Availability:
         self.taken: set[str] = set()
         self.held_back: dict[str, int] = {}
         self.planned: dict[str, tuple[float, float]] = {}
+
+    def note_status(self, leader: Leader) -> None:
+        """The leader has decided a status: `Available` is True only if enough workers have clients, as
+        far as it knows.
+        """
+        observed, found = (
+            leader.observed,
+            condition_of(leader.fleet.conditions, ConditionType.AVAILABLE),
+        )
+        if observed is None or found is None or found.status != "True":
+            return
+        spec = observed.spec
+        least = max(1, spec.replicas - unavailable_and_surge(spec.update, spec.replicas)[0])
+        serving = [w.pod.name for w in observed.workers if w.state and w.state.admitted]
+        if len(serving) < least:
+            self.sim.fail(4, f"Available is True, and only {serving} of at least {least} serve")
 
     def note_leaving(self, pod: FakePod, leader: Leader) -> None:
         """A pod is about to be drained or deleted.

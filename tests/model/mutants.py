@@ -192,6 +192,14 @@ MUTANTS = [
         ROLLING,
     ),
     Mutant(
+        4,
+        "workers that a canary keeps out of service count as serving",
+        "core/fleet_status.py",
+        "(members >= least, True,",
+        "(rollout.step.holds_requests or members >= least, True,",
+        story="a_canary_without_a_baseline",
+    ),
+    Mutant(
         5,
         "a run may go back to any step",
         "core/rollback_guard.py",

@@ -497,6 +497,7 @@ class Promises:
         before, after = _base_status(leader, known), _base_status(leader, leader.weights)
         self._ready_is_true(leader)
         self._ready_adapters_are_true(leader)
+        self.availability.note_status(leader)
         stalled = condition_of(after.conditions, ConditionType.STALLED)
         halts = after.phase is RolloutPhase.HALTED and before.phase is not after.phase
         late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED

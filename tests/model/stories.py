@@ -143,8 +143,8 @@ def a_version_like_one_that_a_canary_refused() -> Chronicle:
 
 
 def a_canary_that_has_lost_the_applied_weights() -> Chronicle:
-    """All workers restart while their files are away: the canary loads the applied version first"""
-    its = Chronicle(rollout={"strategy": "Canary"})
+    """The only worker restarts while its files are away: it loads the applied version before the next"""
+    its = Chronicle(replicas=1, rollout={"strategy": "Canary"})
     its.fleet.rewrite("/weights/step_1")
     for pod in list(its.fleet.pods.values()):
         its.fleet.kill(pod)
@@ -164,6 +164,9 @@ def a_canary_without_a_baseline() -> Chronicle:
     for pod in list(its.fleet.pods.values()):
         its.fleet.kill(pod)
     its.fleet.publish("2")
+    its.go(60, seconds=1.0)
+    if its.fleet.serving != ["2", "2", "2"]:
+        its.fleet.fail(6, "no worker serves, and the new version is good")
     return its.end()
 
 

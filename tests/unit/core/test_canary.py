@@ -154,8 +154,8 @@ class TestBaselines:
         assert verdict is not None
         assert verdict.passed
         assert verdict.message == (
-            "canary policy-0 at version 42, without a baseline: finite logits; repetition 10%, "
-            "limit 50%."
+            "canary policy-0 at version 42, without a baseline, since no worker can load the applied "
+            "version: finite logits; repetition 10%, limit 50%."
         )
 
 

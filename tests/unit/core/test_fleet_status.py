@@ -102,6 +102,13 @@ def test_the_conditions_of_availability(workers, holds, reason):
     assert (found.status, found.reason) == (holds, reason)
 
 
+def test_a_fleet_whose_only_worker_is_the_canary_is_not_available():
+    canary = make_worker(0).joining("42").probed("41")
+    fleet = make_fleet(canary, wants="42", rollout={"strategy": "Canary"})
+
+    assert condition(fleet, ConditionType.AVAILABLE).reason == "NoWorkers"
+
+
 def test_ready_means_that_clients_reach_every_worker():
     found = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
 

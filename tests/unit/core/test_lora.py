@@ -27,7 +27,7 @@ from fleet_operator.core.precedence import one_call_per_worker
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.steering import not_steering
 from fleet_operator.core.weights_status import weights_status
-from fleet_worker.protocol import AdapterFailure, AdapterSlots, AdapterState, Reason
+from fleet_worker.protocol import AdapterFailure, AdapterSlots, AdapterState, Reason, Staged
 
 SLOTS = AdapterSlots(total=3, used=0, max_rank=16)
 
@@ -526,6 +526,24 @@ class TestFilesOfAServedVersion:
         ):
             fleet = self._fleet(self._serving(0), reading, rollout=settings)
             assert _calls(fleet) == asked
+
+    def test_the_removal_of_a_staged_version_waits_for_it_if_reads_are_bounded(self):
+        """A worker that has restarted would read for the removal (soak seed 7200002734)."""
+        source = {"path": "/weights/step_7"}
+        staged = Staged(
+            version="8", source={"path": "/weights/step_8"}, size_bytes=1, in_memory=True
+        )
+        held = AdapterState(
+            name="sql", version="7", digest=self.DIGEST, staged=staged, source=source
+        )
+        leftover = make_worker(1).serving("base").reporting(adapters=(held,), adapter_slots=SLOTS)
+        removal, compares = "stage-adapter sql 7 on policy-1", "compare-adapter sql 7 on policy-0"
+        begun = self._serving(0).compared("7", 5.0, adapter="sql")
+
+        assert _calls(self._fleet(self._serving(0), leftover, rollout={"maxStaging": 1})) == [
+            compares
+        ]
+        assert _calls(self._fleet(begun, leftover, wants=self._begun())) == [removal]
 
     def test_a_digest_in_the_spec_needs_no_comparison(self):
         wants = _weights("7", spec={"digest": self.DIGEST})

@@ -247,7 +247,10 @@ def _verdict(
         ),
     ]
     if first.compared_with is None:
-        compared, checks = "without a baseline", checks[:2]
+        compared, checks = (
+            "without a baseline, since no worker can load the applied version",
+            checks[:2],
+        )
     else:
         compared = f"compared with {label(first.compared_with, first.compared_with_run_id)}"
     bad = [text for holds, text in checks if not holds]
