@@ -229,7 +229,8 @@ class Promises:
         known = any(
             (w.label, w.run_id) == name or name in {p[:2] for p in w.probed} for w in workers
         )
-        if refused and not known:
+        # Beside applied weights that were judged without a comparison, all that are like them pass.
+        if (refused and not known) or applied.version in self.incomparable & self.sim.odd_versions:
             self.incomparable.add(self.sim.version)
 
     def _answers(self, pod: FakePod) -> bool:

@@ -105,6 +105,11 @@ def history(
     ending = chance.random()
     if ending < 0.5:
         fleet.repair()
+        applied = fleet.leader.fleet.applied
+        if applied is not None and applied.version in fleet.odd_versions:
+            # It was judged without a comparison, and all others are far from it.
+            fleet.note("user", "raises the limits of the canary")
+            fleet.odd_versions.clear()
         fleet.scale(max(1, fleet.replicas))
         version = str(actions.highest + 2)
         fleet.control(suspend=False, rollbackTo=version, version=version, digest=None)

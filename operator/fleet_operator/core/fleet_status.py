@@ -146,7 +146,8 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     # A short pause does not make a fleet unavailable. Nor do two versions at once where the strategy
     # allows them. Workers may then still serve a version that was superseded on the way.
     served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
-    up = observed.workers.where(lambda f: f.standing in {Standing.OPEN, Standing.HELD})
+    in_service = {Standing.OPEN, Standing.HELD}
+    up = observed.workers.where(lambda f: f.standing in in_service and f.admitted)
     members = up.count(lambda f: rollout.allows_mixing or any(f.has_loaded(s) for s in served))
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
