@@ -227,6 +227,17 @@ def test_workers_that_hang_fire_the_alerts_of_their_fleet(
     fleet.wait_whole()
 
 
+def test_a_router_that_does_not_start_fires_its_alert(fleet: Fleet, prometheus: Prometheus) -> None:
+    alert = "RlfleetRouterUnavailable"
+
+    fleet.patch_fleet({"spec": {"router": {"image": "registry.invalid/router:1"}}})
+    try:
+        fires(fleet, prometheus, alert)
+    finally:
+        fleet.patch_fleet({"spec": {"router": None}})
+    resolves(fleet, prometheus, alert)
+
+
 def test_a_failed_worker_that_is_not_recreated_fires_its_alert(
     fleet: Fleet, prometheus: Prometheus
 ) -> None:
