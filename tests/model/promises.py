@@ -311,6 +311,8 @@ class Promises:
         desired, observed = leader.desired, leader.observed
         if desired is None or observed is None or any(p.grace for p in self.sim.pods.values()):
             return
+        for pod in self.sim.pods.values():
+            self._names_stand_for_one_digest(pod)  # its grace may have ended with this look
         for uid, asked in desired.weights:
             spec, status = asked.view(uid).spec, leader.weights.get(uid, NO_STATUS)
             ready = condition_of(status.conditions, ConditionType.READY)

@@ -13,7 +13,8 @@ closes. A worker that a rollout has paused is fenced once the rollout has resume
 
 The drain timeout runs on the worker's own clock. The time of the mark is a second limit: a worker
 that is silent, or never ends its fence, is deleted. Its preStop hook then gives the requests the
-drain timeout.
+drain timeout, but not in the middle of a load. So a silent worker that held requests for a rollout
+gets the drain timeout before its deletion, while the kubelet's probe still reaches it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fleet_worker.protocol import Phase
 LATE_SECONDS = 120.0
 """A marked worker is deleted this long after its drain timeout, whatever it reports. Longer than the
 clocks of two hosts differ."""
+_HELD = frozenset({Phase.PAUSED, Phase.LOADING})
 _NOT_INTERRUPTED = ("stage", "compare", "stage-adapter", "compare-adapter", "adapter")
 """Work that may run when a fence is sent."""
 
@@ -117,7 +119,9 @@ def _may_be_deleted(worker: WorkerView, timeout_seconds: float, now: datetime) -
     if since is None:
         return not may_serve(worker)
     if not worker.pod.running or worker.silent_seconds >= PROBE_SECONDS:
-        return True
+        # Its preStop hook lets requests end, unless a rollout holds them.
+        is_held = worker.pod.ready and worker.state is not None and worker.state.phase in _HELD
+        return not is_held or now - since > timedelta(seconds=timeout_seconds)
     closed = worker.state is not None and not worker.state.admitted and not worker.silent_seconds
     if closed and not _is_being_fenced(worker):
         return True

@@ -65,6 +65,10 @@ class TestDrain:
             pytest.param(marked(up(1)).asked_to("apply 2"), id="a call is at work on it"),
             pytest.param(marked(up(1)).doing("load", "2"), id="it works on something"),
             pytest.param(marked(up(1)).silent(5), id="it has been silent for a moment"),
+            pytest.param(
+                marked(up(1).loading("1", "2")).silent(11),
+                id="its probe answers, and it held requests before it fell silent",
+            ),
         ],
     )
     def test_a_drain_waits_while(self, worker):
@@ -79,6 +83,14 @@ class TestDrain:
             pytest.param(marked(make_worker(1).starting()), id="its process has started again"),
             pytest.param(marked(up(1).not_running()), id="nothing runs"),
             pytest.param(marked(up(1)).silent(11), id="it does not answer"),
+            pytest.param(
+                marked(up(1).loading("1", "2")).silent(11).unready(),
+                id="neither it nor its probe answers, and it held requests",
+            ),
+            pytest.param(
+                marked(up(1).paused("1"), seconds_ago=TIMEOUT + 1).silent(11),
+                id="it has not answered for the whole drain timeout",
+            ),
             pytest.param(
                 fenced(1).draining_since(NOW - timedelta(seconds=TIMEOUT + LATE_SECONDS + 1)),
                 id="it is at its fence long after the drain timeout",
