@@ -185,7 +185,9 @@ images: ## Build the images operator and worker-cpu with buildah and debootstrap
 	@$(PYTHON) -m images build $(if $(MIRROR),--mirror $(MIRROR))
 
 .PHONY: test-images
-test-images: images ## Run the built images on a cluster that pulls them: a fleet of 2 workers, and 2 versions
+test-images: ## Build the images, and run them on a cluster that pulls them: a fleet of 2 workers, 2 versions
+	@$(PYTHON) -m images check
+	@$(MAKE) --no-print-directory images
 	@$(PYTHON) -m images try
 
 .PHONY: clean

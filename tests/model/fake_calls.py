@@ -130,6 +130,9 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
         worker.refused_stages = ()
         ticket.end()
         return
+    if reason is not Reason.SOURCE_ABSENT:
+        # Most defects are found while the bytes are read, and these have taken the place of the others.
+        worker.staged = worker.staged_run_id = None
     note = Note(action.version, reason, worker.now, run_id=action.run_id)
     worker.refused_stages = with_refusal(worker.refused_stages, note)
     ticket.end(reason)

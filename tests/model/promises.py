@@ -122,7 +122,8 @@ class Promises:
         served: index in `requested` of what the fleet serves. Of a version that was requested
             twice, it is the first one that is not a step back.
         agree: whether versions must not mix now. After a change of strategy they must not as soon
-            as all workers have the weights that the fleet's status names as applied.
+            as all workers have the weights that the fleet's status names as applied. No call that
+            opens a worker at others may be under way.
         unknown: whether the leader cannot know what was served.
         meant: digest of the files of the first token of every version of a run.
         adapters_meant: the same of every adapter, by name, version and run.
@@ -201,7 +202,9 @@ class Promises:
         agreed, heard = self.agree, admitted | {(version_in(v), run) for v, run in serving_names}
         applied = self.sim.leader.fleet.applied
         account = {(applied.version, applied.run_id)} if applied is not None else set()
-        self.agree = self.forbids_mixing and (agreed or heard <= account)
+        # Calls of a strategy that allowed mixing may arrive late.
+        may_agree = agreed or (heard | self.sim.wire.openings()) <= account
+        self.agree = self.forbids_mixing and may_agree
         if self.agree and not agreed and heard <= set(self.requested):
             for name in heard:  # a worker that lagged behind makes no step back
                 self.served = self._place_of(name)
@@ -217,27 +220,28 @@ class Promises:
             self.sim.fail(1, f"clients get tokens of {worker.weights}, which every canary refuses")
 
     def _note_lost_baseline(self) -> None:
-        """The desired version cannot be compared: no worker that answers has the applied weights or has run
-        the prompts on them, and workers could not stage them.
+        """The desired version cannot be compared. No worker has the applied weights or has run the prompts
+        on them, if it answers or its probe does. And workers could not stage them.
         """
         applied = self.sim.leader.fleet.applied
         if applied is None:
             return
         name = applied.version, applied.run_id
-        workers = [p.worker for p in self.sim.pods.values() if self._answers(p)]
+        workers = [p.worker for p in self.sim.pods.values() if self._may_compare(p)]
         refused = any((n.version, n.run_id) == name for w in workers for n in w.refused_stages)
         known = any(
             (w.label, w.run_id) == name or name in {p[:2] for p in w.probed} for w in workers
         )
-        # Beside applied weights that were judged without a comparison, all that are like them pass.
+        # Where the applied weights were judged without a comparison, all that are like them pass.
         if (refused and not known) or applied.version in self.incomparable & self.sim.odd_versions:
             self.incomparable.add(self.sim.version)
 
-    def _answers(self, pod: FakePod) -> bool:
-        """Whether the operator can learn from a pod what it has."""
-        out = pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.hung
-        garbled = pod.garbled or pod.cut_off or pod.address_of or pod.worker.lie
-        return not (out or garbled) and self.sim.node_up(pod)
+    def _may_compare(self, pod: FakePod) -> bool:
+        """Whether the operator must count on what a pod has: it answers, or its probe does."""
+        if pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.lie:
+            return False
+        silent = pod.worker.hung or pod.garbled or pod.cut_off or pod.address_of
+        return pod.ready or (not silent and self.sim.node_up(pod))
 
     def _names_stand_for_one_digest(self, pod: FakePod) -> None:
         worker = pod.worker

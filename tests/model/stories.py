@@ -170,6 +170,24 @@ def a_canary_without_a_baseline() -> Chronicle:
     return its.end()
 
 
+def a_canary_beside_a_silent_worker() -> Chronicle:
+    """Only a silent worker can compare a version that is bad: the others do not judge it meanwhile"""
+    its = Chronicle(rollout={"strategy": "Canary"})
+    its.fleet.rewrite("/weights/step_1")
+    for pod in (its.fleet.pod(1), its.fleet.pod(2)):
+        its.fleet.kill(pod)
+    its.until(lambda: [w.phase for w in its.fleet.workers.values()].count(Phase.JOINING) == 2)
+    its.fleet.hang(its.fleet.pod(0))
+    its.fleet.odd_versions.add("2")
+    its.fleet.publish("2")
+    its.go(9, seconds=1.0)
+    its.fleet.hang(its.fleet.pod(0), hung=False)
+    its.fleet.restore("/weights/step_1")
+    its.until(lambda: its.fleet.stalled)
+    its.fleet.publish("3")
+    return its.end()
+
+
 def a_canary_rollout_that_is_suspended_in_a_pause() -> Chronicle:
     """A newer version is published and suspended in a pause: no worker serves it without a verdict"""
     its = Chronicle(rollout={"strategy": "Canary"})
@@ -514,6 +532,7 @@ STORIES: list[Story] = [
     a_version_like_one_that_a_canary_refused,
     a_canary_that_has_lost_the_applied_weights,
     a_canary_without_a_baseline,
+    a_canary_beside_a_silent_worker,
     a_canary_rollout_that_is_suspended_in_a_pause,
     a_rolling_rollout_that_is_taken_back,
     a_template_change_with_a_worker_to_spare,

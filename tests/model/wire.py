@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.leader import Flight, Leader
 
-from fleet_operator.core.actions import Apply, Load, Stage, WorkerCall
+from fleet_operator.core.actions import Admit, Apply, Load, Resume, Stage, WorkerCall
 from fleet_operator.core.answers import problem_of_answer
 from fleet_worker.admin.addressing import check_pod
 from fleet_worker.errors import Refusal
@@ -115,15 +115,20 @@ class Wire:
             if flight.answer_seconds is None:
                 flight.given_up_at = min(flight.given_up_at, sim.now + SHORT_CALL_SECONDS)
 
+    def _flights(self) -> list[Flight]:
+        leaders = (self.simulation.leader, *self.simulation.former_leaders)
+        return [*self.strays, *(f for leader in leaders for f in leader.flights.values())]
+
+    def openings(self) -> set[tuple[str, str | None]]:
+        """Version and run of the weights at which calls that may yet arrive open workers."""
+        calls = (f.action for f in self._flights() if f.ticket is None)
+        return {(str(a.version), a.run_id) for a in calls if isinstance(a, Admit | Resume)}
+
     def swaps_under_way(self) -> bool:
         """Whether some worker swaps by itself, or will."""
         sim = self.simulation
-        flights = [
-            *self.strays,
-            *(f for o in (sim.leader, *sim.former_leaders) for f in o.flights.values()),
-        ]
         works = (p.worker.work for p in sim.pods.values())
-        calls = [f.action for f in flights] + [w.action for w in works if w]
+        calls = [f.action for f in self._flights()] + [w.action for w in works if w]
         waiting = [t.action for p in sim.pods.values() for t in p.worker.waiting]
         todo = [a for former in sim.former_leaders for a in former.todo]
         return any(isinstance(a, Apply) for a in (*calls, *waiting, *todo))

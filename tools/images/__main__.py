@@ -1,4 +1,4 @@
-"""`python -m images build | try`: build the images of the Dockerfile, and run them."""
+"""`python -m images build | try | check`: build the images of the Dockerfile, and run them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from images.build import TARGETS, BuildError, build, name_of
+from images.registry import registry_program
 from images.trial import try_out
 
 
@@ -16,16 +17,22 @@ def main() -> None:
     building = commands.add_parser("build", help="build them with buildah")
     building.add_argument("targets", nargs="*", default=TARGETS, metavar="TARGET")
     building.add_argument("--mirror", default="", help="address of a Debian mirror")
-    commands.add_parser("try", help="run them on a development cluster: a fleet and 2 versions")
+    commands.add_parser(
+        "try", help="run built images on a development cluster: a fleet and 2 versions"
+    )
+    commands.add_parser("check", help="check that this machine has the programs that `try` needs")
     parsed = parser.parse_args()
-    if parsed.command == "try":
-        try_out()
-        return
     try:
-        build(parsed.targets, mirror=parsed.mirror)
+        match parsed.command:
+            case "try":
+                try_out()
+            case "check":
+                registry_program()
+            case _:
+                build(parsed.targets, mirror=parsed.mirror)
+                print("\n".join(name_of(target) for target in parsed.targets))
     except BuildError as error:
         sys.exit(f"images: {error}")
-    print("\n".join(name_of(target) for target in parsed.targets))
 
 
 if __name__ == "__main__":

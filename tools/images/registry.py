@@ -38,15 +38,24 @@ class Registry:
         return f"{_ADDRESS}/{name}"
 
 
+def registry_program() -> str:
+    """The path of the registry's program.
+
+    Errors: BuildError, if it is missing.
+    """
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        raise BuildError(f"{_PROGRAM} is missing. Install it (Debian: apt install {_PROGRAM}).")
+    return program
+
+
 @contextlib.contextmanager
 def registry(cluster: Cluster) -> Iterator[Registry]:
     """Run a registry on node 1, which ends with the block.
 
     Errors: BuildError, if the program is missing or does not start.
     """
-    program = shutil.which(_PROGRAM)
-    if program is None:
-        raise BuildError(f"{_PROGRAM} is missing. Install it (Debian: apt install {_PROGRAM}).")
+    program = registry_program()
     folder = cluster.folder / "registry"
     folder.mkdir()
     configuration = folder / "config.json"  # YAML has JSON in it

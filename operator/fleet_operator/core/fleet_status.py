@@ -148,7 +148,9 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     served = {WeightsId.of(t) for t in (rollout.applied, rollout.step.goal, rollout.desired)}
     in_service = {Standing.OPEN, Standing.HELD}
     up = observed.workers.where(lambda f: f.standing in in_service and f.admitted)
-    members = up.count(lambda f: rollout.allows_mixing or any(f.has_loaded(s) for s in served))
+    # While requests are held, workers wait with weights of both sides of the swap.
+    any_weights = rollout.allows_mixing or rollout.step.holds_requests
+    members = up.count(lambda f: any_weights or any(f.has_loaded(s) for s in served))
     replicas = observed.spec.replicas
     unavailable, _ = unavailable_and_surge(observed.spec.update, replicas)
     least = max(1, replicas - unavailable)

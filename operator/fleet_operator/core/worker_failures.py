@@ -71,13 +71,18 @@ def _is_temporary(failure: Failure, weights: Named) -> bool:
     return failure.reason in _TEMPORARY or (awaited and failure.reason is Reason.SOURCE_ABSENT)
 
 
-def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
-    """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
+def failed_within(worker: WorkerView, weights: Named, seconds: float) -> bool:
+    """Whether the worker has failed with these weights in the last `seconds`, also temporarily."""
     failure = last_failure(worker, weights)
     if failure is None:
         return False
-    age_seconds = failure.age_seconds + worker.state_age_seconds
-    if age_seconds >= within_seconds + ROUNDING_SECONDS:
+    return failure.age_seconds + worker.state_age_seconds < seconds + ROUNDING_SECONDS
+
+
+def failed_lately(worker: WorkerView, weights: Named, *, within_seconds: float = math.inf) -> bool:
+    """Whether a new attempt must wait because of a failure in the last `within_seconds`."""
+    failure = last_failure(worker, weights)
+    if failure is None or not failed_within(worker, weights, within_seconds):
         return False
     return retry_in_seconds(worker, failure) > 0
 

@@ -1,13 +1,17 @@
-"""Whether a canary can compare a version with the applied weights, which clients get."""
+"""Chooses the canaries: the workers that can compare a version with the weights that clients get."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from fleet_operator.core import worker_failures
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.identity import Named, WeightsId, same_weights
-from fleet_operator.core.worker_view import WorkerView
+from fleet_operator.core.percentages import at_least
+from fleet_operator.core.strategies.base import RolloutView
+from fleet_operator.core.strategies.shared import source_of, without
+from fleet_operator.core.worker_view import Standing, WorkerView
 
 
 class Baseline(IntEnum):
@@ -16,21 +20,67 @@ class Baseline(IntEnum):
     KNOWN = 0
     """The worker keeps a run."""
     LOADED = 1
-    """The worker has the applied weights in its engine, and can run the prompts now."""
+    """The worker has the applied weights in its engine, or is loading them."""
     MISSING = 2
     """The worker must load the applied weights first."""
     LOST = 3
-    """The worker cannot load the applied weights any more: their files are gone or are others."""
+    """The worker could not load the applied weights: their files are gone, or are others."""
 
 
-def baseline_of(worker: WorkerView, applied: Checkpoint) -> Baseline:
-    """Whether the worker has a baseline, or how it gets one."""
-    if has_run_on(worker, applied) or _compared_with(worker, applied):
+def served_by(view: RolloutView) -> Checkpoint:
+    """The weights that clients get: the applied ones. Where versions mix, and a worker is missing, all
+    others may serve newer ones, which the last verdict was about.
+    """
+    last, members = view.verdict, view.members.where(lambda f: f.standing is not Standing.UNKNOWN)
+    if view.forbids_mixing or last is None or not last.passed or not members:
+        return view.applied
+    judged = WeightsId(last.version, last.run_id, last.digest)
+    if not members.all(lambda f: f.has_loaded(judged)):
+        return view.applied
+    return Checkpoint.passing(judged, source_of(members[0], view))
+
+
+def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:
+    """Whether the worker has a run on the applied weights, or how it gets one.
+
+    A worker that has staged the desired weights has lost the baseline before. It forgets a refusal when it
+    stages other weights, and would read both in turn.
+    """
+    applied = view.applied
+    if has_run_on(worker, applied) or _has_compared_with(worker, applied):
         return Baseline.KNOWN
-    if worker.has_loaded(applied):
+    if worker.has_loaded(applied) or worker.facts.is_loading(applied):
         return Baseline.LOADED
-    failed = worker_failures.failure_of(worker, applied) is not None
-    return Baseline.LOST if failed or applied.is_transferred else Baseline.MISSING
+    if applied.is_transferred or worker.facts.has_bytes(view.desired):
+        return Baseline.LOST
+    refused = worker_failures.failed_within(worker, applied, view.rollout_seconds)
+    return Baseline.LOST if refused else Baseline.MISSING
+
+
+def canaries_of(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:
+    """The workers that judge the version: they can compare it, or else they lack the baseline.
+
+    Workers that have lost it judge only if no other worker may compare, not even a silent one.
+    """
+    baselines = {w.pod.uid: baseline_of(w, view) for w in able}
+    best = min(baselines.values(), default=Baseline.LOST)
+    if best is Baseline.LOST and awaited_by(view, able):
+        return []
+    tier = {best} if best >= Baseline.MISSING else {Baseline.KNOWN, Baseline.LOADED}
+    chosen = [w for w in able if baselines[w.pod.uid] in tier]
+    chosen.sort(key=lambda w: (baselines[w.pod.uid], w.pod.ordinal))
+    return chosen[: at_least(view.settings.canary.workers, view.replicas)]
+
+
+def awaited_by(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:
+    """The other workers that may be able to compare: silent ones, and those that load the applied weights."""
+    others = without((*view.members, *view.joining), able)
+    return [
+        w
+        for w in others
+        if (w.state is None and w.standing is Standing.UNKNOWN)
+        or baseline_of(w, view) < Baseline.MISSING
+    ]
 
 
 def has_run_on(worker: WorkerView, weights: Named) -> bool:
@@ -41,7 +91,7 @@ def has_run_on(worker: WorkerView, weights: Named) -> bool:
     return same_weights(WeightsId(report.version, report.run_id, report.digest), weights)
 
 
-def _compared_with(worker: WorkerView, weights: Named) -> bool:
+def _has_compared_with(worker: WorkerView, weights: Named) -> bool:
     """Whether the worker has compared its last run with a run on these weights, which it still keeps.
 
     Workers of an earlier release report neither the run nor the digest of the other weights.

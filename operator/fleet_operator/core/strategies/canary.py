@@ -29,19 +29,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet_operator.api.conditions import ConditionReason
-from fleet_operator.api.fleet import Canary
 from fleet_operator.api.weights import CanaryVerdict, RolloutPhase
 from fleet_operator.core import worker_calls
 from fleet_operator.core.actions import Fence, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.counts import agree
-from fleet_operator.core.identity import Named, WeightsId, label, same_weights
+from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.messages import names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
-from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
-from fleet_operator.core.strategies.baselines import Baseline, baseline_of, has_run_on
+from fleet_operator.core.strategies.baselines import (
+    Baseline,
+    awaited_by,
+    baseline_of,
+    canaries_of,
+    has_run_on,
+    served_by,
+)
 from fleet_operator.core.strategies.shared import (
     failed_to_load,
     has_bytes,
@@ -65,7 +70,8 @@ def then(strategy: Strategy) -> Strategy:
         verdict = view.verdict
         passed = verdict is not None and verdict.passed and _judges(verdict, view.desired)
         absent = is_missing(view.there, view.desired) or view.desired.is_transferred
-        if view.halted or passed or absent or _is_served(view):
+        known = same_weights(view.desired, view.applied) or _is_served(view)
+        if view.halted or passed or absent or known:
             # Without files there is nothing to judge yet: canaries serve again.
             return strategy(view)
         if (superseded := _superseded(view)) is not None:
@@ -107,30 +113,38 @@ def _superseded(view: RolloutView) -> Checkpoint | None:
 
 def _judge(view: RolloutView) -> Step:
     goal = view.desired
+    seen = replace(view, applied=served_by(view))
     alive = [*view.members, *(j for j in view.joining if _has_phase(j, Phase.JOINING))]
     able = [w for w in alive if w.standing is not Standing.UNKNOWN]
     failed = [w for w in able if view.failure_of(w, goal)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
-    if problem is None:
-        able = [*without(able, failed)]
-    chosen = _canaries(view, able)
-    problem = problem or _late_verdict(view, goal, chosen)
-    reports = [r for w in chosen if (r := _comparison(w, view))]
+    chosen = canaries_of(seen, able if problem else without(able, failed))
+    if failed and not chosen:
+        # Only they can compare.
+        may_fail, staging = view.may_fail, RolloutPhase.STAGING
+        problem = problem or problem_of(failed, goal, staging, may_fail=may_fail, halt=False)
+        chosen = canaries_of(seen, able)
+    lacking = [w for w in chosen if baseline_of(w, seen) is Baseline.MISSING]
+    awaited = awaited_by(seen, able) if able and not chosen else []
+    problem = problem or _late_verdict(seen, chosen, lacking or awaited)
+    reports = [r for w in chosen if (r := _report(w, seen))]
     verdict = None
     if chosen and len(reports) == len(chosen):
-        verdict = _verdict(reports, names(chosen), goal, view.settings.canary)
+        compares = all(baseline_of(w, seen) is Baseline.KNOWN for w in chosen)
+        verdict = _verdict(reports, names(chosen), seen, compares=compares)
         if not verdict.passed:
             reason = ConditionReason.CANARY_REFUSED
             problem = RolloutProblem(reason=reason, message=verdict.message, halt=True)
-    requested = _next_calls(view, chosen)
-    lack = [w for w in chosen if baseline_of(w, view.applied) is Baseline.MISSING]
+    requested = _next_calls(seen, chosen)
     note = f"{some(chosen) or 'no worker'} {agree(len(chosen) or 1, 'is', 'are')} judged with {goal.label}"
-    if lack:
-        note = f"{some(lack)} first {agree(len(lack), 'loads', 'load')} {view.applied.label}, for a baseline"
+    if lacking:
+        note = f"{some(lacking)} first {agree(len(lacking), 'loads', 'load')} {seen.applied.label}, for a baseline"
+    if awaited:
+        note = f"only {some(awaited)} can compare {goal.label} with {seen.applied.label}"
     taken = Step(
         goal=goal,
-        phase=RolloutPhase.JUDGING if chosen and not lack else RolloutPhase.PENDING,
+        phase=RolloutPhase.JUDGING if chosen and not lacking else RolloutPhase.PENDING,
         actions=(*requested, *renew(view), *resumed_on_applied(view)),
         note=f"{note}{unready(chosen, goal)}",
         problem=problem,
@@ -146,32 +160,24 @@ def _judge(view: RolloutView) -> Step:
     return with_joiners(view, taken, others, but=canaries)
 
 
-def _canaries(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerView]:
-    """The workers that judge the version, those with a baseline first.
-
-    Workers that have lost the baseline judge it only if there are no others.
-    """
-    baselines = {w.pod.uid: baseline_of(w, view.applied) for w in able}
-    ranked = sorted(able, key=lambda w: (baselines[w.pod.uid], w.pod.ordinal))
-    comparing = [w for w in ranked if baselines[w.pod.uid] is not Baseline.LOST]
-    return (comparing or ranked)[: at_least(view.settings.canary.workers, view.replicas)]
-
-
 def _late_verdict(
-    view: RolloutView, goal: Checkpoint, chosen: Sequence[WorkerView]
+    view: RolloutView, chosen: Sequence[WorkerView], lacking: Sequence[WorkerView]
 ) -> RolloutProblem | None:
-    """The problem that canaries are late; it abandons the version.
+    """The problem that canaries are late.
 
-    The limit is the time to stage, to drain, to load once and to run the prompts twice.
+    The limit is the time to stage, to drain, to load once and to run the prompts twice. If the verdict
+    is late, the version is abandoned. A late baseline is only reported.
     """
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
     limit += view.settings.pause.drain_timeout_seconds
-    slow = [w for w in chosen if not _comparison(w, view)]
-    overdue = late(view, RolloutPhase.JUDGING, limit, slow)
+    phase = RolloutPhase.PENDING if lacking else RolloutPhase.JUDGING
+    slow = lacking or [w for w in chosen if not _report(w, view)]
+    overdue = late(view, phase, limit, slow)
     if not overdue:
         return None
-    return problem_of(overdue, goal, RolloutPhase.JUDGING, may_fail=view.may_fail, halt=True)
+    goal = view.applied if lacking else view.desired
+    return problem_of(overdue, goal, phase, may_fail=view.may_fail, halt=not lacking)
 
 
 def _next_calls(view: RolloutView, chosen: Sequence[WorkerView]) -> list[WorkerCall]:
@@ -201,7 +207,7 @@ def _next_call(view: RolloutView, weights: Checkpoint, worker: WorkerView) -> Wo
     return None
 
 
-def _comparison(worker: WorkerView, view: RolloutView) -> ProbeReport | None:
+def _report(worker: WorkerView, view: RolloutView) -> ProbeReport | None:
     """The report of the canary prompts under the desired version, if it counts for the verdict."""
     counts = has_run_on(worker, view.desired) and _runs_next(worker, view) is view.desired
     return worker.state.probe if worker.state and counts else None
@@ -209,7 +215,7 @@ def _comparison(worker: WorkerView, view: RolloutView) -> ProbeReport | None:
 
 def _runs_next(worker: WorkerView, view: RolloutView) -> Checkpoint:
     """The weights on which a canary runs the prompts next: the applied ones, for want of a baseline."""
-    settled = baseline_of(worker, view.applied) in {Baseline.KNOWN, Baseline.LOST}
+    settled = baseline_of(worker, view) in {Baseline.KNOWN, Baseline.LOST}
     return view.desired if settled else view.applied
 
 
@@ -219,15 +225,16 @@ def _judges(verdict: CanaryVerdict, weights: Named) -> bool:
 
 
 def _verdict(
-    reports: Sequence[ProbeReport], pods: tuple[str, ...], goal: Checkpoint, limits: Canary
+    reports: Sequence[ProbeReport], pods: tuple[str, ...], view: RolloutView, *, compares: bool
 ) -> CanaryVerdict:
+    """`compares`: the reports compare the goal with the applied version."""
+    goal, limits = view.desired, view.settings.canary
     worst = {
         "finite": all(r.finite for r in reports),
         "repetition": max(r.repetition for r in reports),
-        "logprob_drift": max(r.logprob_drift or 0.0 for r in reports),
-        "kl": max(r.kl or 0.0 for r in reports),
+        "logprob_drift": max(r.logprob_drift or 0.0 for r in reports) if compares else 0.0,
+        "kl": max(r.kl or 0.0 for r in reports) if compares else 0.0,
     }
-    first = reports[0]
     checks = [
         (worst["finite"], "finite logits" if worst["finite"] else "logits that are not finite"),
         (
@@ -246,13 +253,10 @@ def _verdict(
             f"KL {1000 * worst['kl']:.0f} millinats, limit {limits.max_kl_millinats}",
         ),
     ]
-    if first.compared_with is None:
-        compared, checks = (
-            "without a baseline, since no worker can load the applied version",
-            checks[:2],
-        )
-    else:
-        compared = f"compared with {label(first.compared_with, first.compared_with_run_id)}"
+    compared = f"compared with {view.applied.label}"
+    if not compares:
+        compared = "without a baseline, since no worker can load the applied version"
+        checks = checks[:2]
     bad = [text for holds, text in checks if not holds]
     results = "; ".join(bad) or "; ".join(text for _, text in checks)
     canary = agree(len(pods), "canary", "canaries")
