@@ -133,21 +133,15 @@ class TestBaselines:
         assert texts_of(taken.actions) == ["stage 41 on policy-0"]
 
     def test_a_worker_that_can_compare_with_the_applied_version_comes_first(self):
-        taken = STEP(make_view(self.lagging, old(1)))
+        taken = STEP(make_view(self.lagging, old(1), canary={"workers": 2}))
 
         assert texts_of(taken.actions)[0] == "probe 41 on policy-1"
+        assert "stage 42 on policy-0" not in texts_of(taken.actions)
 
-    def test_a_worker_that_has_lost_the_baseline_does_not_judge_beside_another(self):
-        lost = self.lagging.refused("41", Reason.SOURCE_NOT_FOUND)
-        taken = STEP(make_view(lost, old(1), canary={"workers": 2}))
-
-        assert texts_of(taken.actions)[0] == "probe 41 on policy-1"
-        assert not any("42" in text for text in texts_of(taken.actions))
-
-    def test_workers_that_have_all_lost_the_baseline_judge_without_it(self):
-        gone = Reason.SOURCE_NOT_FOUND
-        lost = self.lagging.refused("41", gone)
-        found = make_worker(0).joining("42").probed("42").refused("41", gone)
+    @pytest.mark.parametrize("reason", [Reason.SOURCE_NOT_FOUND, Reason.SOURCE_NOT_READY])
+    def test_workers_that_have_all_lost_the_baseline_judge_without_it(self, reason):
+        lost = self.lagging.refused("41", reason)
+        found = make_worker(0).joining("42").probed("42").refused("41", reason)
 
         assert "stage 42 on policy-0" in texts_of(STEP(make_view(lost)).actions)
         verdict = STEP(make_view(found)).verdict
@@ -157,6 +151,85 @@ class TestBaselines:
             "canary policy-0 at version 42, without a baseline, since no worker can load the applied "
             "version: finite logits; repetition 10%, limit 50%."
         )
+
+    def test_a_refusal_before_the_attempt_is_no_loss(self):
+        lost = self.lagging.refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=60)
+
+        assert texts_of(STEP(make_view(lost, rollout_seconds=30)).actions) == [
+            "stage 41 on policy-0"
+        ]
+
+    def test_a_canary_that_has_staged_the_version_does_not_look_for_the_baseline_again(self):
+        """It forgets the refusal of 41 when it stages 42, and would read both in turn."""
+        taken = STEP(make_view(self.lagging.staged("42")))
+
+        assert texts_of(taken.actions) == ["load 42 on policy-0"]
+
+    def test_a_comparison_with_other_weights_is_none(self):
+        """A worker of an earlier release compares with whatever it ran before."""
+        lost = make_worker(0).joining("42").refused("41", Reason.SOURCE_NOT_FOUND)
+        far = {"compared_with": "base", "logprob_drift": 9.0, "kl": 9.0}
+        verdict = STEP(make_view(lost.probed("42", **far))).verdict
+
+        assert verdict is not None
+        assert verdict.passed
+        assert (verdict.kl, verdict.logprob_drift) == (0, 0)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(old(1), id="serving"),
+            pytest.param(old(1).silent(), id="silent"),
+            pytest.param(make_worker(1).joining("40").doing("load", "41"), id="loading"),
+        ],
+    )
+    def test_a_worker_that_has_lost_the_baseline_does_not_judge_beside_one_that_has_it(self, other):
+        lost = make_worker(0).joining("42").probed("42").refused("41", Reason.SOURCE_NOT_FOUND)
+        taken = STEP(make_view(lost, other, canary={"workers": 2}))
+
+        assert taken.verdict is None
+        assert not any("42" in text for text in texts_of(taken.actions))
+
+    def test_the_only_worker_that_can_compare_is_reported_while_it_is_silent(self):
+        lost = self.lagging.staged("42")
+        limit = 900 + 60 + 3 * 600
+
+        def after(seconds: float):
+            return STEP(make_view(lost, old(1).silent(), phase_seconds=seconds))
+
+        assert after(limit).note.startswith("only policy-1 can compare 42 with 41")
+        assert after(limit).problem is None
+        problem = after(limit + 1).problem
+        assert problem is not None
+        assert (problem.reason, problem.halt) == (ConditionReason.DEADLINE_EXCEEDED, False)
+
+    def test_the_only_worker_that_can_compare_tries_again_after_a_refusal(self):
+        lost = self.lagging.refused("41", Reason.SOURCE_NOT_FOUND)
+        refusing = known(1).refused("42", Reason.SOURCE_UNREADABLE, age_seconds=60)
+        taken = STEP(make_view(lost, refusing, maxFailures=1))
+
+        assert "stage 42 on policy-1" in texts_of(taken.actions)
+        assert taken.verdict is None
+        assert taken.problem is not None
+        assert not taken.problem.halt
+
+    def test_the_applied_version_is_not_judged(self):
+        taken = STEP(make_view(make_worker(0).joining("41"), wants="41"))
+
+        assert taken.verdict is None
+        assert texts_of(taken.actions) == ["admit 41 on policy-0"]
+
+    @pytest.mark.parametrize("passed", [True, False])
+    def test_judged_weights_that_all_others_serve_are_the_baseline_while_a_worker_is_missing(
+        self, passed
+    ):
+        serving = [make_worker(n).serving("42") for n in range(2)]
+        last = CanaryVerdict(version="42", passed=passed)
+        (first, *_) = STEP(
+            make_view(*serving, wants="43", forbids_mixing=False, replicas=3, verdict=last)
+        ).actions
+
+        assert texts_of([first]) == ["probe 42 on policy-0" if passed else "stage 41 on policy-0"]
 
 
 def test_there_are_as_many_canaries_as_asked_for():

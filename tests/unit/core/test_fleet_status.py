@@ -109,6 +109,14 @@ def test_a_fleet_whose_only_worker_is_the_canary_is_not_available():
     assert condition(fleet, ConditionType.AVAILABLE).reason == "NoWorkers"
 
 
+@pytest.mark.parametrize("updated", range(5))
+def test_an_external_fleet_stays_available_while_its_trainer_holds_the_workers(updated):
+    workers = [make_worker(n).paused("42" if n < updated else "41") for n in range(4)]
+    fleet = make_fleet(*workers, weights={"roots": ["/weights"], "management": "External"})
+
+    assert condition(fleet, ConditionType.AVAILABLE).status == "True"
+
+
 def test_ready_means_that_clients_reach_every_worker():
     found = condition(make_fleet(up(0), up(1).unready()), ConditionType.READY)
 
