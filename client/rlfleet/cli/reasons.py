@@ -84,7 +84,7 @@ REMEDIES = {
     "NoRoomForAdapters": ("Raise `spec.adapters.max`, which recreates the workers, or delete a WeightVersion.",),
     "ExternallyManaged": ("Delete the WeightVersion, or let the operator manage the fleet.",),
     "BelowMinimum": ("`kubectl -n NAMESPACE get pods -l rlfleet.dev/fleet=FLEET`, then look at the ones that are not ready.",),
-    "NoWorkers": ("Set `spec.replicas`.", "More replicas than canaries keep serving while a version is judged."),
+    "NoWorkers": ("Set `spec.replicas` to more than the number of canaries.",),
     "WaitingForWorkers": ("Wait.", "If it lasts, look at the pods' events: GPUs may be short, or a volume is not bound.", "After `spec.progressDeadlineSeconds` the reason becomes WorkersFailing."),
     "WorkersFailing": ("`kubectl -n NAMESPACE describe pod POD` and `kubectl -n NAMESPACE logs POD --previous`.", "A pod on a lost node ends when the Node object is deleted.", "When the cause is gone, delete the failed pods to start again at once."),
     "UpdateHeld": ("Set `update.paused` to false, or delete pods one by one.",),
