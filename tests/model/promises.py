@@ -397,7 +397,7 @@ class Promises:
         leader = self.sim.leader
         if leader.todo or leader.epochs.refused():
             return False
-        soon = pod.worker.renewed_at + LEASE_SECONDS / 2 + SLACK_SECONDS
+        soon = pod.worker.renewed_at + LEASE_SECONDS / 3 + SLACK_SECONDS
         soon = max(soon, leader.sends_again_at(pod.uid))
         return any(soon < at < self.sim.now - SLACK_SECONDS for at in leader.looked_at)
 

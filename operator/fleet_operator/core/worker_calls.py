@@ -44,7 +44,8 @@ PAUSE_MODES = {"Keep": PauseMode.KEEP, "Wait": PauseMode.WAIT, "Abort": PauseMod
 LEASE_SECONDS = 30.0
 """A pause ends by itself this long after the last call of the operator. Longer than a standby needs to
 take over (20 s)."""
-RENEW_BELOW_SECONDS = 15.0
+RENEW_BELOW_SECONDS = 20.0
+"""A pause is renewed when it would end within this time: as long as a standby needs to take over."""
 _O = TypeVar("_O", Resume, Admit)
 _UNKNOWN = WeightsId("None")
 """The name of unknown weights: a worker refuses to open at it."""
