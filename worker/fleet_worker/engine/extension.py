@@ -52,7 +52,8 @@ class WorkerExtension:
     """The parameters before the load under way, or why they are not known."""
 
     def rlfleet_missing_names(self) -> list[str]:
-        """Return the names that the methods here need and the engine lacks."""
+        """Return the names that the methods here need and the engine lacks. The first call to an engine."""
+        _allow_amx()
         return missing_on(self)
 
     def rlfleet_load(self, files: list[dict[str, Any]]) -> dict[str, Any]:
@@ -190,6 +191,17 @@ class WorkerExtension:
         if bad:
             return {"ok": False, "error": f"{bad[0]} are infinite or not numbers"}
         return {"ok": True, "error": None}
+
+
+def _allow_amx() -> None:
+    """Ask the kernel for the processor's matrix registers (AMX).
+
+    vLLM 0.32 uses them in its attention for CPUs. Only larger matrix products ask for them, so a short first
+    request would end the process with an illegal instruction.
+    """
+    allow = getattr(getattr(torch, "cpu", None), "_init_amx", None)
+    if allow is not None:
+        allow()  # does nothing on other processors
 
 
 def _dummy_run(runner: Any) -> tuple[Any, Any]:

@@ -375,6 +375,19 @@ def test_a_failed_forward_pass_is_reported(worker: Any) -> None:
     assert answer == {"ok": False, "error": "the forward pass failed: RuntimeError: no kernel"}
 
 
+def test_the_first_call_to_an_engine_asks_for_the_matrix_registers(
+    extension: Any, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, a short first request ends vLLM on a CPU with AMX (seen with vLLM 0.32)."""
+    asked: list[bool] = []
+    cpu = SimpleNamespace(_init_amx=lambda: asked.append(True))
+    monkeypatch.setattr(extension.torch, "cpu", cpu, raising=False)
+
+    worker.rlfleet_missing_names()
+
+    assert asked == [True]
+
+
 def test_an_engine_without_a_required_name_reports_it(worker: Any) -> None:
     missing = worker.rlfleet_missing_names()
 
