@@ -29,7 +29,7 @@ from fleet_operator.core.actions import (
     StageLora,
     WorkerCall,
 )
-from fleet_worker.lifecycle.refused_stages import with_refusal
+from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
 from fleet_worker.lora.refused import AdapterFault
 from fleet_worker.protocol import Phase, ProbeReport, Reason
 
@@ -127,7 +127,9 @@ def staged(worker: FakeWorker, ticket: Ticket) -> None:
     else:
         worker.staged, worker.staged_run_id = action.version, action.run_id
         worker.staged_source, worker.staged_weights = source, weights
-        worker.refused_stages = ()
+        worker.refused_stages = without_version(
+            worker.refused_stages, action.version, action.run_id
+        )
         ticket.end()
         return
     if reason is not Reason.SOURCE_ABSENT:

@@ -625,6 +625,14 @@ MUTANTS = [
         story="an_engine_that_refuses_a_version_once",
     ),
     Mutant(
+        8,
+        "a worker that swaps to the applied version is fenced after a change of strategy",
+        "core/no_mixing.py",
+        "return not fits and not comes and",
+        "return not fits and",
+        first_seed=7800007217,
+    ),
+    Mutant(
         9,
         "a worker in a phase of a newer release makes a fleet Ready",
         "core/fleet_status.py",

@@ -237,8 +237,11 @@ class Promises:
             self.incomparable.add(self.sim.version)
 
     def _may_compare(self, pod: FakePod) -> bool:
-        """Whether the operator must count on what a pod has: it answers, or its probe does."""
-        if pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.lie:
+        """Whether the operator must count on what a pod has: it answers, or its probe does. A worker that
+        starts has no weights yet.
+        """
+        starts = pod.worker.phase is Phase.STARTING
+        if starts or pod.quarantine or pod.deleted_at is not None or pod.ended or pod.worker.lie:
             return False
         silent = pod.worker.hung or pod.garbled or pod.cut_off or pod.address_of
         return pod.ready or (not silent and self.sim.node_up(pod))

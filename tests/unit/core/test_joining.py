@@ -88,6 +88,11 @@ class TestVersionThatCannotBeLoaded:
         assert done(self.REFUSED) == ["stage 41 on policy-0"]
         assert done(self.REFUSED.staged("41")) == ["load 41 on policy-0"]
 
+    def test_the_staged_fallback_is_loaded_before_the_desired_version_is_retried(self):
+        refused = joining_worker().refused("42", Reason.DIGEST_MISMATCH, age_seconds=4)
+
+        assert done(refused.staged("41")) == ["load 41 on policy-0"]
+
     def test_without_mixing_a_worker_on_the_fallback_waits(self):
         waiting = joining_worker(version="41").refused("42", Reason.SOURCE_NOT_FOUND)
 

@@ -34,6 +34,14 @@ def with_refusal(before: Sequence[R], refusal: R) -> tuple[R, ...]:
         before: The refusals until now, newest first.
         refusal: The new refusal.
     """
-    name = (refusal.version, refusal.run_id)
-    others = (r for r in before if (r.version, r.run_id) != name)
+    others = without_version(before, refusal.version, refusal.run_id)
     return (refusal, *others)[:MAX_REPORTED]
+
+
+def without_version(before: Sequence[R], version: str | None, run_id: str | None) -> tuple[R, ...]:
+    """Return the refusals to report after a version was staged: those of other versions stay.
+
+    The worker may stage the fallback of a version that it has refused. Without the refusal, the operator
+    would stage the refused version again at once, and read both in turn for ever.
+    """
+    return tuple(r for r in before if (r.version, r.run_id) != (version, run_id))

@@ -6,7 +6,7 @@ from functools import partial
 
 from fleet_worker.checkpoint.sources import resolved
 from fleet_worker.errors import Refusal
-from fleet_worker.lifecycle.refused_stages import with_refusal
+from fleet_worker.lifecycle.refused_stages import with_refusal, without_version
 from fleet_worker.lifecycle.weights import Weights
 from fleet_worker.lifecycle.worker import Worker
 from fleet_worker.protocol import Reason, StageRequest
@@ -31,7 +31,7 @@ async def stage(worker: Worker, request: StageRequest, *, by_directory: bool = F
             )
             worker.refused_stages = with_refusal(worker.refused_stages, fault)
         raise
-    worker.refused_stages = ()
+    worker.refused_stages = without_version(worker.refused_stages, request.version, request.run_id)
     if staged.stage_seconds is not None:
         worker.metrics.staged(staged.stage_seconds)
     return staged.digest

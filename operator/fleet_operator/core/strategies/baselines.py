@@ -43,8 +43,8 @@ def served_by(view: RolloutView) -> Checkpoint:
 def baseline_of(worker: WorkerView, view: RolloutView) -> Baseline:
     """Whether the worker has a run on the applied weights, or how it gets one.
 
-    A worker that has staged the desired weights has lost the baseline before. It forgets a refusal when it
-    stages other weights, and would read both in turn.
+    A worker that has staged the desired weights has lost the baseline before. Workers of an earlier
+    release forget a refusal when they stage other weights, and would read both in turn.
     """
     applied = view.applied
     if has_run_on(worker, applied) or _has_compared_with(worker, applied):

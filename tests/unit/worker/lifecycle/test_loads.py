@@ -139,7 +139,19 @@ async def test_refusals_of_several_versions_are_reported_newest_first(
     assert newest.version == "5"
     assert [(f.version, f.age_seconds) for f in earlier] == [("4", 10), ("3", 15), ("1", 20)]
 
+
+async def test_a_refusal_stays_reported_after_a_stage_of_another_version(
+    serving: WorkerHarness,
+) -> None:
+    """Otherwise the operator would try the refused version again at once, and read both in turn."""
+    await refused(serving.stage("2", serving.root / "nothing"))
+    serving.clock.advance(5)
+    await refused(serving.stage("1", serving.root / "nothing"))
     await serving.stage("1")
+
+    failure = serving.state.stage_failure
+    assert failure is not None
+    assert (failure.version, failure.age_seconds) == ("2", 5)
     assert serving.state.earlier_stage_failures == ()
 
 
