@@ -9,6 +9,7 @@ import yaml
 from tests.cluster.test_operator_chart import CHART, Rendered
 
 from devcluster import Cluster
+from devcluster.errors import CommandError
 from fleet_operator.api.weights import WeightsSpec
 
 DIGEST = "sha256:" + "a" * 64
@@ -119,3 +120,67 @@ def test_the_annotations_for_artifact_hub_name_the_crds_and_a_valid_example(
 
     assert declared == {crd["metadata"]["name"] for crd in crds}
     WeightsSpec.model_validate(example["spec"])
+
+
+@pytest.mark.parametrize("label", ["name", "instance"])
+def test_labels_of_others_do_not_keep_a_deployment_from_its_pods(
+    cluster: Cluster, label: str
+) -> None:
+    other = f'{{"app.kubernetes.io/{label}": "other", "release": "prom"}}'
+    rendered = Rendered(
+        cluster,
+        f"commonLabels={other}",
+        f"podLabels={other}",
+        f"api.podLabels={other}",
+        "api.enabled=true",
+        "metrics.serviceMonitor.enabled=true",
+        f"metrics.serviceMonitor.labels={other}",
+    )
+
+    for name in ("rlfleet", "rlfleet-api"):
+        deployment = rendered.one("Deployment", name)
+        chosen = deployment["spec"]["selector"]["matchLabels"]
+        assert chosen.items() <= rendered.pod(name)["metadata"]["labels"].items()
+        assert "other" not in chosen.values()
+        assert rendered.pod(name)["metadata"]["labels"]["release"] == "prom"
+
+
+def test_operators_of_one_namespace_select_their_own_pods(cluster: Cluster) -> None:
+    one, two = (
+        Rendered(cluster, f'fullnameOverride="{name}"').one("Deployment", name)
+        for name in ("one", "two")
+    )
+
+    labels = one["spec"]["template"]["metadata"]["labels"]
+    assert not two["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_names_that_are_numbers_stay_text(cluster: Cluster) -> None:
+    rendered = Rendered(
+        cluster, 'watchNamespaces=["123"]', 'networkPolicy={"enabled": true}', "api.enabled=true"
+    )
+
+    found = {o["metadata"].get("namespace", "") for o in rendered.objects}
+    assert "123" in found
+    assert all(isinstance(namespace, str) for namespace in found)
+
+
+def test_a_mirror_has_the_workers_image_too(cluster: Cluster) -> None:
+    container = Rendered(cluster, 'image.registry="mirror.example"').container()
+
+    assert "--default-image=mirror.example/rlfleet/worker:0.1.0" in container["args"]
+
+
+@pytest.mark.parametrize("value", ["livenessProbe=null", "image.registry=null"])
+def test_a_value_may_be_null(cluster: Cluster, value: str) -> None:
+    container = Rendered(cluster, value).container()
+
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["image"] == "rlfleet/operator:0.1.0"
+
+
+def test_an_external_fleet_must_be_in_a_watched_namespace(cluster: Cluster) -> None:
+    with pytest.raises(CommandError, match="watchNamespaces lacks a"):
+        Rendered(
+            cluster, "api.enabled=true", 'api.externalFleets=["a/x"]', 'watchNamespaces=["c"]'
+        )

@@ -11,7 +11,7 @@
 
 {{- define "rlfleet.image" -}}
 {{- with .Values.image -}}
-{{- $repository := ternary (printf "%s/%s" .registry .repository) .repository (ne .registry "") -}}
+{{- $repository := ternary (printf "%s/%s" (.registry | default "") .repository) .repository (not (empty .registry)) -}}
 {{- if .digest -}}
 {{- printf "%s@%s" $repository .digest -}}
 {{- else -}}
@@ -20,40 +20,56 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The labels that select an operator's pods. Two aliases of the chart in one release differ by their full names. */}}
 {{- define "rlfleet.selectorLabels" -}}
 app.kubernetes.io/name: rlfleet-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end -}}
-
-{{- define "rlfleet.labels" -}}
-{{ include "rlfleet.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+app.kubernetes.io/instance: {{ include "rlfleet.fullname" . | quote }}
 {{- end -}}
 
 {{- define "rlfleet.apiSelectorLabels" -}}
 app.kubernetes.io/name: rlfleet-api
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ include "rlfleet.fullname" . | quote }}
+{{- end -}}
+
+{{- define "rlfleet.labels" -}}
+{{ include "rlfleet.labelsWith" (list . (dict)) }}
 {{- end -}}
 
 {{- define "rlfleet.apiLabels" -}}
-{{ include "rlfleet.apiSelectorLabels" . }}
+{{ include "rlfleet.apiLabelsWith" (list . (dict)) }}
+{{- end -}}
+
+{{/* Labels of an object: the root context, and labels of its own. Each key once; the chart's own labels win. */}}
+{{- define "rlfleet.labelsWith" -}}
+{{ toYaml (merge (fromYaml (include "rlfleet.selectorLabels" (first .))) (fromYaml (include "rlfleet.chartLabels" (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
+{{- end -}}
+
+{{- define "rlfleet.apiLabelsWith" -}}
+{{ toYaml (merge (fromYaml (include "rlfleet.apiSelectorLabels" (first .))) (fromYaml (include "rlfleet.chartLabels" (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
+{{- end -}}
+
+{{- define "rlfleet.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" | quote }}
+{{- end -}}
+
+{{/* Labels of pods: the labels that select them, `commonLabels` and labels of their own. */}}
+{{- define "rlfleet.podLabels" -}}
+{{ toYaml (merge (fromYaml (include (index . 1) (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
+{{- end -}}
+
+{{/* The image of workers for fleets that name none. */}}
+{{- define "rlfleet.workerImage" -}}
+{{- $default := printf "rlfleet/worker:%s" .Chart.AppVersion -}}
+{{- with .Values.image.registry }}{{ $default = printf "%s/%s" . $default }}{{ end -}}
+{{- .Values.worker.image | default $default -}}
 {{- end -}}
 
 {{/* The pods of the RL API, as a peer of a NetworkPolicy. */}}
 {{- define "rlfleet.apiPeer" -}}
 - namespaceSelector:
-    matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}}
+    matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace | quote }}}
   podSelector:
     matchLabels: {{- include "rlfleet.apiSelectorLabels" . | nindent 6 }}
 {{- end -}}
