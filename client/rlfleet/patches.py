@@ -77,7 +77,7 @@ class Patches:
                 return pin.source.model_dump(by_alias=True, exclude_none=True)
         raise NotFound(
             f"the fleet has no record of where version {version} is, and the source of "
-            f"{self._name!r} has no {{version}} in it; give its directory with path="
+            f"{self._name!r} has no {{version}} in it; give its directory with path= or --path"
         )
 
 

@@ -67,7 +67,7 @@ def rl_access(
         read = _of_file(Path(token_file))
     else:
         raise NotConfigured(
-            f"the RL API at {url} needs a token; give token= or token_file=, or set {TOKEN} or "
+            f"the RL API at {url} needs a token; give token=, token_file= or --token-file, or set {TOKEN} or "
             f"{TOKEN_FILE}"
         )
     return RlAccess(

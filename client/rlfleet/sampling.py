@@ -154,8 +154,16 @@ def record(
     name = reply_id or str(body.get("id") or "")
     return [
         _record(body, choice, prompt_token_ids, f"{name}/{choice.get('index', i)}")
-        for i, choice in enumerate(body.get("choices") or ())
+        for i, choice in enumerate(_choices(body))
     ]
+
+
+def _choices(body: Record) -> list[Record]:
+    """The choices of a reply. Errors: IncompleteReply."""
+    choices = body.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(one, dict) for one in choices):
+        raise IncompleteReply("the choices of the reply are not a list of objects")
+    return choices
 
 
 def _record(

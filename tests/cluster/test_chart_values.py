@@ -181,6 +181,4 @@ def test_a_value_may_be_null(cluster: Cluster, value: str) -> None:
 
 def test_an_external_fleet_must_be_in_a_watched_namespace(cluster: Cluster) -> None:
     with pytest.raises(CommandError, match="watchNamespaces lacks a"):
-        Rendered(
-            cluster, "api.enabled=true", 'api.externalFleets=["a/x"]', 'watchNamespaces=["c"]'
-        )
+        Rendered(cluster, "api.enabled=true", 'api.externalFleets=["a/x"]', 'watchNamespaces=["c"]')

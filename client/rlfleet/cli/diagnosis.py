@@ -61,6 +61,8 @@ RIGHTS = (
     Right("create", _GROUP, Kind.FLEETS, "the first fleet"),
     Right("list", "", "pods", "workers, logs, report and check"),
     Right("get", "", "pods/log", "logs and report"),
+    Right("create", "", "pods/exec", "check"),
+    Right("get", "coordination.k8s.io", "leases", "status and explain"),
     Right("list", "", "events", "the last check of doctor"),
 )
 

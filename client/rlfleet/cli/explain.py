@@ -8,9 +8,16 @@ import typer
 from rich.markup import escape
 
 from rlfleet.cli import cluster, operators, show
-from rlfleet.cli.explanation import Explanation, explain_fleet, meaning_of, unattended
+from rlfleet.cli.explanation import (
+    Explanation,
+    explain_fleet,
+    meaning_of,
+    similar_reasons,
+    unattended,
+)
 from rlfleet.cli.explanation import explain as explanation_of
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
+from rlfleet.errors import NotConfigured, NotFound
 
 
 def explain(
@@ -26,8 +33,14 @@ def explain(
     """Say what holds a rollout or a fleet right now and what to do, or what a reason means."""
     found = meaning_of(subject) if subject else None
     if found is None:
-        objects = cluster.connect_fleet(subject, namespace, context, kubeconfig)
-        target, now = cluster.look(objects, subject), cluster.now()
+        near = similar_reasons(subject) if subject else []
+        try:
+            objects = cluster.connect_fleet(subject, namespace, context, kubeconfig)
+            target, now = cluster.look(objects, subject), cluster.now()
+        except (NotFound, NotConfigured) as error:
+            if near:
+                raise type(error)(f"{error}; the reason may be {' or '.join(near)}") from None
+            raise
         if target.weights is not None:
             found = explanation_of(target.weights, target.fleet, now)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 
 from rlfleet.cli.reasons import MEANINGS, OF_WORKERS, REMEDIES
 from rlfleet.cli.view import FleetView, RolloutView, attention, fleet_view, rollout_view
@@ -96,13 +97,24 @@ def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Expla
 
 
 def meaning_of(reason: str) -> Explanation | None:
-    """The meaning of a reason of a condition or of a lagging worker; None for any other word."""
+    """The meaning of a reason of a condition or of a lagging worker; None for any other word.
+
+    Upper and lower case are the same.
+    """
+    known = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
+    reason = known.get(reason.lower(), reason)
     if reason in OF_WORKERS:
         meaning, remedies = OF_WORKERS[reason]
         return Explanation(name=reason, summary=meaning, remedies=remedies)
     if reason not in MEANINGS:
         return None
     return Explanation(name=reason, summary=MEANINGS[reason], remedies=REMEDIES.get(reason, ()))
+
+
+def similar_reasons(word: str) -> list[str]:
+    """Reasons that are spelt like a word, the nearest first."""
+    known = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
+    return [known[one] for one in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
 
 
 def _explanation(
@@ -130,7 +142,7 @@ def _explanation(
     ]
     if (more := len(lagging) - _MOST_LAGGING) > 0:
         details.append(
-            f"{more} more lagging workers: rlfleet workers {name} -n {names['NAMESPACE']}"
+            f"{more} more lagging {'worker' if more == 1 else 'workers'}: rlfleet workers {name} -n {names['NAMESPACE']}"
         )
     reason = cause.reason if cause else ""
     return Explanation(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rlfleet.cli.checks import Check, Result
+from rlfleet.cli.words import plural
 from rlfleet.resources import PinnedWeights
 from rlfleet.sampling import WeightSpan
 
@@ -20,18 +21,22 @@ class Weights:
     version: str
     digest: str | None
 
+    adapter: str | None = None
+    """The version of the LoRA adapter over these base weights."""
+
     @property
     def words(self) -> str:
         """The name that the worker's audit gives them."""
         run = "" if self.run_id is None else f"{self.run_id}/"
-        return f"{run}{self.version}{'' if self.digest is None else f'@{self.digest}'}"
+        adapter = "" if self.adapter is None else f" with adapter version {self.adapter}"
+        return f"{run}{self.version}{'' if self.digest is None else f'@{self.digest}'}{adapter}"
 
 
 def tokens_of(spans: Iterable[WeightSpan]) -> dict[Weights, int]:
-    """The number of tokens under each label, of base weights only."""
+    """The number of tokens under each label."""
     found: dict[Weights, int] = {}
     for span in spans:
-        weights = Weights(span.run_id, span.version, span.digest)
+        weights = Weights(span.run_id, span.version, span.digest, span.adapter)
         found[weights] = found.get(weights, 0) + span.end - span.start
     return found
 
@@ -48,7 +53,7 @@ def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) ->
     for pin in pinned:
         digests.setdefault((pin.run_id, pin.version), []).append(pin.digest)
     for weights, number in sorted(tokens.items(), key=lambda item: item[0].words):
-        subject = f"{weights.words} ({number} tokens)"
+        subject = f"{weights.words} ({plural(number, 'token')})"
         found = digests.get((weights.run_id, weights.version), [])
         known = " and ".join(found)
         if not found:
@@ -64,6 +69,9 @@ def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) ->
                 message=f"the fleet has pinned other bytes for this version: {known}",
                 remedy="do not train on these tokens: they are of another fleet, or their labels are wrong",
             )
+        elif weights.adapter is not None:
+            message = f"the fleet has pinned {known}; labels of adapters do not name the adapter, and are not compared"
+            yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
         else:
             yield Check(subject=subject, result=Result.OK, message=f"the fleet has pinned {known}")
 

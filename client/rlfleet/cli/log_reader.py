@@ -23,10 +23,14 @@ class LogReader:
         self._api = api
         self._fleet = fleet
         self._seen: dict[str, set[str]] = {}
+        self._since: dict[str, datetime] = {}
         self._warned: set[str] = set()
 
     def new_lines(self, since: datetime) -> Iterator[LogLine]:
-        """Lines after a time that no earlier look has returned. Errors: Forbidden."""
+        """Lines after a time that no earlier look has returned. Errors: Forbidden.
+
+        Each pod is read from its own last line on: pods are read one after another, and their clocks differ.
+        """
         fleet = self._fleet.metadata
         for pod in self._operators():
             for line in self._lines_of(pod, _first_container(pod), since):
@@ -39,8 +43,10 @@ class LogReader:
         name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{name}/log"
         # The API server takes whole seconds, so the lines of the last one come again.
-        begin = since.replace(microsecond=0).isoformat().replace("+00:00", "Z")
-        params = {"container": container, "timestamps": "true", "sinceTime": begin}
+        key = uid or name
+        begin = self._since.get(key, since).replace(microsecond=0)
+        begin_text = begin.isoformat().replace("+00:00", "Z")
+        params = {"container": container, "timestamps": "true", "sinceTime": begin_text}
         try:
             raw = [line for line in self._api.text(path, params).split("\n") if line]
         except Forbidden:
@@ -48,8 +54,9 @@ class LogReader:
         except RlfleetError as error:
             self._warn(name, f"the log of {name} is not shown: {error}")
             return
-        before, self._seen[uid or name] = self._seen.get(uid or name, set()), set(raw)
+        before, self._seen[key] = self._seen.get(key, set()), set(raw)
         for line in raw:
+            self._since[key] = max(self._since.get(key, since), _written_at(line) or since)
             if line not in before:
                 yield log_line(line, name)
 
@@ -69,6 +76,14 @@ class LogReader:
         if subject not in self._warned:
             show.errors().print(f"[yellow]warning:[/] {escape(message)}")
         self._warned.add(subject)
+
+
+def _written_at(line: str) -> datetime | None:
+    """The kubelet's time of a line, by which the API server selects; None if the line has none."""
+    try:
+        return datetime.fromisoformat(line.partition(" ")[0])
+    except ValueError:
+        return None
 
 
 def _first_container(pod: Json) -> str:

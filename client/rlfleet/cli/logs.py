@@ -64,7 +64,6 @@ def _looks(
         yield lines
         if not follow:
             return
-        since = max([since, *(one.time for one in lines)])
         time.sleep(_LOOK_SECONDS)
 
 

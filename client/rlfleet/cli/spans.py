@@ -11,6 +11,8 @@ from rlfleet.resources import WeightVersion
 
 OPERATIONS = ("stage", "pause", "load", "apply", "resume")
 """Calls that a worker passes through, in their order. `apply` is pause, load and resume in one."""
+ADAPTER_OPERATIONS = ("stage-adapter", "adapter")
+"""The same for a LoRA adapter, which is loaded while requests run."""
 DONE = "done"
 _CLOCKS_DIFFER = timedelta(seconds=1)
 
@@ -40,13 +42,21 @@ def spans(lines: Iterable[LogLine], weights: WeightVersion, now: datetime) -> Se
         taken = timedelta(seconds=status.timings.total_seconds)
         end = min(end, status.started_at + taken + _CLOCKS_DIFFER)
     ours = {None, status.desired_version}
+    adapter = weights.spec.adapter
+    operations = ADAPTER_OPERATIONS if adapter else OPERATIONS
     known = sorted(
-        (one for one in lines if begin <= one.time <= end and one.fields.get("version") in ours),
+        (
+            one
+            for one in lines
+            if begin <= one.time <= end
+            and one.fields.get("version") in ours
+            and one.fields.get("adapter") in {None, adapter}
+        ),
         key=lambda one: one.time,
     )
     calls, paused = list[Span](), set[str]()
     for line in known:
-        span = _call(line)
+        span = _call(line, operations)
         if span is None:
             continue
         if span.outcome == DONE and span.operation == "pause":
@@ -56,15 +66,17 @@ def spans(lines: Iterable[LogLine], weights: WeightVersion, now: datetime) -> Se
         if span.operation == "resume":
             paused.discard(span.pod)
         calls.append(span)
+    if adapter:
+        return sorted(calls, key=lambda one: one.began_at)
     loaded_pods = {one.pod for one in calls if one.operation in {"load", "apply"}}
     loads = [_load(one) for one in known if one.fields.get("event") == "loaded"]
     calls += [one for one in loads if one is not None and one.pod not in loaded_pods]
     return sorted(calls, key=lambda one: one.began_at)
 
 
-def _call(line: LogLine) -> Span | None:
+def _call(line: LogLine, operations: Sequence[str]) -> Span | None:
     fields = line.fields
-    if fields.get("event") != "call" or fields.get("operation") not in OPERATIONS:
+    if fields.get("event") != "call" or fields.get("operation") not in operations:
         return None
     return _span(line, str(fields.get("pod", "")), fields["operation"], str(fields.get("outcome")))
 

@@ -19,6 +19,16 @@ from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailab
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import API_VERSION
 
+
+class _Loader(yaml.SafeLoader):
+    """Dates stay text, as kubectl reads them: a version may look like one."""
+
+
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _KINDS = {FLEET: Kind.FLEETS, WEIGHTS: Kind.WEIGHTS}
 _CORRECT = "correct the field that the message names"
 _DRY_RUN = {
@@ -42,12 +52,13 @@ def validate(
     """Check manifests against the cluster and against each other; nothing is changed."""
     api = cluster.connect(namespace, context, kubeconfig)
     manifests, found = _read(files, api.namespace)
-    ours = [one for one in manifests if one.body.get("apiVersion") == API_VERSION]
+    ours = [one for one in manifests if _group(one) == _group_of(API_VERSION)]
     if not ours and not found:
         raise NotFound(
             f"there is no object of {API_VERSION} in {', '.join(files)}; name other files"
         )
-    broken = [*_dry_runs(api, ours), *findings(ours, _there(api, ours))]
+    refused = list(_dry_runs(api, ours))
+    broken = [*refused, *findings(ours, _there(api, ours), _failed_of(refused))]
     fine = [
         finding(Result.OK, one, "the cluster takes it")
         for one in ours
@@ -56,16 +67,32 @@ def validate(
     checklist.report([*found, *fine, *broken], output)
 
 
+def _group(manifest: Manifest) -> str:
+    return _group_of(str(manifest.body.get("apiVersion", "")))
+
+
+def _group_of(api_version: str) -> str:
+    return api_version.partition("/")[0]
+
+
+def _failed_of(refused: list[Finding]) -> set[str]:
+    """The objects that the API server has refused."""
+    return {one.object for one in refused if one.result is Result.FAIL}
+
+
 def _read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:
     """The objects of the files, and files that cannot be read."""
     manifests, problems = [], []
     for file in _expanded(files):
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text()
-            for body in _objects(list(yaml.safe_load_all(text))):
+            for body in _objects(list(yaml.load_all(text, _Loader))):
                 own = (body.get("metadata") or {}).get("namespace") or namespace
                 manifests.append(Manifest(file, body, own))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        except OSError as error:
+            message, remedy = str(error.strerror), "name a file that exists and can be read"
+            problems.append(Check(result=Result.FAIL, subject=file, message=message, remedy=remedy))
+        except (UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
             message = " ".join(str(error).split())
             remedy = "correct the file"
             problems.append(Check(result=Result.FAIL, subject=file, message=message, remedy=remedy))
@@ -89,8 +116,15 @@ def _objects(documents: list[Any]) -> Iterator[Json]:
             continue
         if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
             raise TypeError(f"a document is not an object: {str(body)[:40]!r}")
+        meta = body.get("metadata") or {}
+        for field in ("name", "namespace"):
+            if not isinstance(meta.get(field) or "", str):
+                raise TypeError(f"metadata.{field} is not text: {str(meta[field])[:40]!r}")
         if body.get("kind") == "List":
-            yield from _objects(body.get("items") or [])
+            items = body.get("items") or []
+            if not isinstance(items, list):
+                raise TypeError(f"the items of a List are not a list: {str(items)[:40]!r}")
+            yield from _objects(items)
         else:
             yield body
 
@@ -99,6 +133,10 @@ def _dry_runs(api: Api, manifests: list[Manifest]) -> Iterator[Finding]:
     """The refusals of the API server."""
     for one in manifests:
         namespace, name = one.key
+        if one.body.get("apiVersion") != API_VERSION:
+            message = f"the cluster serves no {one.body.get('apiVersion')}"
+            yield failed(one, "NotFound", message, f"set apiVersion: {API_VERSION}")
+            continue
         plural = _KINDS.get(one.kind)
         if plural is None or not name:
             message = "the kind is unknown" if plural is None else "metadata.name is missing"

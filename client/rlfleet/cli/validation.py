@@ -6,7 +6,7 @@ would report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,8 @@ class Together:
             for body in there.get(kind, ()):
                 made._put(kind, (body["metadata"]["namespace"], body["metadata"]["name"]), body)
         for one in manifests:
-            made._put(one.kind, one.key, one.body)
+            # The API server ignores the status of a file.
+            made._put(one.kind, one.key, {k: v for k, v in one.body.items() if k != "status"})
         return made
 
     def _put(self, kind: str, key: Key, body: Json) -> None:
@@ -102,18 +103,24 @@ class Together:
 
 
 def findings(
-    manifests: Sequence[Manifest], there: Mapping[str, Sequence[Json]]
+    manifests: Sequence[Manifest],
+    there: Mapping[str, Sequence[Json]],
+    refused: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Everything that the operator would refuse.
 
     A WeightVersion that is not in the files is checked as well if the files change its fleet.
+    `refused`: objects that the API server has refused. Their fields may have any type, so neither they
+    nor what belongs to such a fleet is checked.
     """
-    together = Together.of(manifests, there)
-    files = {(m.kind, m.key): m for m in manifests}
+    bad = {m.key for m in manifests if m.kind == FLEET and str(m) in refused}
+    taken = [m for m in manifests if str(m) not in refused]
+    together = Together.of(taken, there)
+    files = {(m.kind, m.key): m for m in taken}
     for key, weights in together.weights.items():
         fleet = (key[0], weights.spec.fleet_ref.name)
         place = files.get((WEIGHTS, key)) or files.get((FLEET, fleet))
-        if place is None:
+        if place is None or fleet in bad:
             continue
         for rule, message, remedy in _problems(key, weights, together):
             named = message if place.kind == WEIGHTS else f"WeightVersion {key[1]}: {message}"

@@ -22,6 +22,8 @@ _COLOURS = {
     "load": "loading",
     "apply": "loading",
     "resume": "resuming",
+    "stage-adapter": "staging",
+    "adapter": "loading",
 }
 _MARGIN = 16
 _FONT = "system-ui, sans-serif"

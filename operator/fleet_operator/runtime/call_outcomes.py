@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fleet_operator.core.actions import WorkerCall
+from fleet_operator.core.actions import LoraCall, WorkerCall
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.logs import fleet_fields
 from fleet_operator.runtime.metrics import SILENT, Metrics
@@ -43,6 +43,7 @@ def note_outcome(
                 operation=action.kind,
                 version=action.version or None,
                 run_id=action.run_id,
+                adapter=action.adapter if isinstance(action, LoraCall) else None,
                 outcome=outcome,
                 reason=action.reason,
                 message_of_worker=answer.message,

@@ -42,6 +42,6 @@ def without_version(before: Sequence[R], version: str | None, run_id: str | None
     """Return the refusals to report after a version was staged: those of other versions stay.
 
     The worker may stage the fallback of a version that it has refused. Without the refusal, the operator
-    would stage the refused version again at once, and read both in turn for ever.
+    would stage the refused version again at once, and read both in turn forever.
     """
     return tuple(r for r in before if (r.version, r.run_id) != (version, run_id))

@@ -119,7 +119,7 @@ def test_following_shows_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(lines) == len(set(lines)) == 9
     assert "it has ended" in lines[-1]
     assert err.count("waiting to start") == 2
-    assert objects.asked[1]["sinceTime"] == "2026-01-01T00:17:56Z"
+    assert objects.asked[1]["sinceTime"] == "2026-01-01T00:17:54Z", "its own last line"
 
 
 def test_without_the_right_the_operators_log_is_left_out(
@@ -212,3 +212,23 @@ def test_a_json_line_of_vllm_has_a_level() -> None:
 
     found = log_line(f"{STAMP}1Z {json.dumps(vllm)}", "p")
     assert (found.level, found.message, found.fields) == ("WARNING", "m", {})
+
+
+def test_each_pod_is_read_from_its_own_last_line_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods are read one after another, and the clock of a node may be behind."""
+    objects = Logged()
+    asked: list[str] = []
+
+    def of_the_slow_clock(params: dict[str, str], _: object) -> str:
+        asked.append(params["sinceTime"])
+        return f"{STAMP}1Z from a node whose clock is behind\n"
+
+    def later(_: float) -> None:
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+
+    objects.answers[f"GET {PODS}/policy-1/log"] = of_the_slow_clock
+    monkeypatch.setattr(time, "sleep", later)
+    run(monkeypatch, objects, "logs", "--follow")
+
+    assert asked[1] == f"{STAMP}1Z"

@@ -130,6 +130,25 @@ def test_a_version_from_two_directories_may_have_two_digests(
     assert sorted(results) == ["fail", "ok", "ok"]
 
 
+def test_labels_of_adapters_are_reported_as_not_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, file, _ = recorded(tmp_path, reply(adapter="7"))
+
+    code, out, _ = run(monkeypatch, fleet(), "audit", str(file), "-o", "json")
+
+    assert code == 0
+    assert [c["result"] for c in json.loads(out)["items"]] == ["warn"]
+
+
+def test_choices_that_are_no_objects_are_refused(tmp_path: Path) -> None:
+    code, file, error = recorded(tmp_path, {"choices": [5]}, reply())
+
+    assert code != 0
+    assert "choices" in error
+    assert len(file.read_text().splitlines()) == 1, "the other reply is recorded"
+
+
 @pytest.mark.parametrize("text", ["", "not json\n", '{"prompt_token_ids": [1]}\n'])
 def test_a_file_without_records_is_no_proof(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str

@@ -236,3 +236,47 @@ def test_without_an_answer_the_dry_run_ends(
     cluster.refusals["policy"] = Unavailable("the API server does not answer")
 
     assert run(monkeypatch, cluster, "validate", str(tmp_path))[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(yaml.safe_dump(weights()).replace("'3'", "2026-01-01"), 0, id="a date"),
+        pytest.param(
+            yaml.safe_dump(weights()).replace("v1alpha1", "v1"), CHECKS_FAILED, id="a version"
+        ),
+        pytest.param(
+            yaml.safe_dump(fleet() | {"status": 4}), 0, id="a status, which the API server ignores"
+        ),
+        pytest.param(
+            yaml.safe_dump(weights() | {"metadata": {"name": "policy", "namespace": {"a": "b"}}}),
+            CHECKS_FAILED,
+            id="a namespace that is no text",
+        ),
+        pytest.param(
+            yaml.safe_dump({"kind": "List", "items": 5}), CHECKS_FAILED, id="a List without a list"
+        ),
+    ],
+)
+def test_values_of_any_type_are_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, code: int
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+
+    assert run(monkeypatch, Cluster(), "validate", str(tmp_path))[0] == code
+
+
+def test_a_fleet_that_the_api_server_refuses_is_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong = fleet()
+    wrong["spec"]["model"]["source"] = "x"
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([wrong, weights()]))
+    cluster = Cluster()
+    message = "spec.model.source in body must be of type object"
+    cluster.answers[f"PATCH {GROUP}/rl/inferencefleets/policy"] = Refused("?", "Invalid", message)
+
+    code, out, _ = run(monkeypatch, cluster, "validate", str(tmp_path), "-o", "json")
+
+    assert code == CHECKS_FAILED
+    assert [c["rule"] for c in json.loads(out)["items"] if c["result"] == "fail"] == ["Invalid"]

@@ -359,6 +359,16 @@ def test_a_missing_cluster_has_its_own_exit_code(
     assert said in " ".join(done.stderr.split())
 
 
+def test_a_reason_is_found_in_any_case_and_a_similar_one_is_proposed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = run(monkeypatch, Recorded("applied"), "explain", "checkpointtruncated")
+    similar = run(monkeypatch, Recorded("applied"), "explain", "ChekpointTruncated")
+
+    assert found[0] == 0
+    assert "CheckpointTruncated" in similar[2]
+
+
 def test_a_reason_is_explained_without_a_cluster() -> None:
     done = CliRunner().invoke(app, ["explain", "CheckpointTruncated"])
 

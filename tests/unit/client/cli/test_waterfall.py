@@ -177,3 +177,21 @@ def test_a_fleet_without_a_rollout_has_no_picture(monkeypatch: pytest.MonkeyPatc
 
     assert code == 2
     assert "no waterfall" in " ".join(err.split())
+
+
+def test_a_report_of_an_adapter_has_the_calls_of_that_adapter() -> None:
+    objects = Recorded("applied")
+    objects.weights["spec"]["adapter"] = "sql"
+    version = objects.weights["status"]["desiredVersion"]
+    lines = [
+        call(objects, 1, pod="policy-0", operation="stage-adapter", version=version, adapter="sql"),
+        call(objects, 2, pod="policy-0", operation="adapter", version=version, adapter="sql"),
+        call(objects, 2, pod="policy-0", operation="adapter", version=version, adapter="other"),
+        call(objects, 2, pod="policy-0", operation="stage", version=version),
+    ]
+
+    found = spans(lines, weights_of(objects), objects.moment)
+
+    assert [(s.pod, s.operation) for s in found] == [
+        ("policy-0", "stage-adapter"), ("policy-0", "adapter"),
+    ]  # fmt: skip
