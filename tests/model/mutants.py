@@ -63,11 +63,12 @@ MUTANTS = [
     ),
     Mutant(
         6,
-        "a canary that lost the applied weights reads them and the next ones in turn",
-        "core/strategies/baselines.py",
-        "applied.is_transferred or worker.facts.has_bytes(view.desired)",
-        "applied.is_transferred",
-        story="a_canary_without_a_baseline",
+        "a worker forgets the refusal of a version when it stages another one",
+        "lifecycle/refused_stages.py",
+        "return tuple(r for r in before if (r.version, r.run_id) != (version, run_id))",
+        "return ()",
+        first_seed=7800007259,
+        package="fleet_worker",
     ),
     Mutant(
         1,
