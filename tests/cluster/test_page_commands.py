@@ -120,8 +120,7 @@ async def test_the_pages_install_and_uninstall_the_release(
     }
     (uninstall,) = by_verb["uninstall"]
     assert len(by_verb["install"]) == 2
-    # `--install` does nothing more where the release exists.
-    assert ("docs/reference/rl-api.md", "helm upgrade --install") in {
+    assert ("docs/reference/rl-api.md", "helm upgrade rlfleet") in {
         (page, " ".join(block.split()[:3])) for page, block in by_verb["upgrade"]
     }
     assert sum(map(len, by_verb.values())) == len(RELEASES)

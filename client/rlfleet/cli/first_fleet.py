@@ -38,7 +38,10 @@ def image_checks(operators: Answer) -> Iterator[Check]:
     for one in operators["items"]:
         operator = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
         if image := argument(one, "--default-image"):
-            message = f"{operator} starts workers with {image} where a fleet names no image"
+            message = (
+                f"{operator} starts workers with {image} where a fleet names no image; "
+                "whether nodes can pull it is not checked"
+            )
             yield ok("image", message)
         else:
             message = f"{operator} has no default image for workers"
@@ -61,6 +64,7 @@ def fleet_check(answer: Answer, namespace: str) -> Check | None:
         return unread("fleet", answer)
     message = (
         f"the API server takes a minimal fleet in namespace {namespace!r} (dry run); "
-        "for yours, with its engine flags: rlfleet validate FILE"
+        "for yours, with the flags that rlfleet owns: rlfleet validate FILE; a worker checks all flags "
+        "of the engine when it starts"
     )
     return ok("fleet", message)
