@@ -61,7 +61,8 @@ def test_a_bad_checkpoint_is_refused_with_its_reason_and_the_old_weights_serve_o
     assert worker.metric("rlfleet_worker_refusals_total", reason=reason) == refusals + 1
     assert worker.greedy() == before
     # And the worker takes the next good one as if nothing had been.
-    assert worker.swap(new_version(), weights.b)["stage_failure"] is None
+    after = worker.swap(good := new_version(), weights.b)
+    assert (after["phase"], after["version"], after["load_failure"]) == ("serving", good, None)
 
 
 def _rewrite(checkpoint: Path, weights: Weights) -> None:
