@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 API_VERSION = "rlfleet.dev/v1alpha1"
+GROUP = API_VERSION.partition("/")[0]
 RETRY = "rlfleet.dev/retry"
 """Annotation of a WeightVersion: a new value makes the operator try an abandoned version again."""
 TRACEPARENT = "rlfleet.dev/traceparent"

@@ -39,24 +39,27 @@ app.kubernetes.io/instance: {{ include "rlfleet.fullname" . | quote }}
 {{ include "rlfleet.apiLabelsWith" (list . (dict)) }}
 {{- end -}}
 
-{{/* Labels of an object: the root context, and labels of its own. Each key once; the chart's own labels win. */}}
+{{/* Labels of an object: the root context, and labels of its own. */}}
 {{- define "rlfleet.labelsWith" -}}
-{{ toYaml (merge (fromYaml (include "rlfleet.selectorLabels" (first .))) (fromYaml (include "rlfleet.chartLabels" (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
+{{ include "rlfleet.merged" (list (first .) (list "rlfleet.selectorLabels" "rlfleet.chartLabels") (last .)) }}
 {{- end -}}
 
 {{- define "rlfleet.apiLabelsWith" -}}
-{{ toYaml (merge (fromYaml (include "rlfleet.apiSelectorLabels" (first .))) (fromYaml (include "rlfleet.chartLabels" (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
+{{ include "rlfleet.merged" (list (first .) (list "rlfleet.apiSelectorLabels" "rlfleet.chartLabels") (last .)) }}
+{{- end -}}
+
+{{/* Each label once: the root context, the templates whose labels win, and labels over `commonLabels`. */}}
+{{- define "rlfleet.merged" -}}
+{{- $root := first . -}}
+{{- $labels := dict -}}
+{{- range index . 1 }}{{ $labels = merge $labels (include . $root | fromYaml) }}{{ end -}}
+{{ toYaml (merge $labels (deepCopy (last . | default dict)) (deepCopy ($root.Values.commonLabels | default dict))) }}
 {{- end -}}
 
 {{- define "rlfleet.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" | quote }}
-{{- end -}}
-
-{{/* Labels of pods: the labels that select them, `commonLabels` and labels of their own. */}}
-{{- define "rlfleet.podLabels" -}}
-{{ toYaml (merge (fromYaml (include (index . 1) (first .))) (deepCopy (last . | default dict)) (deepCopy ((first .).Values.commonLabels | default dict))) }}
 {{- end -}}
 
 {{/* The image of workers for fleets that name none. */}}

@@ -16,7 +16,7 @@ from rlfleet.cli.leadership import problem_of
 from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
-from rlfleet.resources import API_VERSION
+from rlfleet.resources import API_VERSION, GROUP
 
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = "install the chart: helm install rlfleet charts/rlfleet"
@@ -48,17 +48,16 @@ class Right:
         return f"{self.verb} {self.resource}"
 
 
-_GROUP = API_VERSION.partition("/")[0]
 RIGHTS = (
     *(
-        Right(verb, _GROUP, kind, "every verb", needed=True)
+        Right(verb, GROUP, kind, "every verb", needed=True)
         for kind in Kind
         for verb in ("get", "list")
     ),
-    Right("watch", _GROUP, Kind.WEIGHTS, "--wait"),
-    Right("patch", _GROUP, Kind.WEIGHTS, "publish, rollback, retry, suspend and resume"),
-    Right("create", _GROUP, Kind.WEIGHTS, "publish --create-for"),
-    Right("create", _GROUP, Kind.FLEETS, "the first fleet"),
+    Right("watch", GROUP, Kind.WEIGHTS, "--wait"),
+    Right("patch", GROUP, Kind.WEIGHTS, "publish, rollback, retry, suspend and resume"),
+    Right("create", GROUP, Kind.WEIGHTS, "publish --create-for"),
+    Right("create", GROUP, Kind.FLEETS, "the first fleet"),
     Right("list", "", "pods", "workers, logs, report and check"),
     Right("get", "", "pods/log", "logs and report"),
     Right("create", "", "pods/exec", "check"),

@@ -96,13 +96,15 @@ def unattended(found: Explanation, fleet: InferenceFleet, problem: str) -> Expla
     )
 
 
+_REASONS = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
+
+
 def meaning_of(reason: str) -> Explanation | None:
     """The meaning of a reason of a condition or of a lagging worker; None for any other word.
 
     Upper and lower case are the same.
     """
-    known = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
-    reason = known.get(reason.lower(), reason)
+    reason = _REASONS.get(reason.lower(), reason)
     if reason in OF_WORKERS:
         meaning, remedies = OF_WORKERS[reason]
         return Explanation(name=reason, summary=meaning, remedies=remedies)
@@ -113,8 +115,7 @@ def meaning_of(reason: str) -> Explanation | None:
 
 def similar_reasons(word: str) -> list[str]:
     """Reasons that are spelt like a word, the nearest first."""
-    known = {one.lower(): one for one in (*OF_WORKERS, *MEANINGS)}
-    return [known[one] for one in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
+    return [_REASONS[one] for one in get_close_matches(word.lower(), _REASONS, n=3, cutoff=0.75)]
 
 
 def _explanation(
@@ -142,7 +143,7 @@ def _explanation(
     ]
     if (more := len(lagging) - _MOST_LAGGING) > 0:
         details.append(
-            f"{more} more lagging {'worker' if more == 1 else 'workers'}: rlfleet workers {name} -n {names['NAMESPACE']}"
+            f"{plural(more, 'more lagging worker')}: rlfleet workers {name} -n {names['NAMESPACE']}"
         )
     reason = cause.reason if cause else ""
     return Explanation(

@@ -44,9 +44,12 @@ class LogReader:
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{name}/log"
         # The API server takes whole seconds, so the lines of the last one come again.
         key = uid or name
-        begin = self._since.get(key, since).replace(microsecond=0)
-        begin_text = begin.isoformat().replace("+00:00", "Z")
-        params = {"container": container, "timestamps": "true", "sinceTime": begin_text}
+        begin = self._since.get(key, since).replace(microsecond=0).isoformat()
+        params = {
+            "container": container,
+            "timestamps": "true",
+            "sinceTime": begin.replace("+00:00", "Z"),
+        }
         try:
             raw = [line for line in self._api.text(path, params).split("\n") if line]
         except Forbidden:
@@ -55,8 +58,9 @@ class LogReader:
             self._warn(name, f"the log of {name} is not shown: {error}")
             return
         before, self._seen[key] = self._seen.get(key, set()), set(raw)
+        if raw:
+            self._since[key] = max(self._since.get(key, since), log_line(raw[-1], name).time)
         for line in raw:
-            self._since[key] = max(self._since.get(key, since), _written_at(line) or since)
             if line not in before:
                 yield log_line(line, name)
 
@@ -76,14 +80,6 @@ class LogReader:
         if subject not in self._warned:
             show.errors().print(f"[yellow]warning:[/] {escape(message)}")
         self._warned.add(subject)
-
-
-def _written_at(line: str) -> datetime | None:
-    """The kubelet's time of a line, by which the API server selects; None if the line has none."""
-    try:
-        return datetime.fromisoformat(line.partition(" ")[0])
-    except ValueError:
-        return None
 
 
 def _first_container(pod: Json) -> str:

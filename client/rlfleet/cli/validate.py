@@ -13,11 +13,12 @@ import yaml
 from rlfleet.cli import checklist, cluster
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check, Result
+from rlfleet.cli.diagnosis import fail
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
 from rlfleet.cli.validation import FLEET, WEIGHTS, Finding, Manifest, failed, finding, findings
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
 from rlfleet.ports import Json, Kind
-from rlfleet.resources import API_VERSION
+from rlfleet.resources import API_VERSION, GROUP
 
 
 class _Loader(yaml.SafeLoader):
@@ -52,32 +53,20 @@ def validate(
     """Check manifests against the cluster and against each other; nothing is changed."""
     api = cluster.connect(namespace, context, kubeconfig)
     manifests, found = _read(files, api.namespace)
-    ours = [one for one in manifests if _group(one) == _group_of(API_VERSION)]
+    ours = [m for m in manifests if str(m.body.get("apiVersion")).startswith(f"{GROUP}/")]
     if not ours and not found:
         raise NotFound(
             f"there is no object of {API_VERSION} in {', '.join(files)}; name other files"
         )
     refused = list(_dry_runs(api, ours))
-    broken = [*refused, *findings(ours, _there(api, ours), _failed_of(refused))]
+    failed_objects = {one.object for one in refused if one.result is Result.FAIL}
+    broken = [*refused, *findings(ours, _there(api, ours), failed_objects)]
     fine = [
         finding(Result.OK, one, "the cluster takes it")
         for one in ours
         if all((b.file, b.object) != (one.file, str(one)) for b in broken)
     ]
     checklist.report([*found, *fine, *broken], output)
-
-
-def _group(manifest: Manifest) -> str:
-    return _group_of(str(manifest.body.get("apiVersion", "")))
-
-
-def _group_of(api_version: str) -> str:
-    return api_version.partition("/")[0]
-
-
-def _failed_of(refused: list[Finding]) -> set[str]:
-    """The objects that the API server has refused."""
-    return {one.object for one in refused if one.result is Result.FAIL}
 
 
 def _read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:
@@ -90,12 +79,9 @@ def _read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]
                 own = (body.get("metadata") or {}).get("namespace") or namespace
                 manifests.append(Manifest(file, body, own))
         except OSError as error:
-            message, remedy = str(error.strerror), "name a file that exists and can be read"
-            problems.append(Check(result=Result.FAIL, subject=file, message=message, remedy=remedy))
+            problems.append(fail(file, str(error.strerror), "name a file that can be read"))
         except (UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
-            message = " ".join(str(error).split())
-            remedy = "correct the file"
-            problems.append(Check(result=Result.FAIL, subject=file, message=message, remedy=remedy))
+            problems.append(fail(file, " ".join(str(error).split()), "correct the file"))
     return manifests, problems
 
 
