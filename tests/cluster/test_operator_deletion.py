@@ -1,4 +1,5 @@
-"""A deleted fleet: garbage collection with and without an operator, recreation, adoption of its workers."""
+"""A deleted fleet: garbage collection with and without an operator, recreation, adoption of its workers.
+A WeightVersion that is deleted in the middle of its rollout."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ CHILDREN = (
 )
 COLLECTED_SECONDS = 60
 """The garbage collector looks for new kinds each 30 s; in a fresh cluster ours is one."""
+SWAP_SECONDS = 3
+NOT_IN_THIS_TEST_SECONDS = 600
 
 
 async def _children(stage: Stage) -> dict[str, dict]:
@@ -132,3 +135,33 @@ async def test_orphaned_workers_are_adopted_and_keep_serving(
     # A worker compares the files that the new WeightVersion names. No worker loads anything.
     assert set(_kinds(stage) - before) == {"stage"}
     assert stage.serving == ["1", "1"]
+
+
+@pytest.mark.usefixtures("shared_operator")
+async def test_a_swap_back_goes_on_when_its_weight_version_is_deleted(stage: Stage) -> None:
+    """The strategy is then that of the fleet, which forbids mixed versions."""
+    await stage.make_fleet(replicas=3, version="1")
+    await stage.applied("1")
+    first, *others = stage.kubelet.workers
+    for worker in others:
+        worker.slow_seconds = NOT_IN_THIS_TEST_SECONDS
+    await stage.publish("2", rollout={"strategy": "InFlight"})
+
+    async def one_serves_the_new_version() -> bool:
+        return first.generates and first.weights == "2"
+
+    await stage.until(one_serves_the_new_version, "one worker serves 2")
+    first.slow_seconds = SWAP_SECONDS
+    before = _kinds(stage)
+    await stage.publish("1")
+
+    async def it_swaps_back() -> bool:
+        return first.work is not None and first.work.action.kind == "apply"
+
+    async def all_serve_again() -> bool:
+        return stage.serving == ["1", "1", "1"]
+
+    await stage.until(it_swaps_back, "the worker swaps back to 1")
+    await stage.kubectl("delete", f"wv/{FLEET}")
+    await stage.until(all_serve_again, "all workers serve 1")
+    assert (_kinds(stage) - before)["fence"] == 0

@@ -485,6 +485,22 @@ def a_strategy_that_is_changed_in_the_middle() -> Chronicle:
     return its.end()
 
 
+def a_swap_back_when_the_strategy_is_changed() -> Chronicle:
+    """A worker has the call to swap back to the applied version, and the strategy forbids mixed versions"""
+    its = Chronicle(slow_seconds=20.0, rollout={"strategy": "InFlight"})
+    first = its.fleet.pod(0)
+    first.worker.slow_seconds = 1.0
+    its.fleet.publish("2")
+    its.until(lambda: its.fleet.serving == ["2", "1", "1"])
+    its.fleet.publish("1")
+    its.until(lambda: first.worker.work is not None, seconds=0.1)
+    its.fleet.faults = Faults(stale_view=1.0)  # the operator knows of its call alone
+    its.fleet.control(rollout={"strategy": "Synchronized"})
+    its.go(2, seconds=0.1)
+    its.fleet.faults = Faults()
+    return its.end()
+
+
 def an_answer_that_is_20_seconds_old() -> Chronicle:
     """A leader looks with an answer of 20 seconds ago: its age does not count as time of the swap"""
     timeouts = {"stageSeconds": 60, "pauseSeconds": 20, "loadSeconds": 40}
@@ -557,6 +573,7 @@ STORIES: list[Story] = [
     an_answer_that_is_20_seconds_old,
     a_store_that_serves_one_worker_at_a_time,
     a_strategy_that_is_changed_in_the_middle,
+    a_swap_back_when_the_strategy_is_changed,
     an_address_that_another_pod_has,
     workers_with_different_numbers_of_sessions,
     *scaling_stories.STORIES,

@@ -133,6 +133,13 @@ class Facts:
         """Whether it is loading these weights into its engine."""
         return self.is_doing("load", weights) or self.is_doing("apply", weights)
 
+    def is_called_to_load(self, weights: Named) -> bool:
+        """Whether a call to load these weights into its engine is in flight."""
+        call = self.call
+        if call is None or call.kind not in {"load", "apply"}:
+            return False
+        return (call.version, call.run_id) == (weights.version, weights.run_id)
+
     def loads_others_than(self, weights: Named) -> bool:
         """Whether it is loading other weights into its engine."""
         loads = self.is_doing("load") or self.is_doing("apply")

@@ -10,7 +10,8 @@ generate at once.
   have reported a load that did not happen, a client may have driven it by hand, or another strategy
   may have left it so. It is fenced after its requests have ended, without waiting for the next barrier,
   and joins again. A paused worker with such weights is fenced at once: it would generate again when its
-  lease ends. A worker that loads the goal or the applied version now keeps its requests.
+  lease ends. A worker that loads the goal or the applied version now, or has the call for it, keeps its
+  requests.
 * Workers whose admission got no answer yet: they may serve already, or soon. The operator calls them
   with a newer epoch, after which they refuse it.
 """
@@ -121,7 +122,7 @@ def fence_other_versions(step: Step, view: RolloutView, *, older: AbstractSet[We
 
     def differs(worker: Facts) -> bool:
         fits = worker.has_loaded(view.applied) or worker.has_loaded(step.goal)
-        comes = worker.is_loading(view.applied)
+        comes = worker.is_loading(view.applied) or worker.is_called_to_load(view.applied)
         return not fits and not comes and (certain or worker.loaded in older)
 
     back = view.held.where(lambda f: f.paused_unchanged and not f.operation).where(differs)

@@ -224,12 +224,28 @@ class TestInARollout:
         made = self.plan(*others, W(2).paused("41"), status=APPLIED)
         assert texts_of(made.step.actions) == ["fence on policy-2"]
 
-    def test_a_worker_that_swaps_to_the_applied_version_keeps_its_requests(self):
+    @pytest.mark.parametrize(
+        "swapping",
+        [
+            pytest.param(
+                W(1).pausing("7").staged("41").doing("apply", "41"), id="it reports the swap"
+            ),
+            pytest.param(
+                W(1).serving("7").staged("41").asked_to("apply 41"), id="the call is in flight"
+            ),
+        ],
+    )
+    def test_a_worker_that_swaps_to_the_applied_version_keeps_its_requests(self, swapping):
         """A swap of `InFlight` may run when the strategy becomes one that forbids mixed versions."""
-        swapping = W(1).pausing("7").staged("41").doing("apply", "41")
         made = self.plan(W(0).serving("41"), swapping, W(2).serving("41"), status=APPLIED)
 
         assert not [a for a in texts_of(made.step.actions) if a.startswith("fence")]
+
+    def test_a_call_to_swap_to_another_version_spares_no_worker(self):
+        swapping = W(1).serving("7").staged("8").asked_to("apply 8")
+        made = self.plan(W(0).serving("41"), swapping, W(2).serving("41"), status=APPLIED)
+
+        assert "fence on policy-1" in texts_of(made.step.actions)
 
     def test_a_draining_worker_keeps_draining(self):
         going = W(1).pausing("7").doing("fence")
