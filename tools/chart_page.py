@@ -1,4 +1,7 @@
-"""The reference page of the chart's values, from the comments in values.yaml and the defaults."""
+"""The tables of the chart's values, from the comments in values.yaml and the defaults.
+
+One is on a reference page, the other at the end of the chart's README.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import yaml
 _KEY = re.compile(r"^( *)([A-Za-z][A-Za-z0-9]*):(.*)$")
 _COMMENT = re.compile(r"^ *# ?(.*)$")
 _MARK = "-- "
+_HEAD = "| Value | Default | Meaning |\n| --- | --- | --- |\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +30,24 @@ class Value:
 
 def values_page(text: str, notice: str) -> str:
     """The page of a values.yaml."""
-    lines = [
-        "# Values of the chart\n\n",
-        notice,
-        "`helm show values charts/rlfleet` prints the same file. The chart's schema refuses ",
-        "values that it does not know.\n\n",
-        "| Value | Default | Meaning |\n| --- | --- | --- |\n",
-    ]
+    return (
+        f"# Values of the chart\n\n{notice}"
+        "`helm show values charts/rlfleet` prints the same file. The chart's schema refuses "
+        f"values that it does not know.\n\n{values_table(text)}"
+    )
+
+
+def readme_with_values(readme: str, text: str) -> str:
+    """The chart's README with the table of a values.yaml, which is its end."""
+    before, head, _ = readme.partition(_HEAD)
+    if not head:
+        before = readme.rstrip("\n") + "\n\n"
+    return before + values_table(text)
+
+
+def values_table(text: str) -> str:
+    """The table of a values.yaml."""
+    lines = [_HEAD]
     for value in read_values(text):
         shown = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
         meaning = value.meaning.replace("|", "\\|")

@@ -51,6 +51,28 @@ def test_a_field_that_a_kind_of_the_prometheus_operator_does_not_have_is_refused
         cluster.kubectl(*CHECKED, stdin=yaml.safe_dump(wrong))
 
 
+def test_a_release_puts_its_objects_into_the_given_namespace(cluster: Cluster) -> None:
+    values = ("crds.enabled=false", "namespaceOverride=rl", "api.enabled=true")
+    chosen = [word for value in values for word in ("--set", value)]
+    kinds = "deployments,services,serviceaccounts,roles,rolebindings,poddisruptionbudgets"
+
+    def found(namespace: str) -> set[str]:
+        listed = cluster.kubectl("-n", namespace, "get", kinds, "-o", "name").stdout.split()
+        return {line for line in listed if "rlfleet" in line}
+
+    cluster.helm("install", "rlfleet", str(CHART), "-n", NAMESPACE, *chosen)
+    assert {line.partition("/")[0].partition(".")[0] for line in found("rl")} == {
+        *("deployment", "service", "serviceaccount", "role", "rolebinding", "poddisruptionbudget")
+    }
+    assert found(NAMESPACE) == set()
+    lease = ("auth", "can-i", "update", "leases/rlfleet", "-n", "rl")
+    allowed = cluster.kubectl(*lease, "--as=system:serviceaccount:rl:rlfleet", check=False)
+    assert allowed.stdout.strip() == "yes"
+
+    cluster.helm("uninstall", "rlfleet", "-n", NAMESPACE)
+    assert found("rl") == set()
+
+
 def test_another_chart_installs_it_and_leaves_it_out_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:

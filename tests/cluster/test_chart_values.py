@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.test_operator_chart import CHART, Rendered
+from tests.cluster.test_operator_chart import CHART, NAMESPACE, Rendered
 
 from devcluster import Cluster
 from devcluster.errors import CommandError
+from fleet_api.settings import parse_settings as parse_api_settings
 from fleet_operator.api.weights import WeightsSpec
+from fleet_operator.runtime.settings import parse_settings
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -103,11 +105,233 @@ def test_objects_can_be_added_as_maps_and_as_templates(cluster: Cluster) -> None
     assert {o["metadata"]["name"] for o in rendered.all("Secret")} == {"one", "rlfleet-two"}
 
 
-def test_a_disruption_budget_can_be_changed_and_left_out(cluster: Cluster) -> None:
-    changed = Rendered(cluster, 'podDisruptionBudget.maxUnavailable="50%"')
+EACH_POD = pytest.mark.parametrize(("place", "name"), [("", "rlfleet"), ("api.", "rlfleet-api")])
+"""Where a value of the operator, or the same of the RL API, is, and the name of its objects."""
 
-    assert changed.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == "50%"
-    assert Rendered(cluster, "podDisruptionBudget.enabled=false").all("PodDisruptionBudget") == []
+
+@EACH_POD
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ((), {"maxUnavailable": 1}),
+        (('maxUnavailable="50%"',), {"maxUnavailable": "50%"}),
+        (("maxUnavailable=0",), {"maxUnavailable": 0}),
+        (("minAvailable=1",), {"minAvailable": 1}),
+        (('minAvailable="50%"', "maxUnavailable=null"), {"minAvailable": "50%"}),
+    ],
+)
+def test_a_disruption_budget_has_one_of_two_limits(
+    cluster: Cluster, place: str, name: str, values: tuple[str, ...], allowed: dict[str, Any]
+) -> None:
+    changed = [f"{place}podDisruptionBudget.{value}" for value in values]
+    spec = Rendered(cluster, "api.enabled=true", *changed).one("PodDisruptionBudget", name)["spec"]
+
+    del spec["selector"]
+    assert spec == allowed
+
+
+@EACH_POD
+def test_a_disruption_budget_with_both_limits_is_refused(
+    cluster: Cluster, place: str, name: str
+) -> None:
+    budget = f"{place}podDisruptionBudget"
+    with pytest.raises(CommandError, match=rf"{budget} has minAvailable and maxUnavailable"):
+        Rendered(
+            cluster, "api.enabled=true", f"{budget}.minAvailable=1", f"{budget}.maxUnavailable=0"
+        )
+
+
+@EACH_POD
+def test_a_disruption_budget_can_be_left_out(cluster: Cluster, place: str, name: str) -> None:
+    made = Rendered(cluster, "api.enabled=true", f"{place}podDisruptionBudget.enabled=false")
+
+    left = {o["metadata"]["name"] for o in made.all("PodDisruptionBudget")}
+    assert left == {"rlfleet", "rlfleet-api"} - {name}
+
+
+WITHOUT_NAMESPACE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+EVERY_OBJECT = (
+    "api.enabled=true",
+    "api.networkPolicy.enabled=true",
+    *(f"metrics.{kind}.enabled=true" for kind in ("serviceMonitor", "podMonitor", "dashboards")),
+    "metrics.prometheusRule.enabled=true",
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "namespace"),
+    [((), NAMESPACE), (('namespaceOverride="elsewhere"',), "elsewhere")],
+    ids=["of the release", "given"],
+)
+def test_every_object_of_the_release_is_in_one_namespace(
+    cluster: Cluster, values: tuple[str, ...], namespace: str
+) -> None:
+    made = Rendered(cluster, *EVERY_OBJECT, *values)
+    subjects = [
+        subject
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+        for binding in made.all(kind)
+        for subject in binding["subjects"]
+    ]
+    places = {
+        (o["kind"], o["metadata"].get("namespace"))
+        for o in made.objects
+        if o["kind"] not in WITHOUT_NAMESPACE
+    }
+    (alert,) = (
+        rule
+        for group in made.one("PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+        if rule["alert"] == "RlfleetNoLeader"
+    )
+
+    assert {place for _, place in places} == {namespace}
+    assert {"Deployment", "Service", "Role", "ConfigMap", "PrometheusRule"} <= {
+        k for k, _ in places
+    }
+    assert {subject["namespace"] for subject in subjects} == {namespace}
+    assert parse_settings(made.container()["args"]).lease_namespace == namespace
+    assert alert["labels"]["operator"] == f"{namespace}/rlfleet"
+
+
+def test_policies_in_namespaces_of_fleets_admit_pods_of_the_given_namespace(
+    cluster: Cluster,
+) -> None:
+    made = Rendered(
+        cluster,
+        'namespaceOverride="elsewhere"',
+        'watchNamespaces=["rl"]',
+        "networkPolicy.enabled=true",
+        "api.enabled=true",
+        'api.externalFleets=["rl/policy"]',
+    )
+    policies = made.all("NetworkPolicy")
+    admitted = [
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+        for policy in policies
+        for rule in policy["spec"]["ingress"]
+        for peer in rule.get("from", ())
+        if "namespaceSelector" in peer
+    ]
+
+    assert {policy["metadata"]["namespace"] for policy in policies} == {"rl"}
+    assert len(admitted) > 2
+    assert set(admitted) == {"elsewhere"}
+
+
+def test_notes_name_the_given_namespace(cluster: Cluster) -> None:
+    words = ("install", "notes", str(CHART), "--dry-run=client", "-n", NAMESPACE)
+    told = cluster.helm(*words, "--set", "namespaceOverride=elsewhere").stdout.partition("NOTES:")[
+        2
+    ]
+
+    assert "runs in namespace elsewhere." in told
+    assert "kubectl -n elsewhere rollout status" in told
+    assert NAMESPACE not in told
+
+
+@EACH_POD
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((), {}),
+        (("hostNetwork=true",), {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}),
+        (
+            ("hostNetwork=true", 'dnsPolicy="Default"'),
+            {"hostNetwork": True, "dnsPolicy": "Default"},
+        ),
+        (
+            ('dnsPolicy="None"', 'dnsConfig={"nameservers":["192.0.2.1"]}'),
+            {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"]}},
+        ),
+        (("hostNetwork=null", "dnsConfig=null"), {}),
+    ],
+)
+def test_a_pod_may_have_the_network_of_the_node_and_resolvers_of_its_own(
+    cluster: Cluster, place: str, name: str, values: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    made = Rendered(cluster, "api.enabled=true", *(f"{place}{value}" for value in values))
+
+    fields = ("hostNetwork", "dnsPolicy", "dnsConfig")
+    by_name = {
+        one: {key: value for key, value in made.pod(one)["spec"].items() if key in fields}
+        for one in ("rlfleet", "rlfleet-api")
+    }
+    assert by_name == {"rlfleet": {}, "rlfleet-api": {}} | {name: expected}
+
+
+@EACH_POD
+def test_a_pod_in_the_network_of_the_node_gives_its_port_to_the_next_one(
+    cluster: Cluster, place: str, name: str
+) -> None:
+    values = ("api.enabled=true", f"{place}hostNetwork=true")
+    replaced = Rendered(cluster, *values).one("Deployment", name)["spec"]
+    given = Rendered(cluster, *values, f'{place}strategy={{"type":"Recreate"}}')
+
+    assert replaced["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert given.one("Deployment", name)["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_ports_can_be_changed(cluster: Cluster) -> None:
+    made = Rendered(
+        cluster, "api.enabled=true", "port=9080", "api.port=9090", "api.metricsPort=9091"
+    )
+    opened = {p["name"]: p["containerPort"] for p in made.container("rlfleet-api")["ports"]}
+    api = parse_api_settings(made.container("rlfleet-api")["args"])
+
+    assert [p["containerPort"] for p in made.container()["ports"]] == [9080]
+    assert parse_settings(made.container()["args"]).port == 9080
+    assert opened == {"http": 9090, "metrics": 9091}
+    assert (api.port, api.metrics_port) == (9090, 9091)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("hostNetwork=true", "networkPolicy.enabled=true"), r"networkPolicy\.adminFrom"),
+        (("api.hostNetwork=true", "networkPolicy.enabled=true"), r"networkPolicy\.metricsFrom"),
+        (("api.hostNetwork=true", "api.networkPolicy.enabled=true"), "has no effect on pods"),
+    ],
+)
+def test_policies_that_do_not_fit_the_network_of_the_node_are_refused(
+    cluster: Cluster, values: tuple[str, ...], message: str
+) -> None:
+    nodes = '[{"ipBlock":{"cidr":"192.0.2.0/24"}}]'
+    named = [f"networkPolicy.{key}={nodes}" for key in ("adminFrom", "metricsFrom")]
+    with pytest.raises(CommandError, match=message):
+        Rendered(cluster, "api.enabled=true", 'watchNamespaces=["rl"]', *values)
+
+    if "api.networkPolicy" not in values[1]:
+        assert Rendered(cluster, "api.enabled=true", 'watchNamespaces=["rl"]', *values, *named)
+
+
+@EACH_POD
+@pytest.mark.parametrize(
+    ("values", "mounted"),
+    [
+        ((), (True, None)),
+        (("serviceAccount.automountServiceAccountToken=false",), (False, None)),
+        (("automountServiceAccountToken=false",), (True, False)),
+        (
+            (
+                "serviceAccount.automountServiceAccountToken=false",
+                "automountServiceAccountToken=true",
+            ),
+            (False, True),
+        ),
+    ],
+)
+def test_accounts_and_pods_say_whether_the_token_is_mounted(
+    cluster: Cluster,
+    place: str,
+    name: str,
+    values: tuple[str, ...],
+    mounted: tuple[bool, bool | None],
+) -> None:
+    made = Rendered(cluster, "api.enabled=true", *(f"{place}{value}" for value in values))
+
+    of_account = made.one("ServiceAccount", name)["automountServiceAccountToken"]
+    assert (of_account, made.pod(name)["spec"].get("automountServiceAccountToken")) == mounted
 
 
 def test_the_annotations_for_artifact_hub_name_the_crds_and_a_valid_example(

@@ -78,7 +78,7 @@ def rendered(cluster: Cluster) -> Rendered:
     return Rendered(cluster)
 
 
-def test_it_is_linted(cluster: Cluster) -> None:
+def test_helm_lint_accepts_the_chart(cluster: Cluster) -> None:
     assert "0 chart(s) failed" in cluster.helm("lint", "--strict", str(CHART)).stdout
 
 
@@ -128,7 +128,7 @@ def test_rights_are_given_to_the_operators_account_alone(cluster: Cluster, value
         assert (reference["kind"], place, reference["name"]) in roles
 
 
-def test_people_get_rights_on_fleets_and_on_nothing_else(rendered: Rendered) -> None:
+def test_user_roles_get_rights_on_fleets_and_on_nothing_else(rendered: Rendered) -> None:
     view, edit = (
         rendered.one("ClusterRole", "rlfleet-view"),
         rendered.one("ClusterRole", "rlfleet-edit"),
@@ -142,7 +142,7 @@ def test_people_get_rights_on_fleets_and_on_nothing_else(rendered: Rendered) -> 
     assert not any(r.endswith("/status") for _, r, _ in rights(edit))
 
 
-def test_people_get_none_where_that_is_switched_off(cluster: Cluster) -> None:
+def test_user_roles_are_absent_where_they_are_switched_off(cluster: Cluster) -> None:
     made = Rendered(cluster, "rbac.aggregate=false")
 
     assert [r["metadata"]["name"] for r in made.all("ClusterRole")] == ["rlfleet"]
@@ -289,6 +289,14 @@ def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
         ('metrics.dashboards.labels={"grafana_dashboard":1}', "labels"),
         ('metrics.prometheusRule.alertLabels={"priority":1}', "alertLabels"),
         ('fullnameOverride="Bad_Name"', "fullnameOverride"),
+        ('namespaceOverride="Bad.Name"', "namespaceOverride"),
+        ('dnsPolicy="Best"', "dnsPolicy"),
+        ('api.dnsPolicy="Best"', "dnsPolicy"),
+        ('hostNetwork="yes"', "hostNetwork"),
+        ('serviceAccount.automountServiceAccountToken="no"', "automountServiceAccountToken"),
+        ('podDisruptionBudget.minAvailable="half"', "minAvailable"),
+        ("api.podDisruptionBudget.maxUnavailable=-1", "maxUnavailable"),
+        ("port=0", "port"),
         ("tolerations={}", "tolerations"),
         ("imagePullSecrets=[{}]", "imagePullSecrets"),
     ],

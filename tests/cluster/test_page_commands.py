@@ -1,6 +1,7 @@
 """The commands of the README and of the pages, run unchanged.
 
-Two parts are adapted. The namespace `rl` or `NAMESPACE`, where a command names it, is the test's own.
+Three parts are adapted. The namespace `rl` or `NAMESPACE`, where a command names it, is the test's own.
+The chart is that of the working tree.
 The API server, its authority and a token come in the variables that the README's curl uses.
 """
 
@@ -118,8 +119,11 @@ async def test_the_pages_install_and_uninstall_the_release(
         verb: [(page, block) for page, block in RELEASES if block.startswith(f"helm {verb} ")]
         for verb in ("install", "upgrade", "uninstall")
     }
-    (uninstall,) = by_verb["uninstall"]
-    assert len(by_verb["install"]) == 2
+    uninstall = by_verb["uninstall"][0]
+    assert {" ".join(block.split()) for _, block in by_verb["uninstall"]} == {
+        "helm uninstall rlfleet -n rlfleet-system"
+    }
+    assert len(by_verb["install"]) == 3
     assert ("docs/reference/rl-api.md", "helm upgrade rlfleet") in {
         (page, " ".join(block.split()[:3])) for page, block in by_verb["upgrade"]
     }
@@ -142,6 +146,8 @@ async def _run(cluster: Cluster, page: str, script: str, folder: Path) -> None:
     config = json.loads(cluster.kubeconfig.read_text())
     server = config["clusters"][0]["cluster"]
     authority = folder / "ca.crt"
+    # No registry has the chart of the working tree.
+    script = script.replace("oci://registry.example/rlfleet/charts/rlfleet", "charts/rlfleet")
     authority.write_bytes(base64.b64decode(server["certificate-authority-data"]))
     own = {"API": server["server"], "CA": str(authority)}
     own["TOKEN"] = config["users"][0]["user"]["token"]

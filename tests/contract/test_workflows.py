@@ -75,3 +75,15 @@ def test_a_release_builds_targets_of_the_dockerfile() -> None:
 
     assert {each["target"] for each in built} <= set(STAGES)
     assert {each["target"] for each in built} == {"operator", "worker", "worker-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("job", "build"), [("chart", "helm package"), ("wheels", "hatchling build")]
+)
+def test_a_release_writes_its_addresses_before_it_builds(job: str, build: str) -> None:
+    found = jobs(ROOT / ".github/workflows/release.yml")[job]["steps"]
+    (script,) = (step["run"] for step in found if build in step.get("run", ""))
+    before, _, _ = script.partition(build)
+
+    assert "tools/release_addresses.py" in before
+    assert ("--registry" in before) is (job == "chart")

@@ -8,7 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _PAGES = sorted(
-    page.relative_to(ROOT).as_posix() for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+    page.relative_to(ROOT).as_posix()
+    for page in (ROOT / "README.md", ROOT / "charts/rlfleet/README.md", *DOCS.rglob("*.md"))
 )
 _COMMANDS = ("sh", "bash", "console")
 """Languages of the blocks that hold commands. In pages that tell readers what to do, a block that names

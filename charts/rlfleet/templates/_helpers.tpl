@@ -9,6 +9,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Where the objects of this release are. */}}
+{{- define "rlfleet.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
 {{- define "rlfleet.image" -}}
 {{- with .Values.image -}}
 {{- $repository := ternary (printf "%s/%s" (.registry | default "") .repository) .repository (not (empty .registry)) -}}
@@ -72,7 +77,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{/* The pods of the RL API, as a peer of a NetworkPolicy. */}}
 {{- define "rlfleet.apiPeer" -}}
 - namespaceSelector:
-    matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace | quote }}}
+    matchLabels: {kubernetes.io/metadata.name: {{ include "rlfleet.namespace" . | quote }}}
   podSelector:
     matchLabels: {{- include "rlfleet.apiSelectorLabels" . | nindent 6 }}
 {{- end -}}
@@ -88,6 +93,40 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]
+{{- end -}}
+
+{{/* The network and the account's token of a pod, from the values of the operator or of the RL API. */}}
+{{- define "rlfleet.podSettings" -}}
+{{- $pod := dict -}}
+{{- if .hostNetwork }}{{ $_ := set $pod "hostNetwork" true }}{{ end -}}
+{{- with .dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" (.hostNetwork | default false)) -}}
+{{- $_ := set $pod "dnsPolicy" . -}}
+{{- end -}}
+{{- with .dnsConfig }}{{ $_ := set $pod "dnsConfig" . }}{{ end -}}
+{{- if kindIs "bool" .automountServiceAccountToken -}}
+{{- $_ := set $pod "automountServiceAccountToken" .automountServiceAccountToken -}}
+{{- end -}}
+{{- if $pod }}{{ toYaml $pod }}{{ end -}}
+{{- end -}}
+
+{{/* The strategy of a Deployment. In the network of the node an old pod keeps its ports until it ends. */}}
+{{- define "rlfleet.strategy" -}}
+{{- $replace := dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" 0 "maxUnavailable" 1) -}}
+{{- with .strategy | default (ternary $replace (dict) (.hostNetwork | default false)) }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{/* What a PodDisruptionBudget allows: its values, and their path for the refusal. */}}
+{{- define "rlfleet.budget" -}}
+{{- $given := dict -}}
+{{- $values := first . -}}
+{{- range $key := list "minAvailable" "maxUnavailable" -}}
+{{- $value := get $values $key -}}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}{{ $_ := set $given $key $value }}{{ end -}}
+{{- end -}}
+{{- if gt (len $given) 1 -}}
+{{- fail (printf "%s has minAvailable and maxUnavailable: a PodDisruptionBudget takes one of them" (last .)) -}}
+{{- end -}}
+{{ toYaml ($given | default (dict "maxUnavailable" 1)) }}
 {{- end -}}
 
 {{- define "rlfleet.serviceAccountName" -}}

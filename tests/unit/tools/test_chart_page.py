@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chart_page import Value, read_values, values_page
+from chart_page import Value, read_values, readme_with_values, values_page
 
 VALUES = Path(__file__).parents[3] / "charts/rlfleet/values.yaml"
 
@@ -40,3 +40,12 @@ def test_each_value_of_the_chart_has_a_meaning() -> None:
 
 def test_a_pipe_in_a_value_is_escaped() -> None:
     assert r'| `"a\|b"` |' in values_page('# -- A.\nx: "a|b"\n', "")
+
+
+def test_the_readme_of_the_chart_ends_with_the_table_of_its_values() -> None:
+    first = readme_with_values("# A chart\n", "# -- One.\na: 1\n")
+    second = readme_with_values(first, "# -- Two.\nb: 2\n")
+
+    assert first.startswith("# A chart\n\n| Value |")
+    assert first.endswith("| `a` | `1` | One. |\n")
+    assert second == first.replace("| `a` | `1` | One. |", "| `b` | `2` | Two. |")
