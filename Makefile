@@ -98,6 +98,12 @@ test-clients: ## Trainers' clients, as published, against a real worker
 test-e2e: ## Chart, operator, workers and a trainer on a real node
 	@$(PYTEST) tests/e2e $(IN_ORDER)
 
+.PHONY: compatibility
+compatibility: ## Test the pinned versions and the oldest Kubernetes for docs/reference/compatibility.md: ONLY=engine
+	@$(if $(filter-out kubernetes-oldest,$(ONLY)),:,RLFLEET_KUBERNETES=oldest $(PYTHON) -m devcluster build --profile api)
+	@$(PYTHON) tools/compatibility_runs.py $(if $(ONLY),--only $(ONLY)); code=$$?; \
+	  $(PYTHON) tools/compatibility.py && exit $$code
+
 .PHONY: bench-worker
 bench-worker: ## The worker against stock vLLM: bench/results/worker.json, docs/performance.md
 	@$(PYTHON) -m bench_worker

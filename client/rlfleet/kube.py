@@ -94,7 +94,8 @@ class _Kube(ABC):
     ) -> dict[str, Any]:
         """Arguments for httpx. `path`: below our API group, or from the root if it begins with `/`."""
         access = self._access
-        headers = {"Accept": "application/json", **access.headers}
+        accepted = media if media and body is None else "json"
+        headers = {"Accept": f"application/{accepted}", **access.headers}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
@@ -177,7 +178,7 @@ class BlockingKube(_Kube):
         """Call any path of the API server, and return the object that it answers with.
 
         `path` begins at the root, as `/api/v1/namespaces/rl/pods`. `media` is the type of the body
-        without `application/`: JSON or a merge patch by default.
+        without `application/`: JSON or a merge patch by default. Without a body it is that of the answer.
 
         Errors: those of `Objects`, and RlfleetError for a request that the server cannot read.
         """

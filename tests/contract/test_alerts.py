@@ -37,7 +37,7 @@ def exported() -> Series:
     """The operator's export once each series has a sample."""
     metrics = Metrics("rlfleet-system/rlfleet")
     condition = new_condition(
-        (), ConditionType.READY, holds=True, reason=ConditionReason.ALL_WORKERS_SERVING,
+        (), ConditionType.READY, is_true=True, reason=ConditionReason.ALL_WORKERS_SERVING,
         message="", generation=1, now=NOW,
     )  # fmt: skip
     source = WeightSource(path="/weights/1")
@@ -47,7 +47,7 @@ def exported() -> Series:
     )
     effect = RolloutEffect(version="2", min_changed_share=0.5)
     ended = applied_status("1", history=history_of("1"), effect=effect, conditions=(condition,))
-    begun = ended.model_copy(update={"phase": RolloutPhase.STAGING})
+    begun = ended.model_copy(update={"phase": RolloutPhase.STAGING, "applied": applied})
     shown = (ShownFleet(KEY, fleet), ShownWeights(KEY, "policy", "", begun))
     metrics.show_statuses(lambda: shown, {KEY: 4}.get)
     metrics.count_rollouts(KEY, "", applied_status("1"), ended)

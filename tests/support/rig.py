@@ -7,7 +7,7 @@
 
     virtual_time.run(story())
 
-Real are the planners, the queue, the book, the calls, the informer, the Lease and the statuses.
+Real are the planners, the queue, the worker cache, the calls, the informer, the Lease and the statuses.
 Fake are the API server (`fake_kube`), the workers (`tests/model/fake_worker.py`) and the kubelet,
 which is a loop in here: pods run at once, and are ready as their worker's latch says.
 """
@@ -180,6 +180,7 @@ class Rig:
             },
         }
         self.without_node: set[int] = set()
+        self._adapters: list[str] = []
         self._addresses = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._clock = mock.patch.object(reconcile, "datetime", VirtualWallClock)
@@ -228,7 +229,7 @@ class Rig:
         self.operator = Operator(settings, self.kube, self.workers, lease, self.traces)
         await self.operator.lease.acquire()
         self._tasks = [
-            asyncio.create_task(self.operator.lease.hold(), name="lease"),
+            asyncio.create_task(self.operator.lease.keep_renewing(), name="lease"),
             asyncio.create_task(self.operator.pods.run(), name="pods"),
         ]
         await self.operator.pods.tried()
@@ -236,7 +237,7 @@ class Rig:
         self.tell_operator()
         self._tasks.append(asyncio.create_task(self.operator._work(), name="queue"))
         self._tasks.append(asyncio.create_task(self.operator._sweep(), name="sweep"))
-        self._tasks.append(asyncio.create_task(self.operator._settle_terms(), name="terms"))
+        self._tasks.append(asyncio.create_task(self.operator._raise_terms(), name="terms"))
 
     async def kill_operator(self) -> None:
         """The process ends without releasing its Lease, which then expires."""
@@ -257,14 +258,25 @@ class Rig:
         """The objects as its watches would bring them, with the stored statuses."""
         if FLEET_PATH in self.cluster.objects:
             self.operator.store.put_fleet(self._with_status(FLEET_PATH))
-        if WEIGHTS_PATH in self.cluster.objects:
-            self.operator.store.put_weights(self._with_status(WEIGHTS_PATH))
+        for path in (WEIGHTS_PATH, *self._adapters):
+            if path in self.cluster.objects:
+                self.operator.store.put_weights(self._with_status(path))
 
     # --- users and trainers -------------------------------------------------------------------------
 
     def publish(self, version: str) -> None:
         """A trainer asks for a version."""
         self.change(WEIGHTS_PATH, version=version)
+
+    def add_adapter(self, path: str, adapter: str, version: str) -> None:
+        """A trainer makes a WeightVersion of a LoRA adapter."""
+        body = self.cluster.objects[WEIGHTS_PATH]
+        name = path.rpartition("/")[2]
+        metadata = body["metadata"] | {"name": name, "uid": name, "generation": 1}
+        spec = body["spec"] | {"version": version, "adapter": adapter}
+        self._adapters.append(path)
+        self.cluster.put(path, body | {"metadata": metadata, "spec": spec})
+        self.tell_operator()
 
     def change(self, path: str, **spec: Any) -> None:
         """A user edits an object's spec."""
@@ -276,15 +288,21 @@ class Rig:
 
     # --- what can be seen ------------------------------------------------------------------------
 
+    def status(self, path: str) -> Json:
+        """The stored status of an object; empty before the first."""
+        stored = self.cluster.objects.get(f"{path}/status", {})
+        found: Json = stored.get("status", {})
+        return found
+
     @property
     def fleet(self) -> Json:
         """The fleet's stored status."""
-        return self._status(FLEET_PATH)
+        return self.status(FLEET_PATH)
 
     @property
     def weights(self) -> Json:
         """The WeightVersion's stored status."""
-        return self._status(WEIGHTS_PATH)
+        return self.status(WEIGHTS_PATH)
 
     @property
     def phase(self) -> str:
@@ -293,7 +311,7 @@ class Rig:
 
     def condition(self, kind: str, *, of: str = FLEET_PATH) -> Json | None:
         """A stored condition."""
-        found = (c for c in self._status(of).get("conditions", ()) if c["type"] == kind)
+        found = (c for c in self.status(of).get("conditions", ()) if c["type"] == kind)
         return next(found, None)
 
     @property
@@ -399,10 +417,5 @@ class Rig:
         if pod.get("status") != status:
             self.cluster.put(path, pod | {"status": status})
 
-    def _status(self, path: str) -> Json:
-        stored = self.cluster.objects.get(f"{path}/status", {})
-        found: Json = stored.get("status", {})
-        return found
-
     def _with_status(self, path: str) -> Json:
-        return self.cluster.objects[path] | {"status": self._status(path)}
+        return self.cluster.objects[path] | {"status": self.status(path)}

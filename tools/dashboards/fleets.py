@@ -23,6 +23,8 @@ _OWNER = "namespace, fleet"
 _LEGEND = "{{namespace}}/{{fleet}}"
 _WEIGHTS = "namespace, fleet, weightversion, adapter"
 _WEIGHTS_LEGEND = "{{namespace}}/{{weightversion}}"
+_LORA = f'{CHOSEN}, adapter!=""'
+_ADAPTER_LEGEND = "{{namespace}}/{{fleet}} {{adapter}}"
 _VERSIONS = "desired, applied, desired_run_id, applied_run_id, applied_digest"
 
 
@@ -148,6 +150,14 @@ def _weights() -> Section:
                 Query(f"max by ({_OWNER}) (rlfleet_fleet_lag_versions{{{CHOSEN}}})", _LEGEND),
             ),
             graph(
+                "Lag of LoRA adapters",
+                "Desired version minus the last one that all workers served, for each adapter.",
+                Query(
+                    f"max by ({_WEIGHTS}) (rlfleet_weightversion_lag_versions{{{_LORA}}})",
+                    _ADAPTER_LEGEND,
+                ),
+            ),
+            graph(
                 "Lag in time",
                 "Time since the trainer published the first version that is newer than the applied one.",
                 Query(
@@ -162,6 +172,16 @@ def _weights() -> Section:
                 Query(
                     f"time() - max by ({_OWNER}) (rlfleet_fleet_applied_timestamp_seconds{{{CHOSEN}}})",
                     _LEGEND,
+                ),
+                unit="s",
+            ),
+            graph(
+                "Age of the applied version of LoRA adapters",
+                "Time since all workers first served it. Falls to 0 with each applied version.",
+                Query(
+                    f"time() - max by ({_WEIGHTS}) "
+                    f"(rlfleet_weightversion_applied_timestamp_seconds{{{_LORA}}})",
+                    _ADAPTER_LEGEND,
                 ),
                 unit="s",
             ),
@@ -244,7 +264,7 @@ def _rollouts() -> Section:
             ),
             graph(
                 "Workers by step of the rollout",
-                "Workers that have reached each step. A step that stays below the total holds the "
+                "Workers that have reached each step. A step that stays below the total blocks the "
                 "rollout.",
                 Query(f"sum by (step) (rlfleet_weightversion_workers{{{CHOSEN}}})", "{{step}}"),
             ),

@@ -288,7 +288,7 @@ def _requests() -> Section:
         [
             graph(
                 "Held requests",
-                "Requests that wait for a resume. vLLM's own gauges stand still during a pause.",
+                "Requests that wait for a resume. vLLM's own gauges do not change during a pause.",
                 Query(f"max by (namespace, pod) (rlfleet_worker_requests_held{{{CHOSEN}}})", _POD),
             ),
             graph(

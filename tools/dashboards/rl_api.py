@@ -59,7 +59,7 @@ def rl_api() -> Section:
             ),
             graph(
                 "Reviews of tokens",
-                "hit: the review was kept. miss: the API server was asked.",
+                "hit: answered from the cache. miss: answered by the API server.",
                 Query(
                     f"sum by (cache) (rate(rlfleet_rl_api_token_reviews_total[{_RATE}]))",
                     "{{cache}}",

@@ -54,7 +54,7 @@ def create(spec: Spec, api_port: int) -> None:
 
 
 def keys_folder(run_folder: Path) -> Path:
-    """Where the keys of a cluster lie."""
+    """Where the keys of a cluster are."""
     return run_folder / "pki"
 
 

@@ -33,7 +33,7 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::Languages "none";
 """
 
-# The unpacked libraries come before the machine's own, found from where the wrapper lies.
+# The unpacked libraries come before the machine's own, found from the place of the wrapper.
 _WRAPPER = """\
 #!/bin/sh
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
@@ -47,7 +47,7 @@ def can_fetch() -> bool:
 
 
 def fetched_folder(package: str) -> Path:
-    """Where an unpacked package lies; keyed by the distribution, whose libraries it needs."""
+    """Where an unpacked package is; keyed by the distribution, whose libraries it needs."""
     release = Path("/etc/os-release")
     text = release.read_bytes() if release.exists() else b""
     key = hashlib.sha256(package.encode() + b"\0" + text).hexdigest()[:16]

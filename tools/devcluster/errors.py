@@ -17,7 +17,7 @@ class DevclusterError(Exception):
     def __str__(self) -> str:
         """The message, followed by the remedy."""
         message = super().__str__()
-        return f"{message}\n  way out: {self.remedy}" if self.remedy else message
+        return f"{message}\n  remedy: {self.remedy}" if self.remedy else message
 
 
 class CannotRunHereError(DevclusterError):

@@ -89,7 +89,9 @@ def _layer(files: Mapping[str, Path], *, base: bool) -> bytes:
             _add_base(layer)
         for destination, source in sorted(files.items()):
             if not source.exists():
-                raise DevclusterError(f"{source} is to be {destination} of an image, but not there")
+                raise DevclusterError(
+                    f"{source}, which an image needs as {destination}, does not exist"
+                )
             _add_tree(layer, source, destination.strip("/"))
     return buffer.getvalue()
 

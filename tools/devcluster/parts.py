@@ -1,13 +1,14 @@
 """The programs to build, their sources, and the key of each build.
 
-The versions are in two go.mod files, one for Kubernetes and one for the container runtime. The projects
-are tested with different versions of shared libraries, and one go.mod would force one version on both.
-go.sum verifies every module.
+The versions are in go.mod files, one for Kubernetes, one for the oldest Kubernetes of the chart, and one
+for the container runtime. The projects are tested with different versions of shared libraries, and one
+go.mod would force one version on all. go.sum verifies every module.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 from dataclasses import dataclass
@@ -16,7 +17,11 @@ from pathlib import Path
 from devcluster.paths import SOURCES, programs_folder
 
 _KUBERNETES = SOURCES / "kubernetes"
+_OLDEST = SOURCES / "kubernetes-oldest"
 _RUNTIME = SOURCES / "runtime"
+
+CHOICE = "RLFLEET_KUBERNETES"
+"""Environment variable: `oldest` runs the control plane of the oldest Kubernetes of the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Part:
         return digest.hexdigest()[:16]
 
     def folder(self) -> Path:
-        """Where the finished programs lie; exists only when they are complete."""
+        """Where the finished programs are; exists only when they are complete."""
         return programs_folder() / f"{self.name}-{self.key()}"
 
 
@@ -76,29 +81,40 @@ def kubernetes_version() -> str:
     return required_version(_KUBERNETES, "k8s.io/kubernetes")
 
 
+def oldest_kubernetes_version() -> str:
+    """As v1.30.14."""
+    return required_version(_OLDEST, "k8s.io/kubernetes")
+
+
+def kubernetes_choice() -> str:
+    """The value of `CHOICE`; empty for the pinned Kubernetes."""
+    return os.environ.get(CHOICE, "")
+
+
 def helm_version() -> str:
     """As v4.2.4."""
     return required_version(_KUBERNETES, "helm.sh/helm/v4")
 
 
-def _version_flags() -> tuple[str, ...]:
-    """Linker flags for the versions that the programs report.
+def _version_flags(version: str) -> tuple[str, ...]:
+    """Linker flags for the version that the programs of Kubernetes report.
 
     Without them kubectl and helm call themselves v0.0.0 and refuse to compare versions.
     """
-    version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".")
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    flags = [f"-X {p}.{name}={value}" for p in packages for name, value in values.items()]
-    return (*flags, f"-X helm.sh/helm/v4/internal/version.version={helm_version()}")
+    return tuple(f"-X {p}.{name}={value}" for p in packages for name, value in values.items())
 
 
 KUBE = Part(
     name="kube",
     module=_KUBERNETES,
     packages=("./kube",),
-    link=("-s", "-w", *_version_flags()),
+    link=(
+        *("-s", "-w", *_version_flags(kubernetes_version())),
+        f"-X helm.sh/helm/v4/internal/version.version={helm_version()}",
+    ),
     names=(
         "etcd",
         "helm",
@@ -109,6 +125,13 @@ KUBE = Part(
         "kubectl",
         "kubelet",
     ),
+)
+OLDEST = Part(
+    name="kube-oldest",
+    module=_OLDEST,
+    packages=("./kube",),
+    link=("-s", "-w", *_version_flags(oldest_kubernetes_version())),
+    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
 )
 DNS = Part(name="dns", module=_KUBERNETES, packages=("./coredns",))
 CERTS = Part(name="certs", module=_RUNTIME, packages=("./certs",))

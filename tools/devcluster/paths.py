@@ -1,4 +1,4 @@
-"""Where things lie. Outside of the repository, everything is below one cache folder.
+"""Where things are. Outside of the repository, everything is below one cache folder.
 
 <cache>/programs/<part>-<key>/   what was built, keyed by what it was built from
 <cache>/go/                      Go's own caches while a build lasts

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from devcluster import cgroups, distribution, machine, programs
 from devcluster.errors import CannotRunHereError, DevclusterError
-from devcluster.parts import CONTAINERS, KUBE, go_version
+from devcluster.parts import CHOICE, CONTAINERS, KUBE, go_version, kubernetes_choice
 from devcluster.paths import TOOLS, cache_folder
 from devcluster.profiles import Profile
 
@@ -47,7 +47,7 @@ class Problem:
 
 def problems(profile: Profile) -> tuple[Problem, ...]:
     """The problems that prevent a cluster of this profile here; empty if it can run."""
-    for check in (_system, _tools, _cache, _build, _memory, _groups, _kernel):
+    for check in (_system, _choice, _tools, _cache, _build, _memory, _groups, _kernel):
         found = tuple(check(profile))
         if found:
             return found
@@ -79,6 +79,19 @@ def _system(profile: Profile) -> Iterator[Problem]:
         yield Problem(f"{platform.machine()} processors were never tried", "use x86-64 or arm64")
     elif os.geteuid() != 0:
         yield Problem("namespaces and mounts need root", "run as root, for example with sudo -E")
+
+
+def _choice(profile: Profile) -> Iterator[Problem]:
+    choice = kubernetes_choice()
+    if choice not in {"", "oldest"}:
+        yield Problem(
+            f"{CHOICE}={choice} is not a Kubernetes version", f"unset {CHOICE}, or set it to oldest"
+        )
+    elif choice and profile == "node":
+        yield Problem(
+            f"{CHOICE}={choice} has a control plane, but no kubelet",
+            f"take the profile api, or unset {CHOICE}",
+        )
 
 
 def _tools(profile: Profile) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from devcluster import distribution, gobuild, machine
 from devcluster.errors import DevclusterError
-from devcluster.parts import API_PARTS, NODE_PARTS, RUNC, Part
+from devcluster.parts import API_PARTS, NODE_PARTS, OLDEST, RUNC, Part, kubernetes_choice
 from devcluster.paths import programs_folder
 from devcluster.profiles import Profile
 from devcluster.progress import Progress
@@ -107,7 +107,9 @@ def _ensured(groups: tuple[_Group, ...], progress: Progress | None) -> Programs:
 def _groups(profile: Profile) -> tuple[_Group, ...]:
     """Everything that must be made on this machine, in order."""
     if profile == "api":
-        return tuple(_built(part) for part in API_PARTS)
+        # A cluster uses the first folder that has a program.
+        first = (OLDEST,) if kubernetes_choice() == "oldest" else ()
+        return tuple(_built(part) for part in (*first, *API_PARTS))
     groups = [_built(part) for part in NODE_PARTS]
     if machine.fitting_runc() is None:
         groups.append(_Group(RUNC.name, RUNC.folder(), _make_runc))

@@ -22,5 +22,5 @@ def wait_until(condition: Callable[[], object], timeout_seconds: float, what: st
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"gave up after {timeout_seconds:.0f} s waiting for {what}")
+            raise TimeoutError(f"timed out after {timeout_seconds:.0f} s waiting for {what}")
         time.sleep(_POLL_SECONDS)

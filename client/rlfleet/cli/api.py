@@ -22,7 +22,9 @@ class Api(Place, Protocol):
         *,
         media: str = "",
     ) -> Json:
-        """The object that the server answers with. `media`: of the body, without `application/`."""
+        """The object that the server answers with. `media`: of the body, or of the answer to a call
+        without a body; without `application/`.
+        """
         ...
 
     def text(self, path: str, params: dict[str, str] | None = None) -> str:

@@ -23,17 +23,19 @@ class _Record(Resource):
 
 
 def audit(
-    records: Annotated[str, typer.Argument(help="A file of `rlfleet record`; - for the input.")],
+    records: Annotated[
+        str, typer.Argument(help="A file of `rlfleet record`; - for standard input.")
+    ],
     name: Name = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Compare the labels of tokens with the digests that the fleet has pinned.
+    """Compare labels with pinned digests; recomputes nothing.
 
-    It computes no token again. That needs the checkpoints and torch, and is the worker's command
-    `python -m fleet_worker audit`.
+    To recompute them, use the worker's command `python -m fleet_worker audit`. It needs the checkpoints
+    and torch.
     """
     tokens = tokens_of(_spans(records))
     if not tokens:
@@ -53,5 +55,5 @@ def _spans(records: str) -> Iterator[WeightSpan]:
             yield from _Record.model_validate_json(line).weight_versions
         except ValidationError:
             raise IncompleteReply(
-                f"line {number} is no record; write it with rlfleet record"
+                f"line {number} is not a record; write it with rlfleet record"
             ) from None

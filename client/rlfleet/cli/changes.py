@@ -31,7 +31,7 @@ def publish(
         str | None, typer.Option(help="Directory as workers see it; by default the present source.")
     ] = None,
     digest: Annotated[
-        str | None, typer.Option(help="sha256:… of the manifest of the files.")
+        str | None, typer.Option(help="Digest (sha256:…) of the checkpoint's manifest.")
     ] = None,
     run: Annotated[str | None, typer.Option(help="Training run.")] = None,
     create_for: Annotated[

@@ -13,6 +13,7 @@ from rlfleet.access import find_access
 from rlfleet.cli import rl_api
 from rlfleet.cli.api import Api
 from rlfleet.cli.pods import LABEL_FLEET, LABEL_ORDINAL, MANAGED
+from rlfleet.cli.words import plural
 from rlfleet.errors import NotConfigured, NotFound
 from rlfleet.follow import patiently
 from rlfleet.kube import BlockingKube
@@ -210,7 +211,7 @@ def _not_found(
             "with -n, or look into all of them: rlfleet status -A"
         )
     if name is None:
-        several = f"{len(weights)} WeightVersions and {len(fleets)} fleets"
+        several = f"{plural(len(weights), 'WeightVersion')} and {plural(len(fleets), 'fleet')}"
         return f"there are {several} in namespace {namespace!r}: name one of {', '.join(there)}"
     near = difflib.get_close_matches(name, there, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(there)}"

@@ -9,21 +9,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.leadership import problem_of
 from rlfleet.cli.pods import OPERATOR
+from rlfleet.cli.words import bounded
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import API_VERSION, GROUP
 
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = "install the chart: helm install rlfleet charts/rlfleet"
-_STARTING = frozenset(
-    {"Failed", "FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox"}
-)
-"""Reasons of Events about a pod that cannot start. A pull that fails is `Failed`."""
 Answer = Json | RlfleetError
 
 
@@ -125,6 +121,13 @@ def operator_checks(
             remedy = f"add {namespace!r} to watchNamespaces of the chart, or use one of {watched}"
             yield warn("operator", message, remedy)
         yield _lease_check(leases[where, name], f"{where}/{name}", now)
+
+
+def lacks_pods(deployment: Json) -> bool:
+    """Whether a pod of a Deployment is not available, also one of a new template."""
+    status = deployment.get("status") or {}
+    wanted = deployment["spec"].get("replicas", 1)
+    return bool(status.get("unavailableReplicas")) or status.get("readyReplicas", 0) < wanted
 
 
 def argument(deployment: Json, name: str) -> str:
@@ -232,41 +235,13 @@ def fleet_checks(fleets: Sequence[Json] | RlfleetError, namespace: str) -> Itera
         conditions = {c["type"]: c for c in fleet.get("status", {}).get("conditions") or ()}
         stalled = conditions.get("Stalled", {})
         if stalled.get("status") == "True":
-            message = f"{name} is stalled, {stalled['reason']}: {stalled['message']}"
+            message = f"{name} is stalled, {stalled['reason']}: {bounded(stalled['message'], 1000)}"
             yield fail("fleets", message, f"rlfleet explain {stalled['reason']}")
         elif not conditions:
             remedy = "see the lines about the operator"
             yield warn("fleets", f"no operator has looked at {name} yet", remedy)
         else:
             yield ok("fleets", f"{name} is not stalled")
-
-
-def event_checks(events: Answer, pods: Answer, namespace: str) -> Iterator[Check]:
-    """Workers that cannot start, by their Events. `pods`: the workers of the namespace."""
-    if isinstance(pods, RlfleetError) or isinstance(events, RlfleetError):
-        yield unread("workers", pods if isinstance(pods, RlfleetError) else events)
-        return
-    waiting = {
-        p["metadata"]["uid"]: p["metadata"]["name"] for p in pods["items"] if not _is_ready(p)
-    }
-    last: dict[tuple[str, str], str] = {}
-    for event in events["items"]:
-        uid = event["involvedObject"].get("uid")
-        if uid in waiting and event.get("reason") in _STARTING:
-            last[waiting[uid], event["reason"]] = event.get("message") or ""
-    for (pod, reason), message in sorted(last.items()):
-        images = "pull" in message.lower() or "image" in message.lower()
-        remedy = f"kubectl -n {namespace} describe pod {pod}"
-        if reason == "Failed" and images:
-            remedy = "check spec.engine.image of the fleet and spec.pod.imagePullSecrets"
-        yield fail("workers", f"{pod} cannot start, {reason}: {message}", remedy)
-    if not last and pods["items"]:
-        yield ok("workers", f"no Event reports a worker of {namespace!r} that cannot start")
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def ok(subject: str, message: str) -> Check:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlfleet.cli import checklist, cluster, diagnosis, first_fleet
+from rlfleet.cli import (
+    checklist,
+    cluster,
+    diagnosis,
+    engine_flags,
+    first_fleet,
+    images,
+    worker_events,
+)
 from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check
 from rlfleet.cli.diagnosis import RIGHTS, Answer, Right
@@ -13,6 +21,9 @@ from rlfleet.cli.pods import MANAGED, OPERATOR
 from rlfleet.errors import Forbidden, NotConfigured, RlfleetError, Unauthorized, Unavailable
 from rlfleet.ports import Json, Kind, run_blocking
 from rlfleet.resources import API_VERSION
+
+_METADATA = "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""An answer without the content of the object. Source: Kubernetes API concepts, "Metadata-only fetches"."""
 
 
 def doctor(
@@ -47,7 +58,9 @@ def _checks(api: Api) -> Iterator[Check]:
 
     allowed = {right: _may(api, right) for right in RIGHTS}
     yield from diagnosis.rights_checks(allowed, namespace)
-    yield from first_fleet.image_checks(operators)
+    nodes = _answer(api, "/api/v1/nodes") if deployed else {"items": []}
+    yield from images.default_checks(operators, nodes)
+    yield from _operator_pulls(api, deployed)
     if (check := first_fleet.fleet_check(_tried(api), namespace)) is not None:
         yield check
 
@@ -58,10 +71,17 @@ def _checks(api: Api) -> Iterator[Check]:
     claims = {name: _answer(api, f"{core}/persistentvolumeclaims/{name}") for name in named}
     classes = _answer(api, "/apis/storage.k8s.io/v1/storageclasses")
     yield from diagnosis.storage_checks(fleets, claims, classes)
+    yield from _needs_of_pulls(api, fleets)
+    yield from engine_flags.flag_checks(fleets)
     yield from diagnosis.fleet_checks(seen, namespace)
     pods = _answer(api, f"{core}/pods", {"labelSelector": MANAGED})
+    there = [] if isinstance(pods, RlfleetError) else pods["items"]
+    pulls, refusals = images.failed_pulls(there), engine_flags.refusals(there)
+    yield from images.pull_checks(pulls, namespace)
+    yield from engine_flags.refusal_checks(there)
     warnings = _answer(api, f"{core}/events", {"fieldSelector": "type=Warning"})
-    yield from diagnosis.event_checks(warnings, pods, namespace)
+    explained = {pull.pod for pull in pulls} | refusals.keys()
+    yield from worker_events.event_checks(warnings, pods, namespace, explained)
 
 
 def _reached(api: Api, path: str) -> Answer:
@@ -87,6 +107,36 @@ def _operators(api: Api) -> Answer:
     own = f"/apis/apps/v1/namespaces/{api.namespace}/deployments"
     nearby = _answer(api, own, {"labelSelector": OPERATOR})
     return nearby if isinstance(nearby, dict) and nearby["items"] else found
+
+
+def _operator_pulls(api: Api, deployed: list[Json]) -> Iterator[Check]:
+    """Images that pods of operators cannot get. Pods of whole Deployments are not read."""
+    broken = [one for one in deployed if diagnosis.lacks_pods(one)]
+    for where in sorted({one["metadata"]["namespace"] for one in broken}):
+        pods = _answer(api, f"/api/v1/namespaces/{where}/pods", {"labelSelector": OPERATOR})
+        if isinstance(pods, RlfleetError):
+            yield diagnosis.unread("image", pods)
+        else:
+            yield from images.pull_checks(images.failed_pulls(pods["items"]), where)
+
+
+def _needs_of_pulls(api: Api, fleets: list[Json]) -> Iterator[Check]:
+    """The service accounts and the Secrets of fleets. Of Secrets, only that they exist is read."""
+    core = f"/api/v1/namespaces/{api.namespace}"
+    needs = [images.needs_of(fleet) for fleet in fleets]
+    names = sorted({need.account for need in needs})
+    accounts = {name: _answer(api, f"{core}/serviceaccounts/{name}") for name in names}
+    named = {s for account in accounts.values() for s in images.secrets_of(account)}
+    named.update(*(need.secrets for need in needs))
+    secrets = {name: _exists(api, f"{core}/secrets/{name}") for name in sorted(named)}
+    yield from images.needs_checks(needs, accounts, secrets)
+
+
+def _exists(api: Api, path: str) -> Answer:
+    try:
+        return api.call("GET", path, media=_METADATA)
+    except RlfleetError as error:
+        return error
 
 
 def _may(api: Api, right: Right) -> bool | RlfleetError:

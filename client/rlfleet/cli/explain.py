@@ -1,4 +1,4 @@
-"""`rlfleet explain`: what holds a rollout, or the meaning of a reason."""
+"""`rlfleet explain`: what blocks a rollout, or the meaning of a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explain(
     kubeconfig: Kubeconfig = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Say what holds a rollout or a fleet right now and what to do, or what a reason means."""
+    """Say what blocks a rollout or a fleet right now and what to do, or what a reason means."""
     found = meaning_of(subject) if subject else None
     if found is None:
         near = similar_reasons(subject) if subject else []

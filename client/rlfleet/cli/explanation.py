@@ -1,4 +1,4 @@
-"""Explain what holds a rollout or a fleet, and the remedy: pure, read off the objects."""
+"""Explain what blocks a rollout or a fleet, and the remedy: pure, read off the objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlfleet.resources import Condition, InferenceFleet, Laggard, Resource, Weig
 _MOST_LAGGING = 5
 _WAITS = "WaitingForWorkers"
 _WARNINGS = {"RouterAvailable": "The router is not available", "WeightsUnchanged": "A warning"}
-"""Conditions that hold nothing and need attention, in words."""
+"""Conditions that block nothing and need attention, in words."""
 
 
 class Explanation(Resource):
@@ -54,7 +54,7 @@ def explain(weights: WeightVersion, fleet: InferenceFleet | None, now: datetime)
     own = _cause(weights.status.conditions)
     of_fleet = _stalled(fleet.status.conditions) if fleet else None
     if of_fleet is not None and (own is None or own.type != "Stalled"):
-        summary = f"Fleet {view.fleet} is stalled: {of_fleet.reason}. {_standing(view)}"
+        summary = f"Fleet {view.fleet} is stalled: {of_fleet.reason}. {_serving(view)}"
         cause: Condition | None = of_fleet
     else:
         cause = _of_workers(fleet) if fleet and own and own.reason == _WAITS else None
@@ -196,24 +196,21 @@ def _cause(conditions: Iterable[Condition]) -> Condition | None:
 def _summary(view: RolloutView, cause: Condition | None) -> str:
     what = f"version {view.desired} of {view.name}"
     if cause is None:
-        return f"Nothing holds {what}: {view.workers} workers serve it."
+        return f"Nothing blocks {what}: {_workers_serve(view)} it."
     if cause.type == "Stalled":
         return f"{what[0].upper()}{what[1:]} is stalled: {cause.reason}. {_served(view)}"
     if cause.reason == "Suspended":
         return f"{what[0].upper()}{what[1:]} is suspended. {_served(view)}"
     state = "is on its way" if cause.type == "Progressing" else "waits"
     lasts = f" for {seconds(view.phase_seconds)}" if cause.reason == view.phase else ""
-    return (
-        f"{what[0].upper()}{what[1:]} {state}: {cause.reason}{lasts}. "
-        f"{view.workers} workers serve it."
-    )
+    return f"{what[0].upper()}{what[1:]} {state}: {cause.reason}{lasts}. {_workers_serve(view)} it."
 
 
 def _summary_of_fleet(view: FleetView, cause: Condition | None) -> str:
     versions = [f"{plural(v.workers, 'worker')} with version {v.version}" for v in view.versions]
     served = f"It has {', '.join(versions)}." if versions else "It serves no version."
     if cause is None:
-        return f"Nothing holds fleet {view.name}. {served}"
+        return f"Nothing blocks fleet {view.name}. {served}"
     state = "is stalled" if cause.type == "Stalled" else "is not ready"
     return f"Fleet {view.name} {state}: {cause.reason}. {served}"
 
@@ -224,5 +221,10 @@ def _served(view: RolloutView) -> str:
     )
 
 
-def _standing(view: RolloutView) -> str:
-    return f"{view.workers or '0'} workers serve version {view.desired} of {view.name}."
+def _serving(view: RolloutView) -> str:
+    return f"{_workers_serve(view)} version {view.desired} of {view.name}."
+
+
+def _workers_serve(view: RolloutView) -> str:
+    count = view.workers or "0"
+    return f"{count} {'worker serves' if count.rpartition('/')[2] == '1' else 'workers serve'}"

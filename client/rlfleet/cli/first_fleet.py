@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rlfleet.cli.checks import Check
-from rlfleet.cli.diagnosis import Answer, argument, fail, ok, unread, warn
+from rlfleet.cli.diagnosis import Answer, fail, ok, unread
 from rlfleet.errors import NotFound, Refused, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.resources import API_VERSION
@@ -31,23 +29,6 @@ MINIMAL: Json = {
 """The sample crds/samples/valid/fleet-smallest.yaml, under another name. Its image is the operator's default one, its engine has no flags of its own."""
 
 
-def image_checks(operators: Answer) -> Iterator[Check]:
-    """The worker image of fleets that name none."""
-    if isinstance(operators, RlfleetError):
-        return
-    for one in operators["items"]:
-        operator = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-        if image := argument(one, "--default-image"):
-            message = (
-                f"{operator} starts workers with {image} where a fleet names no image; "
-                "whether nodes can pull it is not checked"
-            )
-            yield ok("image", message)
-        else:
-            message = f"{operator} has no default image for workers"
-            yield warn("image", message, "name spec.engine.image in each fleet")
-
-
 def fleet_check(answer: Answer, namespace: str) -> Check | None:
     """Whether the API server takes a fleet. None if it lacks the kind, which another check reports."""
     if isinstance(answer, NotFound):
@@ -64,7 +45,7 @@ def fleet_check(answer: Answer, namespace: str) -> Check | None:
         return unread("fleet", answer)
     message = (
         f"the API server takes a minimal fleet in namespace {namespace!r} (dry run); "
-        "for yours, with the flags that rlfleet owns: rlfleet validate FILE; a worker checks all flags "
-        "of the engine when it starts"
+        "for yours, with the names of its engine's flags: rlfleet validate FILE; vLLM checks their "
+        "values when a worker starts"
     )
     return ok("fleet", message)

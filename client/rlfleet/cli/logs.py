@@ -28,7 +28,7 @@ _COLOURS = {"WARNING": "yellow", "ERROR": "red"}
 def _seconds(given: str) -> float:
     """A duration such as `90s`, `10m`, `2h` or `1h30m`, in seconds."""
     if not re.fullmatch(r"(\d+[smhd])+", given):
-        raise typer.BadParameter(f"{given!r} is no duration; write 90s, 10m, 2h or 1d")
+        raise typer.BadParameter(f"invalid duration {given!r}; write 90s, 10m, 2h or 1d")
     return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([smhd])", given))
 
 
@@ -37,7 +37,7 @@ def logs(
     since: Annotated[
         float, typer.Option(parser=_seconds, metavar="DURATION", help="How far to look back.")
     ] = "10m",  # type: ignore[assignment]  # the parser reads it
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until Ctrl-C.")] = False,
     version: Annotated[str | None, typer.Option(help="Only lines that name this version.")] = None,
     namespace: Namespace = None,
     context: Context = None,

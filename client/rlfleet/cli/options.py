@@ -23,10 +23,12 @@ Name = Annotated[
 ]
 Version = Annotated[str, typer.Argument(help="Label of the weights.")]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="By default that of the context.")
+    str | None, typer.Option("--namespace", "-n", help="Namespace (default: the context's).")
 ]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
-Kubeconfig = Annotated[str | None, typer.Option(help="By default $KUBECONFIG or ~/.kube/config.")]
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+Kubeconfig = Annotated[
+    str | None, typer.Option(help="Kubeconfig file (default: $KUBECONFIG or ~/.kube/config).")
+]
+Format = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the outcome.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait with --wait.")]

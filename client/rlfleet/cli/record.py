@@ -16,7 +16,8 @@ from rlfleet.sampling import record as records_of
 
 def record(
     replies: Annotated[
-        str, typer.Argument(help="A file with one reply as JSON in each line; - for the input.")
+        str,
+        typer.Argument(help="A file with one reply as JSON in each line; - for standard input."),
     ] = "-",
 ) -> None:
     """Print a record of each choice of replies, for `rlfleet audit` and the worker's audit."""
@@ -40,5 +41,7 @@ def _reply(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("choices"), list):
-        raise IncompleteReply("this is no reply with choices; write each reply as JSON in one line")
+        raise IncompleteReply(
+            "the line is not a reply with choices; write each reply as JSON in one line"
+        )
     return found

@@ -32,12 +32,13 @@ class Form(StrEnum):
 def report(
     name: Name = None,
     file: Annotated[
-        Path | None, typer.Option(help="Write it to this file, not to the output.")
+        Path | None, typer.Option(help="Write to this file instead of standard output.")
     ] = None,
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="A page, or a picture of its waterfalls; by default as FILE ends."
+            "--format",
+            help="A page, or a picture of its waterfalls (default: by the suffix of FILE).",
         ),
     ] = None,
     logs: Annotated[bool, typer.Option(help="Read the logs for the calls to each worker.")] = True,

@@ -18,7 +18,7 @@ from rlfleet.rl_api import BlockingRlApi
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The RL API as the options before the verb name it. `closing`: what ends with the command."""
+    """The RL API as the options before the verb name it. `closing` ends with the command."""
 
     url: str | None = None
     token_file: str | None = None
@@ -43,17 +43,18 @@ def _show_version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="Of the RL API; by default $RLFLEET_API_URL.")
+        str | None, typer.Option(help="URL of the RL API (default: $RLFLEET_API_URL).")
     ] = None,
     token_file: Annotated[
         str | None,
-        typer.Option(help="Token for the RL API; by default that of $RLFLEET_API_TOKEN_FILE."),
+        typer.Option(help="File with the token for the RL API (default: $RLFLEET_API_TOKEN_FILE)."),
     ] = None,
     ca: Annotated[
-        str | None, typer.Option(help="Authority of the RL API; by default $RLFLEET_API_CA_FILE.")
+        str | None, typer.Option(help="CA file of the RL API (default: $RLFLEET_API_CA_FILE).")
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback ends the command
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Publish weights to inference fleets, and see what the fleets do."""

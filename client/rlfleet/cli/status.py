@@ -40,8 +40,8 @@ def status(
 ) -> None:
     """Show fleets, versions, lag, age, pauses, and what needs attention.
 
-    AGE is the time since all workers hold the applied weights. PAUSE is the pause that goes on
-    now, else the longest of a worker in the last rollout.
+    AGE is the time since all workers hold the applied weights. PAUSE is the current pause, else
+    the longest of a worker in the last rollout.
     """
     objects = cluster.connect(namespace, context, kubeconfig, everywhere=everywhere)
     fleets, weights, now = cluster.all_fleets(objects), cluster.all_weights(objects), cluster.now()

@@ -1,4 +1,4 @@
-"""`rlfleet suspend` and `rlfleet resume`: hold rollouts, and let them continue."""
+"""`rlfleet suspend` and `rlfleet resume`: stop rollouts, and let them continue."""
 
 from __future__ import annotations
 

@@ -15,7 +15,16 @@ from rlfleet.cli.api import Api
 from rlfleet.cli.checks import Check, Result
 from rlfleet.cli.diagnosis import fail
 from rlfleet.cli.options import Context, Format, Kubeconfig, Namespace, Output
-from rlfleet.cli.validation import FLEET, WEIGHTS, Finding, Manifest, failed, finding, findings
+from rlfleet.cli.validation import (
+    FLEET,
+    WEIGHTS,
+    Finding,
+    Manifest,
+    failed,
+    finding,
+    findings,
+    flag_findings,
+)
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Unavailable
 from rlfleet.ports import Json, Kind
 from rlfleet.resources import API_VERSION, GROUP
@@ -43,7 +52,8 @@ _DRY_RUN = {
 
 def validate(
     files: Annotated[
-        list[str], typer.Argument(help="Manifests, directories of manifests, or - for the input.")
+        list[str],
+        typer.Argument(help="Manifests, directories of manifests, or - for standard input."),
     ],
     namespace: Namespace = None,
     context: Context = None,
@@ -66,7 +76,7 @@ def validate(
         for one in ours
         if all((b.file, b.object) != (one.file, str(one)) for b in broken)
     ]
-    checklist.report([*found, *fine, *broken], output)
+    checklist.report([*found, *fine, *broken, *flag_findings(ours)], output)
 
 
 def _read(files: list[str], namespace: str) -> tuple[list[Manifest], list[Check]]:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rlfleet.cli.checks import Check, Result
+from rlfleet.cli.engine_flags import arguments_of, known, unknown_flags
 from rlfleet.pins import pins_of
 from rlfleet.ports import Json
 from rlfleet.resources import FleetStatus, WeightSource, WeightVersion
@@ -28,8 +29,8 @@ class Finding(Check):
     """One check of one object of a file.
 
     Fields:
-        rule: a reason of docs/reference/conditions.md, or that of the API server; empty if the
-            result is `ok`.
+        rule: a reason of docs/reference/conditions.md, that of the API server, or `UnknownFlag`; empty
+            if the result is `ok`.
     """
 
     file: str
@@ -127,6 +128,14 @@ def findings(
             yield failed(place, rule, named, remedy)
 
 
+def flag_findings(manifests: Sequence[Manifest]) -> Iterator[Finding]:
+    """Flags of the engine that the vLLM known to this client does not have."""
+    for one in manifests:
+        for flag in unknown_flags(arguments_of(one.body)) if one.kind == FLEET else ():
+            message = f"UnknownFlag: vLLM {known().version} has no flag {flag.flag}"
+            yield finding(Result.WARN, one, message, rule="UnknownFlag", remedy=flag.remedy())
+
+
 def failed(manifest: Manifest, rule: str, message: str, remedy: str) -> Finding:
     """A rule that the object breaks."""
     return finding(Result.FAIL, manifest, f"{rule}: {message}", rule=rule, remedy=remedy)
@@ -172,7 +181,9 @@ def _source_problems(weights: WeightVersion, fleet: Json) -> Iterator[Problem]:
     path = source.path
     outside = not any(path == root or (path or "").startswith(f"{root}/") for root in roots)
     if path is not None and path != model.get("path") and outside:
-        message = f"{path} is not below a weight root: {', '.join(roots) or 'there is none'}"
+        message = (
+            f"{path} is not below a weight root: {', '.join(roots) or 'the fleet has no root'}"
+        )
         remedy = "move the files, or add the directory to spec.weights.roots of the fleet"
         yield "SourceOutsideRoots", message, remedy
     label = weights.spec.version, weights.spec.run_id

@@ -20,9 +20,9 @@ from rlfleet.ports import Place
 
 def watch(
     name: Name = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 0.5,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 0.5,
     until_applied: Annotated[
-        bool, typer.Option("--until-applied", help="End with the outcome of the rollout.")
+        bool, typer.Option("--until-applied", help="Exit when the rollout ends.")
     ] = False,
     namespace: Namespace = None,
     context: Context = None,

@@ -1,4 +1,4 @@
-"""Durations and numbers in words: pure."""
+"""Durations, numbers and the texts of others in words: pure."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ def seconds(value: float | None) -> str:
 def plural(number: int, word: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def bounded(text: str, most: int = 400) -> str:
+    """A text that comes from elsewhere, in one line of printable characters.
+
+    It is cut in the middle: the cause often comes last.
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    half = most // 2
+    return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"

@@ -2,7 +2,7 @@
 
 A status is the only source, so an alert and `kubectl get` cannot disagree, and the series of an
 object end with the object. Times are exported as timestamps: a query knows the present time. The lag
-alone is a duration, for alerts that compare it with a number; it is as new as the scrape.
+in seconds alone is a duration, for alerts that compare it with a number; it is as new as the scrape.
 """
 
 from __future__ import annotations
@@ -134,10 +134,9 @@ class _Fleets:
         versions = (status.desired_version, status.applied_version, desired_run, applied_run)
         digest = short_digest(applied.digest) if applied and applied.digest else ""
         self._versions.add_metric((*key, *(v or "" for v in versions), digest), 1)
-        desired = number_of(status.desired_version or "")
-        reached = number_of(status.applied_version or "")
-        if desired is not None and reached is not None and desired_run == applied_run:
-            self._lag.add_metric(key, desired - reached)
+        lag = _lag_of(status, status.applied_version, applied_run)
+        if lag is not None:
+            self._lag.add_metric(key, lag)
         if applied is not None and applied.applied_at is not None:
             self._applied.add_metric(key, applied.applied_at.timestamp())
 
@@ -169,6 +168,17 @@ class _Weights:
             "the desired version is applied.",
             _WEIGHTS,
         )
+        self._lag_versions = _gauge(
+            "rlfleet_weightversion_lag_versions",
+            "Desired version minus the last one that all workers served. Absent for labels without a "
+            "number, and between two runs.",
+            _WEIGHTS,
+        )
+        self._applied = _gauge(
+            "rlfleet_weightversion_applied_timestamp_seconds",
+            "When all workers first served the last version that all of them served.",
+            _WEIGHTS,
+        )
         self._workers = _gauge(
             "rlfleet_weightversion_workers",
             "Workers by the step of the rollout that they have reached.",
@@ -188,7 +198,7 @@ class _Weights:
         )
         self.families = [
             self._condition, self._phase, self._phase_start, self._rollout_start, self._lag,
-            self._workers, self._superseded, self._changed,
+            self._lag_versions, self._applied, self._workers, self._superseded, self._changed,
         ]  # fmt: skip
 
     def add(self, shown: ShownWeights) -> None:
@@ -208,6 +218,7 @@ class _Weights:
             newer = takewhile(lambda e: e.result != "Applied", status.history)
             since = min([status.started_at, *(e.started_at for e in newer)])
             self._lag.add_metric(labels, max(time.time() - since.timestamp(), 0))
+        self._add_applied(labels, status)
         for step in STEPS:
             self._workers.add_metric((*labels, step), getattr(status.workers, step))
         self._superseded.add_metric(labels, status.superseded_versions)
@@ -217,9 +228,29 @@ class _Weights:
             if share is not None:
                 self._changed.add_metric((*labels, bound), share)
 
+    def _add_applied(self, labels: tuple[str, ...], status: WeightsStatus) -> None:
+        # `applied` stays during a rollout. For an adapter, `applied_version` goes as soon as one begins.
+        if (applied := status.applied) is None:
+            return
+        lag = _lag_of(status, applied.version, applied.run_id)
+        if lag is not None:
+            self._lag_versions.add_metric(labels, lag)
+        if applied.applied_at is not None:
+            self._applied.add_metric(labels, applied.applied_at.timestamp())
+
 
 def _gauge(name: str, documentation: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, documentation, labels=labels)
+
+
+def _lag_of(
+    status: FleetStatus | WeightsStatus, applied: str | None, run_id: str | None
+) -> int | None:
+    """Versions from an applied one of a run to the desired one. None: they cannot be compared."""
+    desired, reached = number_of(status.desired_version or ""), number_of(applied or "")
+    if desired is None or reached is None or status.desired_run_id != run_id:
+        return None
+    return desired - reached
 
 
 def _state_of(condition: Condition) -> tuple[str, str, str]:

@@ -249,5 +249,7 @@ def _new_entries(before: WeightsStatus, after: WeightsStatus) -> list[HistoryEnt
 
 
 def _is_of_another(action: WorkerCall, rollout: _Rollout) -> bool:
-    """Whether the call is for another version, for example of a worker that joins."""
-    return action.version not in {"", rollout.begun[0]}
+    """Whether the call is for another version, or for the same one of another run. A worker that joins
+    gets such calls. The IDs of adapters never meet those of base weights: `_Calls` has one rollout each.
+    """
+    return bool(action.version) and (action.version, action.run_id) != rollout.begun[:2]

@@ -55,7 +55,7 @@ async def test_a_version_that_the_canary_takes_serves(api: RlApi) -> None:
     assert "step 43 serves after 1.9 s" in await run(api, "canary/publish.py", "43")
 
 
-async def test_a_version_that_the_canary_refuses_is_taken_back(api: RlApi) -> None:
+async def test_a_version_that_the_canary_refuses_is_rolled_back(api: RlApi) -> None:
     def refuse() -> None:
         api.objects.stall("CanaryRefused")
         api.objects._obeys = True

@@ -308,7 +308,7 @@ def test_an_error_about_another_resource_names_none_of_ours(
     assert "WeightVersion" not in str(raised.value)
 
 
-async def test_requests_are_answered_beside_hundreds_of_watches() -> None:
+async def test_requests_are_answered_during_hundreds_of_watches() -> None:
     """Each reply of the RL API that waits for a rollout keeps a watch open."""
     held, all_held, go_on = 0, asyncio.Event(), asyncio.Event()
 

@@ -57,7 +57,7 @@ def test_an_explicit_namespace_is_used(tmp_path: Path) -> None:
     assert load(write(tmp_path / "config"), namespace="other").namespace == "other"
 
 
-def test_a_token_file_beside_the_kubeconfig_is_read_each_time(tmp_path: Path) -> None:
+def test_a_token_file_next_to_the_kubeconfig_is_read_each_time(tmp_path: Path) -> None:
     found = load(write(tmp_path / "config", tokenFile="token"))
     for text in ("first\n", "second\n"):
         (tmp_path / "token").write_text(text)

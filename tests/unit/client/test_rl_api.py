@@ -113,7 +113,7 @@ async def test_a_version_that_another_writer_replaces_is_superseded(api: Api, ca
     assert superseded.value.by == "44"
 
 
-async def test_a_rollout_that_goes_on_times_out_and_the_version_stays_desired(
+async def test_a_wait_for_a_long_rollout_times_out_and_the_version_stays_desired(
     api: Api, call: Use
 ) -> None:
     api.objects._obeys = False
@@ -230,7 +230,7 @@ async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use)
     ],
     ids=["404", "list", "older", "redirect"],
 )
-async def test_an_answer_of_something_else_is_no_state(
+async def test_an_answer_of_another_server_is_not_a_state(
     api: Api, call: Use, answer: Callable[[], web.Response], error: type[Exception], words: str
 ) -> None:
     api.odd.append(("GET", answer()))

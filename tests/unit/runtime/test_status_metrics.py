@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support import virtual_time
 from tests.support.builders import applied_status
+from tests.support.rig import WEIGHTS_PATH, Rig
 
 from fleet_operator.api.conditions import Condition, ConditionReason, ConditionType
 from fleet_operator.api.fleet_status import AppliedWeights, FleetStatus, WorkerCounts
@@ -50,9 +52,11 @@ def weights(status: WeightsStatus, name: str = "policy", adapter: str = "") -> S
     return ShownWeights(KEY, name, adapter, status)
 
 
-def record(run_id: str | None = None) -> AppliedWeights:
+def record(
+    run_id: str | None = None, *, version: str = "1", at: datetime | None = AT
+) -> AppliedWeights:
     source = WeightSource(path="/weights/1")
-    return AppliedWeights(version="1", source=source, run_id=run_id, applied_at=AT)
+    return AppliedWeights(version=version, source=source, run_id=run_id, applied_at=at)
 
 
 def condition(kind: ConditionType, status: str, reason: ConditionReason) -> Condition:
@@ -99,7 +103,7 @@ def test_workers_are_shown_by_state_and_by_step_of_the_rollout():
     assert samples("rlfleet_fleet_ready_replicas", *shown) == [(FLEET, 2)]
 
 
-@pytest.mark.parametrize(
+LAGS = pytest.mark.parametrize(
     ("desired", "applied", "desired_run", "applied_run", "lag"),
     [
         ("5", "2", None, None, [3]),
@@ -107,9 +111,13 @@ def test_workers_are_shown_by_state_and_by_step_of_the_rollout():
         ("1", "5", "a", "a", [-4]),
         ("1", "5", "b", "a", []),
         ("main", "5", None, None, []),
+        ("5", "main", None, None, []),
         ("5", None, None, None, []),
     ],
 )
+
+
+@LAGS
 def test_the_lag_is_shown_where_versions_of_one_run_have_numbers(
     desired: str,
     applied: str | None,
@@ -125,6 +133,67 @@ def test_the_lag_is_shown_where_versions_of_one_run_have_numbers(
     )
 
     assert [n for _, n in samples("rlfleet_fleet_lag_versions", shown)] == lag
+
+
+@LAGS
+@pytest.mark.parametrize("adapter", ["", "tuned"])
+def test_the_lag_of_a_weightversion_follows_the_same_rules(
+    desired: str,
+    applied: str | None,
+    desired_run: str | None,
+    applied_run: str | None,
+    lag: list[int],
+    adapter: str,
+):
+    """Also while its workers differ: `applied` stays, `applied_version` is absent."""
+    status = WeightsStatus(
+        desired_version=desired,
+        desired_run_id=desired_run,
+        applied=record(applied_run, version=applied) if applied else None,
+    )
+    labels = WEIGHTS | {"weightversion": "tuned", "adapter": adapter}
+
+    shown = samples("rlfleet_weightversion_lag_versions", weights(status, "tuned", adapter))
+    assert shown == [(labels, n) for n in lag]
+
+
+def test_an_adapter_lags_and_ages_while_a_version_of_it_does_not_get_through():
+    path = f"{WEIGHTS_PATH}-tuned"
+
+    def shown(rig: Rig, name: str) -> float:
+        families = text_string_to_metric_families(rig.operator.metrics.render().decode())
+        found = [s for family in families for s in family.samples if s.name == name]
+        (sample,) = [s for s in found if s.labels["adapter"] == "tuned"]
+        return sample.value
+
+    async def story() -> None:
+        async with Rig(replicas=2, adapters={"max": 1}) as rig:
+            await rig.applied("1")
+            rig.add_adapter(path, "tuned", "9")
+            await rig.until(lambda: rig.status(path).get("appliedVersion") == "9", what="version 9")
+            rig.workers.hanging = {0, 1}
+            rig.change(path, version="12")
+            await rig.until(lambda: rig.status(path)["desiredVersion"] == "12", what="a rollout")
+            assert "appliedVersion" not in rig.status(path)
+            applied_at = datetime.fromisoformat(rig.status(path)["applied"]["appliedAt"])
+            assert shown(rig, "rlfleet_weightversion_lag_versions") == 3
+            since = shown(rig, "rlfleet_weightversion_applied_timestamp_seconds")
+            assert since == applied_at.timestamp()
+
+    virtual_time.run(story())
+
+
+def test_the_age_of_an_adapter_is_absent_where_nothing_has_recorded_it():
+    name = "rlfleet_weightversion_applied_timestamp_seconds"
+    labels = WEIGHTS | {"weightversion": "tuned", "adapter": "tuned"}
+
+    def shown(applied: AppliedWeights | None) -> list[tuple[dict[str, str], float]]:
+        status = WeightsStatus(desired_version="2", applied=applied)
+        return samples(name, weights(status, "tuned", "tuned"))
+
+    assert shown(record()) == [(labels, AT.timestamp())]
+    assert shown(record(at=None)) == []
+    assert shown(None) == []
 
 
 def test_versions_that_are_not_known_are_empty():

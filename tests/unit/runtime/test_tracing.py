@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -15,8 +17,10 @@ from tests.support.builders import NOW, applied_status, history_of, make_weights
 from tests.support.rig import WEIGHTS_PATH, Rig
 
 from fleet_operator.api import names
+from fleet_operator.api.source import WeightSource
 from fleet_operator.api.weights import HistoryEntry, RolloutPhase, WeightsStatus
-from fleet_operator.core.actions import Load, Pause, Resume, WorkerCall
+from fleet_operator.core.actions import Load, Pause, PutLora, Resume, WorkerCall
+from fleet_operator.core.observed import WeightsView
 from fleet_operator.runtime.tracing import Tracing
 from fleet_worker.protocol import PauseMode
 
@@ -82,8 +86,23 @@ def pause(pod: str = "policy-0") -> Pause:
     )  # fmt: skip
 
 
-def load(version: str = "2") -> Load:
-    return Load(pod_uid="u", pod_name="policy-0", reason="", version=version, timeout_seconds=60)
+def load(version: str = "2", run_id: str | None = None) -> Load:
+    return Load(
+        pod_uid="u", pod_name="policy-0", reason="", version=version, run_id=run_id,
+        timeout_seconds=60,
+    )  # fmt: skip
+
+
+def put_adapter(adapter: str, version: str) -> PutLora:
+    return PutLora(
+        pod_uid="u", pod_name="policy-0", reason="", version=version, adapter=adapter,
+        source=WeightSource(path="/weights"), timeout_seconds=60,
+    )  # fmt: skip
+
+
+def make_adapter(adapter: str, version: str, **fields: Any) -> WeightsView:
+    view = make_weights(version, name=adapter, uid=f"wv-{adapter}", **fields)
+    return replace(view, spec=view.spec.model_copy(update={"adapter": adapter}))
 
 
 def resume(pod: str = "policy-0") -> Resume:
@@ -183,6 +202,81 @@ def test_a_call_for_another_version_has_no_span() -> None:
     play(seen.tracing, load("1"))
 
     assert seen.named("load") == []
+
+
+def test_a_call_for_the_same_version_of_another_run_has_no_span() -> None:
+    seen = Seen()
+    play(seen.tracing, load("2", run_id="before"))
+
+    assert seen.named("load") == []
+
+
+def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces() -> None:
+    """They run at the same time, on the same workers."""
+    seen, path = Seen(), f"{WEIGHTS_PATH}-tuned"
+
+    async def story() -> None:
+        rig = Rig(replicas=2, adapters={"max": 1})
+        rig.traces = seen.tracing
+        async with rig:
+            await rig.applied("1")
+            rig.add_adapter(path, "tuned", "9")
+            await rig.until(lambda: rig.status(path).get("appliedVersion") == "9", what="version 9")
+            of_base, of_adapter = f"00-{TRACE}-{PARENT}-01", f"00-{'a' * 32}-{PARENT}-01"
+            for at, traceparent in ((WEIGHTS_PATH, of_base), (path, of_adapter)):
+                metadata = rig.cluster.objects[at]["metadata"]
+                metadata["annotations"] = {names.ANNOTATION_TRACEPARENT: traceparent}
+            rig.cluster.objects[path]["spec"] |= {"version": "2"}
+            rig.publish("2")
+            await rig.applied("2")
+            await rig.until(lambda: rig.status(path).get("appliedVersion") == "2", what="version 2")
+
+    virtual_time.run(story())
+    spans = [s for s in seen.spans if s.attributes["rlfleet.version"] == "2"]
+    adapters = [s for s in spans if s.attributes.get("rlfleet.adapter") == "tuned"]
+    base = [s for s in spans if "rlfleet.adapter" not in s.attributes]
+
+    assert len(adapters) + len(base) == len(spans)
+    assert Counter(s.name for s in base) == {
+        "rollout": 1, "stage": 2, "pause": 2, "load": 2, "resume": 2,
+    }  # fmt: skip
+    assert Counter(s.name for s in adapters) == {"rollout": 1, "stage-adapter": 2, "adapter": 2}
+    for found, trace in ((base, TRACE), (adapters, "a" * 32)):
+        (rollout,) = (s for s in found if s.name == "rollout")
+        assert {trace_of(s) for s in found} == {trace}
+        assert parent_of(rollout) == PARENT
+        assert {parent_of(s) for s in found if s is not rollout} == {id_of(rollout)}
+
+
+@pytest.mark.parametrize("of", ["", "tuned"])
+def test_a_call_has_no_span_while_only_other_weights_roll_out(of: str) -> None:
+    """Not even if both have versions with the same number."""
+    seen, during, status = Seen(), staging("2"), applied_status("2", history=history_of("2"))
+    base, adapter = make_weights("2", status=status), make_adapter("tuned", "2", status=status)
+    rolling, other = (adapter, load("2")) if of else (base, put_adapter("tuned", "2"))
+    statuses = {base.uid: status, adapter.uid: status} | {rolling.uid: during}
+    calls = seen.tracing.update(KEY, [base, adapter], statuses, now=NOW)
+    calls.ended(other, "done", 1)
+    calls.ended(put_adapter("another", "2"), "done", 1)
+
+    assert seen.spans == ()
+
+
+def test_each_adapter_has_a_rollout_of_its_own() -> None:
+    seen, during = Seen(), staging("2")
+    views = [make_adapter(name, "2", status=during) for name in ("math", "code")]
+    statuses = {view.uid: during for view in views}
+    calls = seen.tracing.update(KEY, views, statuses, now=NOW)
+    for name in ("math", "code"):
+        calls.ended(put_adapter(name, "2"), "done", 1)
+    over = {view.uid: ended(during, "Applied") for view in views}
+    seen.tracing.update(KEY, views, over, now=NOW)
+
+    rollouts = {s.attributes["rlfleet.adapter"]: id_of(s) for s in seen.named("rollout")}
+    assert len(set(rollouts.values())) == len(rollouts) == 2
+    put = {s.attributes["rlfleet.adapter"]: parent_of(s) for s in seen.named("adapter")}
+    assert put == rollouts
+    assert len({trace_of(s) for s in seen.spans}) == 2
 
 
 def test_a_call_outside_of_a_rollout_has_no_span() -> None:

@@ -50,7 +50,7 @@ async def test_a_version_is_published_by_the_options_before_the_verb(
     ("command", "words"),
     [
         ("history policy", "42"),
-        ("explain policy", "Nothing holds version 42"),
+        ("explain policy", "Nothing blocks version 42"),
         ("workers policy", "2/2 workers"),
         ("report policy", "<html"),
         ("watch policy --until-applied", "Applied"),

@@ -27,6 +27,10 @@ CLAIM = "/api/v1/namespaces/rl/persistentvolumeclaims/weights"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 FLEETS = f"{GROUP}/namespaces/rl/inferencefleets"
 IMAGE = "--default-image=rlfleet/worker:0.1.0"
+NODES = "/api/v1/nodes"
+OPERATOR_PODS = "/api/v1/namespaces/rlfleet-system/pods"
+ACCOUNT = "/api/v1/namespaces/rl/serviceaccounts/default"
+SECRET = "/api/v1/namespaces/rl/secrets/pull"
 EVENTS = "/api/v1/namespaces/rl/events"
 Damage = Callable[[Recorded], None]
 
@@ -38,6 +42,8 @@ def healthy() -> Recorded:
     assert found.fleet is not None
     claim = {"name": "weights", "persistentVolumeClaim": {"claimName": "weights"}}
     found.fleet["spec"]["weights"]["volumes"] = [claim]
+    found.fleet["spec"]["engine"] = {"args": ["--max-model-len", "4096"]}
+    listed = [{"names": ["docker.io/rlfleet/worker:0.1.0"]}]
     kinds = [{"name": "inferencefleets"}, {"name": "weightversions"}]
     for pod in found.pods:
         pod["metadata"]["uid"] = pod["metadata"]["name"]
@@ -54,6 +60,10 @@ def healthy() -> Recorded:
         f"GET {CLASSES}": {"items": [{"metadata": {"name": "nfs"}}]},
         f"GET {EVENTS}": {"items": []},
         f"POST {FLEETS}": dry_run,
+        f"GET {NODES}": {"items": [{"status": {"images": listed}}, {"status": {}}]},
+        f"GET {OPERATOR_PODS}": {"items": []},
+        f"GET {ACCOUNT}": {"metadata": {"name": "default"}},
+        f"GET {SECRET}": {"metadata": {"name": "pull"}},
     }
     for kind in kinds:
         path = f"GET {CRDS}/{kind['name']}.rlfleet.dev"
@@ -114,6 +124,88 @@ def cannot_pull(objects: Recorded) -> None:
         for pod in ("policy-1", "policy-2", "another")
     ]
     objects.answers[f"GET {EVENTS}"] = {"items": events}
+
+
+def waits_for_image(
+    pods: list[dict[str, Any]], reason: str, message: str, image: str, container: str = "worker"
+) -> None:
+    for pod in pods:
+        pod["spec"] = {"containers": [{"name": container, "image": image}]}
+        waiting = {"waiting": {"reason": reason, "message": message}}
+        pod["status"] = {"containerStatuses": [{"name": container, "state": waiting}]}
+
+
+def cannot_pull_by_status(objects: Recorded) -> None:
+    """The Events say the same again."""
+    cannot_pull(objects)
+    message = f"nowhere/worker:1: \x1b[31mnot\nfound {'x' * 1000}"
+    waits_for_image(objects.pods[:2], "ErrImagePull", message, "nowhere/worker:1")
+
+
+def operator_cannot_pull(objects: Recorded) -> None:
+    broken = deployment(IMAGE)
+    broken["status"]["unavailableReplicas"] = 1
+    pod: dict[str, Any] = {"metadata": {"name": "rlfleet-new"}}
+    waits_for_image([pod], "InvalidImageName", "", "rlfleet/Operator", "operator")
+    objects.answers[f"GET {DEPLOYMENTS}"] = {"items": [broken]}
+    objects.answers[f"GET {OPERATOR_PODS}"] = {"items": [pod]}
+
+
+def never_pulled(objects: Recorded) -> None:
+    waits_for_image(objects.pods[:1], "ErrImageNeverPull", "not present", "w:1")
+
+
+def spec_of(objects: Recorded) -> dict[str, Any]:
+    assert objects.fleet is not None
+    found: dict[str, Any] = objects.fleet["spec"]
+    return found
+
+
+def no_pull_secret(objects: Recorded) -> None:
+    spec_of(objects)["pod"] = {"imagePullSecrets": [{"name": "pull"}]}
+    del objects.answers[f"GET {SECRET}"]
+
+
+def no_pull_secret_of_overlay(objects: Recorded) -> None:
+    spec_of(objects)["podOverlay"] = {"spec": {"imagePullSecrets": [{"name": "pull"}]}}
+    del objects.answers[f"GET {SECRET}"]
+
+
+def no_pull_secret_of_account(objects: Recorded) -> None:
+    objects.answers[f"GET {ACCOUNT}"] = {"imagePullSecrets": [{"name": "pull"}]}
+    del objects.answers[f"GET {SECRET}"]
+
+
+def hidden_pull_secret(objects: Recorded) -> None:
+    no_pull_secret(objects)
+    objects.answers[f"GET {SECRET}"] = Forbidden("secrets is forbidden; give get")
+
+
+def no_account(objects: Recorded) -> None:
+    spec_of(objects)["pod"] = {"serviceAccountName": "builder"}
+
+
+def hidden_account(objects: Recorded) -> None:
+    no_account(objects)
+    path = f"GET {ACCOUNT.replace('default', 'builder')}"
+    objects.answers[path] = Forbidden("serviceaccounts is forbidden; give get")
+
+
+def misspelt_flag(objects: Recorded) -> None:
+    spec_of(objects)["engine"] = {"args": ["--max-modl-len=4096", "--x\x1b[31m"]}
+
+
+def refused_argument(objects: Recorded) -> None:
+    """As vLLM ends: the kubelet keeps the last lines of its log."""
+    said = "usage: vllm [-h]\n  [--model MODEL]\napi_server.py: error: unrecognized arguments: --max-modl-len 4\n"
+    ended = {"terminated": {"exitCode": 2, "message": said}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    for pod in objects.pods[:2]:
+        worker = {"name": "worker", "state": waiting, "lastState": ended, "ready": False}
+        pod["status"] = {"containerStatuses": [worker]}
+        pod["metadata"]["labels"]["rlfleet.dev/fleet"] = "policy"
+    backing_off = {"involvedObject": {"uid": "policy-0"}, "reason": "Failed", "message": "Error"}
+    objects.answers[f"GET {EVENTS}"] = {"items": [backing_off]}
 
 
 def stalled(objects: Recorded) -> None:
@@ -213,6 +305,47 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
         "warn", "fleet", ("give create",),
     ),
     "an image": (cannot_pull, "fail", "workers", ("policy-1", "nowhere/worker:1", "imagePullSecrets")),
+    "an image that no registry has": (
+        cannot_pull_by_status, "fail", "image",
+        (
+            "policy-0 and 1 more pod cannot get nowhere/worker:1, ErrImagePull: nowhere/worker:1:",
+            "spec.engine.image", "spec.pod.imagePullSecrets", "kubectl -n rl describe pod policy-0",
+        ),
+    ),
+    "an image without a pull": (
+        never_pulled, "fail", "image", ("ErrImageNeverPull: not present", "IfNotPresent"),
+    ),
+    "an operator's image": (
+        operator_cannot_pull, "fail", "image",
+        ("rlfleet-new cannot get rlfleet/Operator, InvalidImageName", "correct image of the chart"),
+    ),
+    "a missing pull Secret": (
+        no_pull_secret, "fail", "image",
+        ("Secret pull of fleet policy does not exist", "docker-registry"),
+    ),
+    "a missing pull Secret of the overlay": (
+        no_pull_secret_of_overlay, "fail", "image", ("Secret pull of fleet policy",),
+    ),
+    "a missing pull Secret of the account": (
+        no_pull_secret_of_account, "fail", "image", ("service account default names it",),
+    ),
+    "a pull Secret that is hidden": (hidden_pull_secret, "warn", "image", ("give get",)),
+    "a missing account": (no_account, "fail", "image", ("builder", "spec.pod.serviceAccountName")),
+    "a hidden account": (hidden_account, "warn", "image", ("give get",)),
+    "a misspelt flag": (
+        misspelt_flag, "warn", "engine",
+        (
+            "vLLM 0.32 has no flag --max-modl-len, which fleet policy names", "use --max-model-len",
+            "a plugin of it knows --max-modl-len",
+        ),
+    ),
+    "a refused argument": (
+        refused_argument, "fail", "engine",
+        (
+            "vLLM refuses to start policy-0 and 1 more worker of fleet policy",
+            "unrecognized arguments: --max-modl-len 4", "spec.engine.args", "--max-model-len may be meant",
+        ),
+    ),
     "events hidden": (
         answer(f"GET {EVENTS}", Forbidden("events is forbidden")), "warn", "workers", ("forbidden",),
     ),
@@ -234,6 +367,75 @@ def test_a_fault_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, fault
     assert all(one["remedy"] for one in found)
     text = " ".join(f"{one['message']} {one['remedy']}" for one in found)
     assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("damage", [cannot_pull, cannot_pull_by_status, misspelt_flag])
+def test_texts_of_the_cluster_are_short_and_printable(
+    monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    objects = healthy()
+    damage(objects)
+    for event in objects.answers[f"GET {EVENTS}"]["items"]:
+        event["message"] = f"image \x1b]0;owned\x07 {'y' * 5000}"
+
+    _, out, _ = run(monkeypatch, objects, "doctor", "-o", "json")
+
+    for one in json.loads(out)["items"]:
+        text = one["message"] + one["remedy"]
+        assert text.isprintable()
+        assert len(text) < 900
+
+
+NOT_LISTED = {"items": [{"status": {"images": [{"names": ["docker.io/rlfleet/worker:0.2.0"]}]}}]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ({"items": [{"status": {"images": [{"names": ["rlfleet/worker:0.1.0"]}]}}]}, "1 of 1 node lists it"),
+        (NOT_LISTED, "none of 1 node lists it, and its pull is untried"),
+        (Forbidden("nodes is forbidden"), "its pull is untried, and this account may not see"),
+    ],
+)  # fmt: skip
+def test_the_default_image_is_checked_on_the_nodes_and_never_pulled(
+    monkeypatch: pytest.MonkeyPatch, nodes: Any, said: str
+) -> None:
+    objects = healthy()
+    objects.answers[f"GET {NODES}"] = nodes
+
+    code, out, _ = run(monkeypatch, objects, "doctor", "-o", "json")
+
+    (found,) = [one for one in json.loads(out)["items"] if one["subject"] == "image"]
+    assert (code, found["result"]) == (0, "ok")
+    assert said in found["message"]
+
+
+def test_only_the_metadata_of_a_secret_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, requested = healthy(), dict[str, str]()
+    spec_of(objects)["pod"] = {"imagePullSecrets": [{"name": "pull"}]}
+    call = objects.call
+
+    def noted(method: str, path: str, *arguments: Any, media: str = "") -> Any:
+        requested[path] = media
+        return call(method, path, *arguments, media=media)
+
+    monkeypatch.setattr(objects, "call", noted)
+
+    assert run(monkeypatch, objects, "doctor")[0] == 0
+    assert requested[SECRET] == "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+
+def test_a_worker_that_is_ready_after_a_refusal_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = healthy()
+    refused_argument(objects)
+    for pod in objects.pods[:2]:
+        (worker,) = pod["status"]["containerStatuses"]
+        worker |= {"state": {"running": {}}, "ready": True}
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+
+    assert run(monkeypatch, objects, "doctor")[0] == 0
 
 
 def test_a_pod_that_is_ready_again_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

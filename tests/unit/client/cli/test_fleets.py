@@ -64,7 +64,7 @@ def test_the_logs_of_such_a_fleet_are_those_of_its_pods(monkeypatch: pytest.Monk
         "resume policy", "history policy", "watch policy --until-applied",
     ],
 )  # fmt: skip
-def test_a_verb_that_needs_a_weightversion_says_who_drives_the_fleet(
+def test_a_verb_that_needs_a_weightversion_names_the_driver_of_the_fleet(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     code, _, err = run(monkeypatch, Recorded("external"), *command.split())

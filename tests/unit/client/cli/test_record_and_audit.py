@@ -71,7 +71,7 @@ def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path: Path
     assert code == CHECKS_FAILED
     assert len(file.read_text().splitlines()) == 2
     assert "line 2: choice one/0 lacks the prompt's token ids" in errors
-    assert "line 3: this is no reply with choices" in errors
+    assert "line 3: the line is not a reply with choices" in errors
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_labels_of_adapters_are_reported_as_not_compared(
     assert [c["result"] for c in json.loads(out)["items"]] == ["warn"]
 
 
-def test_choices_that_are_no_objects_are_refused(tmp_path: Path) -> None:
+def test_choices_that_are_not_objects_are_refused(tmp_path: Path) -> None:
     code, file, error = recorded(tmp_path, {"choices": [5]}, reply())
 
     assert code != 0
@@ -150,7 +150,7 @@ def test_choices_that_are_no_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", '{"prompt_token_ids": [1]}\n'])
-def test_a_file_without_records_is_no_proof(
+def test_a_file_without_records_proves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     file = tmp_path / "records.jsonl"

@@ -280,3 +280,18 @@ def test_a_fleet_that_the_api_server_refuses_is_not_looked_into(
 
     assert code == CHECKS_FAILED
     assert [c["rule"] for c in json.loads(out)["items"] if c["result"] == "fail"] == ["Invalid"]
+
+
+def test_an_unknown_flag_of_the_engine_is_a_warning(validate) -> None:
+    flags = fleet(engine={"args": ["--max-modl-len", "4096", "--dtype", "bfloat16"]})
+    code, checks = validate(Cluster(), flags)
+
+    assert code == 0
+    assert [(one["result"], one["rule"]) for one in checks] == [("ok", ""), ("warn", "UnknownFlag")]
+    assert "no flag --max-modl-len" in checks[1]["message"]
+    assert "--max-model-len" in checks[1]["remedy"]
+
+
+@pytest.mark.parametrize("engine", [7, {"args": 7}, {"args": [7, None]}])
+def test_an_engine_of_another_shape_is_judged_by_the_api_server(validate, engine: object) -> None:
+    assert validate(Cluster(), fleet(engine=engine))[0] == 0

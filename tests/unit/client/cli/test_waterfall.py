@@ -68,7 +68,7 @@ def test_calls_of_the_version_before_are_left_out() -> None:
     assert len([one for one in lines_of(objects) if one.fields.get("event") == "call"]) > 4
 
 
-def test_a_renewal_of_a_pause_is_no_second_pause() -> None:
+def test_a_renewal_of_a_pause_does_not_count_as_a_second_pause() -> None:
     objects = Recorded("applied")
     pause = {"pod": "policy-0", "operation": "pause"}
     lines = [call(objects, 1, **pause), call(objects, 2, **pause)]
@@ -122,7 +122,7 @@ def test_bars_are_to_scale() -> None:
     assert row.value == "4.00s"
 
 
-def test_of_a_large_fleet_the_workers_that_ended_last_are_drawn() -> None:
+def test_a_large_fleet_is_drawn_with_the_workers_that_ended_last() -> None:
     objects = Recorded("applied")
     lines = [call(objects, 1 + n / 100, pod=f"policy-{n}", operation="stage") for n in range(100)]
 
